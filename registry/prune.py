@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from kfp_tfjob.registry.records import champions
+from kfp_tfjob.registry.rollback import walk_back
 from kfp_tfjob.registry.versions import claimed_by
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
@@ -195,14 +196,12 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
     """
     if not records:
         return {}
-    now, most = records[0].version, max(keep, 1)
-    mine = [it for it in records if it.version == now]
-    first = next((it for it in mine if not it.action), mine[-1]).number  # as rollback.py walks
-    newest = dict.fromkeys(it.version for it in records if it.version != now)
+    now, earlier, most = records[0], records[1:], max(keep, 1)
+    newest = dict.fromkeys(it.version for it in earlier if it.version != now.version)
     # After a rollback, the next one goes further back than the versions that were left.
-    before = dict.fromkeys(it.version for it in records if it.number < first)
+    before = dict.fromkeys(it.version for it in walk_back(now, earlier))
     needed = [*list(newest)[:most], *list(before)[:most]]
-    return {now: "is the champion"} | {it: "can come back by a rollback" for it in needed}
+    return {now.version: "is the champion"} | {it: "can come back by a rollback" for it in needed}
 
 
 def _held(store: Store, place: ModelLayout) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kfp_tfjob.registry.chain import prove
@@ -37,6 +37,28 @@ class Plan:
         return self.now.version == self.back_to.version
 
 
+def walk_back(now: Champion, earlier: Iterable[Champion]) -> Iterator[Champion]:
+    """Yield the champions before the first time of this one, the newest first.
+
+    A rollback goes back to the first of them that is kept. So going back twice goes further back:
+    versions that a rollback left are passed by. The first time is the record of the verdict, which
+    has no action. No more records are read than the caller needs.
+
+    Args:
+        now: The champion.
+        earlier: The records before its own, the newest first.
+    """
+    began, skipped = not now.action, []
+    for it in earlier:
+        if it.version == now.version:
+            began, skipped = began or not it.action, []
+        elif began:
+            yield it
+        else:
+            skipped.append(it)
+    yield from skipped  # a person made it the champion, or its first record is damaged
+
+
 def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Plan:
     """Return what a rollback would do, after proving the version that comes back.
 
@@ -60,7 +82,11 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
     pruned = set(store.numbers(layout.model(model_name).tombstones))
     damaged: list[DamagedRecord] = []
     found = champions(store, layout, model_name, damaged.append, below=now.number)
-    back_to = _target(found, now, version, pruned)
+    if version:
+        choice = (it for it in found if it.version == version)
+    else:
+        choice = walk_back(now, found)
+    back_to = next((it for it in choice if it.version not in pruned), None)
     if back_to is None or (damaged and not version):
         kept = [
             it
@@ -120,31 +146,6 @@ def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> C
             ) from error
     publish_newest(store, layout, planned.model_name)
     return champion
-
-
-def _target(
-    found: Iterable[Champion], now: Champion, version: int, pruned: Container[int]
-) -> Champion | None:
-    """Return the record of the champion that comes back; None if there is none.
-
-    Args:
-        found: The records before that of the champion, the newest first.
-        now: The champion.
-        version: The version; 0 for the champion before the first time of this one.
-        pruned: The versions that are gone.
-    """
-    kept = (it for it in found if it.version not in pruned)
-    if version:
-        return next((it for it in kept if it.version == version), None)
-    target, is_first = None, not now.action  # a version begins with the record of its verdict
-    for it in kept:
-        if it.version == now.version:
-            target, is_first = None, not it.action
-        elif target is None:
-            target = it
-        if target and is_first:
-            break
-    return target
 
 
 def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion) -> bool:
