@@ -87,7 +87,8 @@ def rollback(
     person, why = _person(by), _text(reason)
     planned = engine.plan(place.store, place.layout, model, version or 0)
     now, then = planned.now, planned.back_to
-    if not json_:
+
+    def tell() -> None:
         if planned.is_done:
             show(f"version {now.version} is the champion of {model} already")
         else:
@@ -95,12 +96,9 @@ def rollback(
                 f"{model}: back from version {now.version} of run {now.run_id}"
                 f" to version {then.version} of run {then.run_id}"
             )
-    elif dry_run:
-        show_json(planned)
-    if dry_run:
+
+    if not proceed(planned, tell, yes or planned.is_done, dry_run, json_):
         return
-    if not planned.is_done:
-        proceed(yes, json_)
     champion = engine.execute(place.store, place.layout, planned, person, why)
     _tell(place, model, champion, json_)
 
@@ -137,15 +135,14 @@ def promote(
     person, why = _person(by), _text(reason)
     step = Step("publish", run_id, place.layout, place.store, task)
     planned = by_hand.plan(step, model)
-    if not json_:
-        show(f"{model}: version of run {run_id} becomes the champion")
+
+    def tell() -> None:
+        show(f"{model}: the version of run {run_id} becomes the champion")
         show(f"verdict: {'blessed' if planned.blessed else 'not blessed'}: {planned.reasons}")
         show(f"champion now: {planned.now or 'none'}")
-    elif dry_run:
-        show_json(planned)
-    if dry_run:
+
+    if not proceed(planned, tell, yes, dry_run, json_):
         return
-    proceed(yes, json_)
     champion = by_hand.execute(step, planned, person, why)
     _tell(place, model, champion, json_)
 

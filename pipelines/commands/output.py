@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -17,36 +17,46 @@ from kfp_tfjob.storage.text import line, lines
 as_json = click.option(
     "--json", "json_", is_flag=True, help="print JSON with the fields of the Python client"
 )
-dry_run = click.option(
-    "--dry-run", is_flag=True, help="check everything, show the plan, and start nothing"
-)
+dry_run = click.option("--dry-run", is_flag=True, help="only check everything and show the plan")
 without_asking = click.option("--yes", is_flag=True, help="do not ask")
 
 
-def proceed(yes: bool, json_: bool) -> None:
-    """Ask whether to proceed; end the command if the answer is no.
+def proceed(plan: Any, tell: Callable[[], None], yes: bool, dry_run: bool, json_: bool) -> bool:
+    """Show a plan, and ask whether to proceed; end the command if the answer is no.
 
     Args:
+        plan: The plan as a dataclass, or a list of them. A program gets it where it does not get
+            what was done.
+        tell: Prints the plan for people.
         yes: The answer, given in advance.
+        dry_run: Whether to show the plan and nothing more.
         json_: Whether a program reads the output, which cannot answer.
+
+    Returns:
+        Whether to proceed.
 
     Raises:
         ConfigurationError: There is no terminal to ask on.
     """
-    if yes:
-        return
+    if not json_:
+        tell()
+    elif dry_run or not yes:
+        show_json(plan)
+    if dry_run or yes:
+        return not dry_run
     if json_ or not sys.stdin.isatty():
         raise ConfigurationError(
             Problem(
-                "nothing was started: there is no terminal to ask whether to proceed"
+                "nothing was done: there is no terminal to ask whether to proceed"
                 if not json_
-                else "nothing was started: with --json, there is no question whether to proceed",
+                else "nothing was done: with --json, there is no question whether to proceed",
                 expected="--yes, or an answer in a terminal",
-                fix="add --yes to start it, or --dry-run to see the plan alone",
+                fix="add --yes to proceed, or --dry-run to see the plan alone",
             )
         )
     if not click.confirm("Proceed?"):
         sys.exit(1)
+    return True
 
 
 def show(text: str) -> None:

@@ -70,13 +70,12 @@ def submit(
     package = chosen.package(client)
     found = parameters_of(given, package.defaults, here=False)
     plan = client.plan(found.values, package, found.sources, name=run_name)
-    if not json_:
+
+    def tell() -> None:
         show_plan(plan, client.back_end.host, client.back_end.namespace)
-    elif dry_run or not yes:
-        show_json(plan)
-    if dry_run:
+
+    if not proceed(plan, tell, yes, dry_run, json_):
         return
-    proceed(yes, json_)
     run = client.submit(found.values, package, run_name, chosen.account)
     if json_:
         show_json(run)
