@@ -128,17 +128,16 @@ def _make(
             )
         )
     plan = client.plan(found.values, package, found.sources, Tick.parse(ticks[0].tick))
-    if not json_:
+
+    def tell() -> None:
         old = client.schedules(name)
         show_plan(plan, client.back_end.host, client.back_end.namespace)
         _show_when(name, trigger, concurrency, str(zone), ticks, missed)
         for it in old:
             show(f"note: it replaces {_called(it)}{_flight(it)}")
-    elif dry_run or not yes:
-        show_json([plan, *ticks])
-    if dry_run:
+
+    if not proceed([plan, *ticks], tell, yes, dry_run, json_):
         return
-    proceed(yes, json_)
     made, kept = client.schedule(found.values, trigger, package, name, concurrency, chosen.account)
     if json_:
         show_json(made)
@@ -186,16 +185,17 @@ def _show_when(
     show(f"{'schedule:':<10} {name}: {when}; {counted(concurrency, 'run')} at once")
     if trigger.cron and trigger.cron.note:
         show(f"note: {trigger.cron.note}")
-    _show_ticks(ticks, missed)
+    _show_ticks(ticks)
+    if missed:
+        rest = ", then the others" if missed > 1 else ""
+        show(f"note: {counted(missed, 'missed tick')}: the oldest runs at once{rest}")
 
 
-def _show_ticks(ticks: Sequence[TickInputs], missed: int) -> None:
+def _show_ticks(ticks: Sequence[TickInputs]) -> None:
     show("next ticks, in UTC:")
     for it in ticks:
         folder = f"  ->  {it.folder}" if it.folder else ""
-        show(f"  {it.tick}{' (missed, runs at once)' if it.missed else ''}  {it.data}{folder}")
-    if missed:
-        show(f"note: {counted(missed, 'missed tick')} run first, the oldest at once")
+        show(f"  {it.tick}{' (missed)' if it.missed else ''}  {it.data}{folder}")
 
 
 def _called(found: Schedule) -> str:
@@ -324,6 +324,12 @@ def _tell(found: Schedule, json_: bool) -> None:
         if text:
             show(f"{name + ':':<10} {text}")
     if found.ticks:
-        _show_ticks(found.ticks, found.waiting)
+        _show_ticks(found.ticks)
+    if found.waiting:
+        show(
+            f"note: {counted(found.waiting, 'missed tick')}. Kubeflow Pipelines runs missed ticks"
+            " as soon as it may, but it can lose a tick that comes while a run is in flight. To run"
+            " one yourself: kfp-tfjob submit, with its --data"
+        )
     for run in found.in_flight:
         show(f"in flight: {run.name} ({run.run_id[:8]}), {run.state}")

@@ -30,7 +30,7 @@ class TickInputs:
         tick: The time, in UTC.
         data: data_uri of that run.
         folder: The folder of that run, without its id; empty if output_uri shapes none.
-        missed: Whether the time is over, so that the run starts at once.
+        missed: Whether the time has passed without a run.
     """
 
     tick: str
@@ -56,7 +56,8 @@ class Schedule:
         created: When it was made.
         zone: The time zone of its cron expression.
         ticks: The next ticks with their inputs; none while it is paused.
-        waiting: How many ticks were missed and run first.
+        waiting: How many ticks have passed without a run. Kubeflow Pipelines runs them first, but
+            it can lose one that came during a run.
         in_flight: Its runs that have not ended.
         page: Its address in the UI.
         parameters: The run parameters, with secret-looking values masked.

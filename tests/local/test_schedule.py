@@ -77,13 +77,15 @@ def test_the_plan_shows_the_next_ticks_with_their_inputs(fake, package):
     # The fields stay in the parameters: the controller starts each run with the same ones.
     assert made.runtime_config.parameters["data_uri"] == "s3://data/{date-1d}/"
     first, before = f"{start:%Y-%m-%d}", f"{start - timedelta(days=1):%Y-%m-%d}"
-    assert f"{first}T03:00:00Z (missed, runs at once)  s3://data/{before}/" in found.output
+    assert f"{first}T03:00:00Z (missed)  s3://data/{before}/" in found.output
+    assert "missed ticks: the oldest runs at once, then the others" in found.output
     assert f"->  s3://results/p/runs/m/cpu/{first}/RUN-ID" in found.output
     assert f"data:      s3://data/{before}/" in found.output
     assert "cron 0 0 3 * * *, in UTC; 2 runs at once" in found.output
     (listed,) = json.loads(schedule("list", "--json").output)
     assert listed["waiting"] in (2, 3) and len(listed["ticks"]) == 3
     assert listed["zone"] == "UTC" and listed["model"] == "m"
+    assert "can lose a tick that comes while a run is in flight" in schedule("show", "m").output
 
 
 @pytest.mark.parametrize(
