@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.judging.text import number
 from kfp_tfjob.storage.errors import ObjectExistsError, StepError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
@@ -95,7 +96,8 @@ class Notice:
         if self.remedy and self.remedy not in self.message:
             lines.append(f"To do: {short(self.remedy, _MOST)}")
         if self.metrics:
-            lines.append(", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items()))
+            metrics = (f"{name} {number(value)}" for name, value in self.metrics.items())
+            lines.append(", ".join(metrics))
         if any(self.gpu_hours.values()):
             hours = ", ".join(f"{name} {value:.2f}" for name, value in self.gpu_hours.items())
             lines.append(f"GPU hours: {hours}")

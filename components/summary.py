@@ -14,6 +14,7 @@ from typing import Any
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.judging.text import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -135,7 +136,7 @@ def _dataset(step: Step, verdict: Mapping[str, Any]) -> S3Address:
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:
-    return ", ".join(f"{code(name)} {value:.4f}" for name, value in in_short(metrics).items())
+    return ", ".join(f"{code(name)} {number(value)}" for name, value in in_short(metrics).items())
 
 
 def _data(schema: Mapping[str, Any]) -> str:
@@ -148,13 +149,13 @@ def _data(schema: Mapping[str, Any]) -> str:
 
 def _attempts(step: Step) -> Iterator[str]:
     """Yield the job, outcome and seconds of every attempt, the newest last."""
-    for number, end in read_ends(step.store, step.run).items():
+    for attempt, end in read_ends(step.store, step.run).items():
         if end is None:
-            yield f"attempt {number} has no record of its end"
+            yield f"attempt {attempt} has no record of its end"
             continue
         spent = ", ".join(f"{name} {value:.0f} s" for name, value in end.seconds.items() if value)
         where = f" in namespace {code(end.namespace)}" if end.namespace else ""
         yield (
-            f"attempt {number} {end.verdict.replace('_', ' ')}, {counted(len(end.pods), 'pod')},"
+            f"attempt {attempt} {end.verdict.replace('_', ' ')}, {counted(len(end.pods), 'pod')},"
             f" {spent or 'less than a second'}, {code(end.job)}{where}"
         )

@@ -6,13 +6,15 @@ import math
 
 
 def number(value: float | None) -> str:
-    """Return a metric with its significant digits; a dash if it is unknown."""
+    """Return a metric with its significant digits, `0.9730` or `1,411`; a dash if it is unknown."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
     if size >= 1e9 or 0 < size < 0.01:
         return f"{value:.4g}"
-    return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4f}" if size < 100 else f"{value:,.1f}"
+    if size < 100:
+        return f"{value:,.4f}"
+    return f"{value:,.0f}" if size >= 10_000 or value == round(value) else f"{value:,.1f}"
 
 
 def difference(value: float | None, of: float | None) -> str:

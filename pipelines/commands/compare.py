@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.judging.text import number
 from kfp_tfjob.pipelines.commands.connection import with_client
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json, show_table
 from kfp_tfjob.storage.words import minutes
@@ -74,5 +75,5 @@ def _metric(found: Metric | None) -> str:
     if found is None or found.value is None:
         return ""
     if found.low is None or found.high is None:
-        return f"{found.value:.4g}"
-    return f"{found.value:.4g} [{found.low:.4g}, {found.high:.4g}]"
+        return number(found.value)
+    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"

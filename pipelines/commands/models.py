@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_tfjob.judging.text import number
 from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.models_changes import promote, prune, rollback, sync
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
@@ -52,7 +53,7 @@ def list_(place: Models, json_: bool) -> None:
             age(it.at),
             it.versions,
             it.trouble
-            or "  ".join(f"{name} {value:.4f}" for name, value in in_short(it.metrics).items()),
+            or "  ".join(f"{name} {number(value)}" for name, value in in_short(it.metrics).items()),
         )
         for it in found
     ]
@@ -107,7 +108,7 @@ def diff(place: Models, model: str, version: int, other: int | None, json_: bool
     if json_:
         show_json(found)
         return
-    head = ("", *(f"version {number}" for number in found.versions))
+    head = ("", *(f"version {it}" for it in found.versions))
     table = {**found.facts, **found.metrics}
     show_table(head, ((name, *map(_cell, values)) for name, values in table.items()))
     if found.same_model:
@@ -134,7 +135,7 @@ def _show(found: Shown, place: Models) -> None:
         }
         for name, text in facts.items():
             show(f"{name + ':':<10} {text}")
-        metrics = "  ".join(f"{name} {value:.4g}" for name, value in champion.metrics.items())
+        metrics = "  ".join(f"{name} {number(value)}" for name, value in champion.metrics.items())
         show(f"{'metrics:':<10} {metrics}")
     show("")
     rows = [

@@ -18,6 +18,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.outcome import tell_end
 from kfp_tfjob.components.step import WHOLE_RUN, Failure, Step
+from kfp_tfjob.judging.text import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.page import write_page
@@ -132,7 +133,7 @@ class Ending:
             return 1
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
         known = in_short(verdict["metrics"])
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
+        metrics = ", ".join(f"{name} {number(value)}" for name, value in known.items())
         self.show(f"\ntest       {metrics}")
         self.show(f"verdict    {'blessed' if verdict['blessed'] else 'not blessed'}:")
         for reason in verdict["reasons"]:

@@ -17,7 +17,7 @@ VERDICT = {
     "blessed": False,
     "reasons": ["same model as champion 1", "recall of on_bad_row <b>low</b>: 0.1"],
     "rows": 269,
-    "metrics": {"accuracy": 0.97123, "auc": None},
+    "metrics": {"accuracy": 0.97123, "auc": None, "own/cost": 1411.0},
     "dataset_digest": "d1",
 }
 SCHEMA = {
@@ -71,7 +71,7 @@ def test_a_run_that_is_not_published_says_why_and_where_everything_lies(step: St
     assert text.startswith("# Not published: `m_1`")
     why = "same model as champion 1; recall of `on_bad_row` `<b>low</b>`: 0.1."
     assert f"**Why:** {why}" in text
-    assert "**On 269 test rows:** `accuracy` 0.9712" in text
+    assert "**On 269 test rows:** `accuracy` 0.9712, `own/cost` 1,411" in text
     data = "2 features for the label `on_bad'row`; rows: train 1,258, validation 270, test 269"
     assert data in text
     first = "attempt 1 preempted or lost, 2 pods, pending 3 s, running 61 s, `tfjob-run-1-1`"

@@ -1,0 +1,28 @@
+"""How numbers of the verdict and the report are written."""
+
+import math
+
+import pytest
+
+from kfp_tfjob.judging.text import number
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.97304, "0.9730"),
+        (1.0, "1.0000"),
+        (0.0, "0.0000"),
+        (0.00123456, "0.001235"),
+        (-42.123456, "-42.1235"),
+        (1411.0, "1,411"),
+        (1411.26, "1,411.3"),
+        (-250.0, "-250"),
+        (56789.4, "56,789"),
+        (3.2e12, "3.2e+12"),
+        (None, "–"),
+        (math.nan, "–"),
+    ],
+)
+def test_a_metric_as_a_person_reads_it(value: float | None, text: str) -> None:
+    assert number(value) == text
