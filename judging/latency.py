@@ -7,7 +7,6 @@ models, and a server is slower. The signature is the one that a client of a serv
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import numpy as np
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.metric_names import BATCHES, MODEL_SIZE, PERCENTILES, latency_name
 from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.supervisor.cores import usable_cores
 from kfp_tfjob.trainer.serving import ServedModel
 
 log = logging.getLogger(__name__)
@@ -99,8 +99,8 @@ def measure(model: ServedModel, folder: Path, batch: Batch, gpus: int = 0) -> Se
 
 def machine(gpus: int = 0) -> str:
     """Return the machine as text: processor, cores that this process may use, GPU."""
-    names = [_processor(), f"{len(os.sched_getaffinity(0))} cores"] if _has_affinity() else []
-    names = names or [_processor(), f"{os.cpu_count()} cores"]
+    cores = usable_cores()
+    names = [_processor(), f"{cores:.3g} core{'s' * (cores != 1)}"]
     if gpus:
         import tensorflow as tf
 
@@ -110,10 +110,6 @@ def machine(gpus: int = 0) -> str:
             for gpu in found[:1]
         ]
     return ", ".join(names)
-
-
-def _has_affinity() -> bool:
-    return hasattr(os, "sched_getaffinity")
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""Counts the cores that this container may use, which is not the number of cores of its node."""
+"""Counts the cores that this container may use, not those of its node."""
 
 from __future__ import annotations
 
@@ -29,12 +29,26 @@ def available_cores(cgroups: Path = _CGROUPS, own: Path = _OWN, shared: int = 1)
     Returns:
         1 or more; a limit of 2.5 cores gives 2.
     """
-    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
-    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     limits = list(_limits(cgroups, own))
     if not limits and os.environ.get(_IN_KUBERNETES):
-        return min(allowed, shared)
-    return max(1, min(allowed, *(int(limit) for limit in limits)) if limits else allowed)
+        return min(_allowed(), shared)
+    return max(1, int(min([_allowed(), *limits])))
+
+
+def usable_cores(cgroups: Path = _CGROUPS, own: Path = _OWN) -> float:
+    """Return how many cores this process can keep busy, for people: 0.5 with a limit of 500m.
+
+    Args:
+        cgroups: Where the cgroups are mounted.
+        own: Names the cgroups of this process.
+    """
+    return min([_allowed(), *_limits(cgroups, own)])
+
+
+def _allowed() -> int:
+    """Return the number of cores on which the kernel lets this process run."""
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _limits(cgroups: Path, own: Path) -> Iterator[float]:
