@@ -1,4 +1,4 @@
-"""Jobs of trainers, and the worlds that the tables of faults run in."""
+"""Jobs of trainers, a laptop with a back end, and the worlds that the tables of faults run in."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from examples import digits
+from kfp_tfjob.components.images import PLACEHOLDER
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.pipelines.commands.parameters import VARIABLE
+from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT
+from kfp_tfjob.pipelines.kubeflow.scheduled import ZONE
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
@@ -18,6 +23,8 @@ from tests.faults.proxy import FaultProxy
 from tests.faults.versitygw import Versitygw, executable
 from tests.faults.world import World
 from tests.local import tiny_dataset
+from tests.local.fake_pipelines import FakePipelines
+from tests.local.laptop import COMPILED
 from tests.local.trainer_jobs import BATCH, ROOT, Job, Start
 
 
@@ -87,6 +94,35 @@ def jobs(
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePipelines]:
+    """A back end without a run."""
+    with FakePipelines() as fake:
+        yield fake
+
+
+@pytest.fixture
+def laptop(
+    fake: FakePipelines, s3: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The environment of a person: a back end, a store, and no cluster."""
+    for name in (*(f"{VARIABLE}{name.upper()}" for name in PARAMETERS), ZONE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(ENDPOINT, fake.host)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The compiled pipeline with images that exist."""
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(COMPILED.read_text().replace(PLACEHOLDER, "registry.example"))
+    return path
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The connection to Kubeflow Pipelines, against a fake API server."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
     equals,
 )
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from tests.local.fake_pipelines import FakePipelines, Refusal
+from tests.local.fake_pipelines import Refusal
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +22,6 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-
-
-@pytest.fixture
-def fake() -> Iterator[FakePipelines]:
-    with FakePipelines() as fake:
-        yield fake
 
 
 def problem(found: pytest.ExceptionInfo) -> Problem:

@@ -1,6 +1,5 @@
 """Finding runs, and what they look like, against a fake API server."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import kfp_server_api as api
@@ -17,12 +16,6 @@ OURS = {
     "output_uri": "s3://bucket/p",
     "pod": {"all": {"env": {"API_KEY": "x"}}},
 }
-
-
-@pytest.fixture
-def fake() -> Iterator[FakePipelines]:
-    with FakePipelines() as fake:
-        yield fake
 
 
 @pytest.fixture

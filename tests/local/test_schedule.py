@@ -1,60 +1,31 @@
 """kfp-tfjob schedule, with a fake API server: what is shown, made, replaced and never ended."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import kfp_server_api as api
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from kfp_tfjob import Client
-from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.commands.parameters import VARIABLE
-from kfp_tfjob.pipelines.compilation import FOLDER
-from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.scheduled import ZONE
 from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines
+from tests.local.laptop import kfp_tfjob
 
 GIVEN = ("--data", "s3://data/{date-1d}/", "--label", "y", "--name", "m", "--yes")
 GIVEN += ("--output", "s3://results/p/runs/{model_name}/{gpu_type}/{date}")
 DAILY = ("--cron", "0 0 3 * * *")
 NOW = datetime.now(UTC)
 
-
-@pytest.fixture
-def fake() -> Iterator[FakePipelines]:
-    with FakePipelines() as fake:
-        yield fake
-
-
-@pytest.fixture(autouse=True)
-def a_laptop(fake, s3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (*(f"{VARIABLE}{name.upper()}" for name in PARAMETERS), ZONE):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(ENDPOINT, fake.host)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    path = tmp_path / "pipeline.yaml"
-    text = (FOLDER / "tfjob_training.yaml").read_text()
-    path.write_text(text.replace("set-your-registry.invalid", "registry.example"))
-    return path
+pytestmark = pytest.mark.usefixtures("laptop")
 
 
 def schedule(*arguments: object) -> Result:
-    found = CliRunner().invoke(main, ["schedule", *(str(it) for it in arguments)])
-    assert not found.exception or isinstance(found.exception, SystemExit), found.exception
-    return found
+    return kfp_tfjob("schedule", *arguments)
 
 
 def make(package: Path, *more: object) -> Result:

@@ -1,63 +1,28 @@
-"""submit, runs, watch, why, cancel, retry and compare, with a fake API server and a real store."""
+"""submit and its plan, and the script with curl, with a fake API server and a real store."""
 
 import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import kfp_server_api as api
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from kfp_tfjob import Client
-from kfp_tfjob.components.step import Failure
+from kfp_tfjob.components.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.commands.parameters import VARIABLE
-from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.kubeflow import following, plan
-from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT
-from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
-from tests.local.fake_pipelines import FakePipelines, Refusal
+from tests.local.laptop import COMPILED, add, kfp_tfjob
 
-YAML = FOLDER / "tfjob_training.yaml"
-PLACEHOLDER = "set-your-registry.invalid"
-
-
-@pytest.fixture
-def fake() -> Iterator[FakePipelines]:
-    with FakePipelines() as fake:
-        yield fake
-
-
-@pytest.fixture(autouse=True)
-def a_laptop(fake, s3, store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The environment of a person: a back end, a store, and no cluster."""
-    for name in PARAMETERS:
-        monkeypatch.delenv(f"{VARIABLE}{name.upper()}", raising=False)
-    monkeypatch.setenv(ENDPOINT, fake.host)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """The compiled pipeline with images that exist."""
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(YAML.read_text().replace(PLACEHOLDER, "registry.example"))
-    return path
+pytestmark = pytest.mark.usefixtures("laptop")
 
 
 @pytest.fixture
@@ -67,46 +32,11 @@ def data(store: Store, base: S3Address) -> S3Address:
     return address
 
 
-def kfp_tfjob(*arguments: object) -> Result:
-    found = CliRunner().invoke(main, [str(it) for it in arguments])
-    assert not found.exception or isinstance(found.exception, SystemExit), found.exception
-    return found
-
-
 def submitted(package: Path, data: S3Address, base: S3Address, *more: object) -> Result:
     return kfp_tfjob(
         *("submit", "--data", data, "--label", "y", "--name", "m", "--output", base),
         *("--pipeline", package, *more),
     )
-
-
-def add(fake: FakePipelines, base: S3Address, name: str = "one", state: str = "RUNNING", **more):
-    """Add a run as if the UI had submitted it."""
-    values = {"model_name": "m", "output_uri": str(base), "data_uri": f"{base}/rows.csv"} | more
-    return fake.add(name, state, runtime_config=api.V2beta1RuntimeConfig(parameters=values))
-
-
-def folder(base: S3Address, run: api.V2beta1Run) -> RunLayout:
-    return Layout.parse(str(base)).run(run.run_id)
-
-
-def verdict(blessed: bool, accuracy: float, dataset: str = "d1") -> bytes:
-    check = {"name": "baseline", "pass": blessed, "explanation": f"accuracy {accuracy} and so on"}
-    content = {
-        "blessed": blessed,
-        "reasons": [check["explanation"]],
-        "checks": [check],
-        "champion": None,
-        "dataset_digest": dataset,
-        "rows": 100,
-        "primary_metric": "accuracy",
-        "metrics": {"accuracy": accuracy},
-        "intervals": {"accuracy": [accuracy - 0.1, accuracy + 0.1]},
-    }
-    return json.dumps(content).encode()
-
-
-# -- submit -----------------------------------------------------------------------------------
 
 
 def test_submit_shows_the_plan_and_starts_the_run(fake, package, data, base):
@@ -280,7 +210,9 @@ def test_the_plan_compares_the_pods_with_the_nodes(
 
 
 def test_everything_wrong_is_said_before_anything_is_sent(fake):
-    found = kfp_tfjob("submit", "--data", "rows.csv", "--epochs", 0, "--yes", "--pipeline", YAML)
+    found = kfp_tfjob(
+        "submit", "--data", "rows.csv", "--epochs", 0, "--yes", "--pipeline", COMPILED
+    )
     assert found.exit_code == 2
     for part in ("model_name", "output_uri", "train_epochs", "s3://", PLACEHOLDER):
         assert part in found.stderr
@@ -376,266 +308,6 @@ def test_the_estimate_is_of_runs_alike():
     assert (found.seconds, found.runs) == (70, 2) and "1 min 10 s" in found.words
     found = plan.estimate([run(60, train_epochs=900, **alike)], values)
     assert found.seconds is None and "1 min" in found.words
-
-
-# -- runs, why, compare -----------------------------------------------------------------------
-
-
-def test_runs_lists_states_and_verdicts(fake, store, base):
-    add(fake, base, "first", "FAILED")
-    green = add(fake, base, "second", "SUCCEEDED")
-    store.write(folder(base, green).verdict, verdict(False, 0.5))
-    add(fake, base, "third")
-    found = kfp_tfjob("runs")
-    assert found.exit_code == 0
-    lines = found.stdout.splitlines()
-    assert [line.split()[1] for line in lines[1:]] == ["third", "second", "first"]
-    assert "not blessed" in lines[2]
-    found = json.loads(kfp_tfjob("runs", "--json", "--limit", 1).stdout)
-    assert [run["name"] for run in found] == ["third"]
-
-
-def test_runs_says_why_verdicts_are_missing(fake, base, monkeypatch):
-    add(fake, base, "first", "SUCCEEDED")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    found = kfp_tfjob("runs")
-    assert found.exit_code == 0
-    (note,) = [line for line in found.stdout.splitlines() if line.startswith("note:")]
-    assert "verdicts are missing" in note
-
-
-def test_runs_of_one_experiment(fake, base):
-    team = api.V2beta1Experiment(experiment_id="t", display_name="team")
-    fake.experiments["t"] = team
-    add(fake, base, "elsewhere")
-    add(fake, base, "ours").experiment_id = "t"
-    found = kfp_tfjob("runs", "--experiment", "team")
-    assert "ours" in found.stdout and "elsewhere" not in found.stdout
-    found = kfp_tfjob("runs", "--experiment", "none")
-    assert found.exit_code == 2 and "no such experiment" in found.stderr
-
-
-def test_why_gives_the_record_of_the_failure(fake, store, base):
-    run = add(fake, base, state="FAILED")
-    failure = Failure(
-        "preflight", 3, "user_error", "there is no column 'z'. Fix: correct data_label."
-    )
-    store.write(folder(base, run).failure("json"), failure.to_bytes())
-    found = kfp_tfjob("why", "last")
-    assert found.exit_code == 0
-    assert "preflight" in found.stdout and "correct data_label" in found.stdout
-    why = json.loads(kfp_tfjob("why", "one", "--json").stdout)
-    assert (why["step"], why["code"], why["run"]["verdict"]) == ("preflight", 3, "user_error")
-    assert why["remedy"] == "correct data_label."
-
-
-def test_why_finds_the_failure_of_a_task_with_a_key(fake, store, base):
-    run = add(fake, base, state="FAILED")
-    failure = Failure("launch_tfjob", 3, "user_error", "there is no data. Fix: bring some.")
-    task = folder(base, run).task("eu")
-    store.write(task.failure("json"), failure.to_bytes())
-    why = Client(fake.host).why("last")
-    assert (why.step, why.code, why.remedy) == ("launch_tfjob", 3, "bring some.")
-
-
-def test_why_says_what_cannot_be_read(fake, base, monkeypatch, tmp_path):
-    run = add(fake, base, state="FAILED")
-    fake.task(run, "launch-tfjob", "FAILED")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    why = Client(fake.host).why("last")
-    assert why.step == "launch_tfjob" and "launch_tfjob" in why.remedy
-    assert any("records" in note for note in why.notes)
-    assert any("pods" in note for note in why.notes)
-
-
-def test_why_a_green_run_published_nothing(fake, store, base):
-    run = add(fake, base, state="SUCCEEDED")
-    store.write(folder(base, run).verdict, verdict(False, 0.5))
-    why = Client(fake.host).why("last")
-    assert "not published" in why.summary
-    assert why.reason == "accuracy 0.5 and so on"
-    assert [check.passed for check in why.checks] == [False]
-    assert why.remedy
-
-
-def test_why_a_run_did_not_train(fake, store, base):
-    run = add(fake, base, state="SUCCEEDED")
-    record = json.dumps({"run_id": "earlier-run"}).encode()
-    store.write(folder(base, run).unchanged, record)
-    why = Client(fake.host).why("last")
-    assert why.run.verdict == "unchanged" and "earlier-run" in why.reason
-
-
-def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
-    from kfp_tfjob.pipelines.kubeflow.package import from_file
-
-    run = add(fake, base, train_epochs=3)
-    run.pipeline_spec = dict(from_file(package).spec)
-    found = Client(fake.host).run("last").parameters
-    assert found["train_epochs"] == 3 and found["train_workers"] == 1
-    assert isinstance(found["train_workers"], int)
-
-
-def test_compare_shows_what_differs(fake, store, base):
-    for name, accuracy, epochs in (("one", 0.5, 3), ("two", 0.9, 5)):
-        run = add(fake, base, name, "SUCCEEDED", train_epochs=epochs, pod={"all": {"cpu": epochs}})
-        store.write(folder(base, run).verdict, verdict(True, accuracy, f"d{epochs}"))
-    found = Client(fake.host).compare(["one", "two"])
-    assert found.parameters == {"pod.all.cpu": (3, 5), "train_epochs": (3, 5)}
-    assert found.same_data is False
-    assert [it.metrics["accuracy"].value for it in found.runs] == [0.5, 0.9]
-    text = kfp_tfjob("compare", "one", "two").stdout
-    assert "0.9 [0.8, 1]" in text and "The data differs" in text
-    assert kfp_tfjob("compare", "one").exit_code == 2
-
-
-# -- watch, cancel, retry ---------------------------------------------------------------------
-
-
-def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):
-    run = add(fake, base)
-    long_ago = datetime(1, 1, 1, tzinfo=UTC)
-    began = datetime.now(UTC)
-    line = {"time": 1e9, "epoch": 2, "step": 20, "steps": 60, "metrics": {"loss": 0.25}}
-    line |= {"event": "progress", "eta_seconds": 65.0, "examples_per_second": 100.0}
-    text = "x" * 100_000 + "\n" + json.dumps(line) + '\n{"event": "prog'
-    states = iter((0, 0, 1, 2))  # the first look only finds the run
-
-    def broken(method: str, path: str) -> None:
-        if not path.endswith(run.run_id):
-            return
-        at = next(states, 3)
-        if at == 0:
-            fake.task(run, "preflight", "RUNNING", end_time=long_ago)
-        elif at == 1:
-            ended = began + timedelta(seconds=8)
-            fake.task(run, "preflight", "SUCCEEDED", start_time=began, end_time=ended)
-            fake.task(run, "launch-tfjob", "RUNNING", end_time=long_ago)
-            store.write(folder(base, run).progress, text.encode())
-        elif at == 2:
-            raise Refusal(503, "no healthy upstream")
-        else:
-            run.state, run.finished_at = "SUCCEEDED", datetime.now(UTC)
-
-    fake.broken = broken
-    store.write(folder(base, run).verdict, verdict(False, 0.5))
-    monkeypatch.setattr("kfp_tfjob.pipelines.kubeflow.following._SECONDS", 0.1)
-    found = kfp_tfjob("watch", "one")
-    assert found.exit_code == 0, found.output
-    for part in (
-        "preflight running",
-        "preflight succeeded (8 s)",
-        "launch_tfjob running",
-        "epoch 2, step 20 of 60, loss 0.25, 100 rows/s, 1 min 5 s left",
-        "why it waits is not shown",
-        "run succeeded",
-        "did not pass the gate",
-    ):
-        assert part in found.stdout, found.stdout
-    assert found.stdout.count("why it waits is not shown") == 1
-
-
-def test_watch_ends_with_the_code_of_the_failed_step(fake, store, base):
-    run = add(fake, base, state="FAILED")
-    failure = Failure("launch_tfjob", 4, "user_error", "the loss is not finite")
-    store.write(folder(base, run).failure("json"), failure.to_bytes())
-    assert kfp_tfjob("watch", "last").exit_code == 4
-    found = kfp_tfjob("watch", "last", "--json")
-    assert found.exit_code == 4
-    assert json.loads(found.stdout.splitlines()[-1])["run"]["state"] == "failed"
-
-
-def test_cancel_waits_for_the_end_and_says_what_was_checked(fake, store, base):
-    run = add(fake, base)
-    store.write(folder(base, run).checkpoints / "40/manifest.json", b"{}")
-
-    def broken(method: str, path: str) -> None:
-        if run.state == "CANCELING" and method == "GET":
-            run.state, run.finished_at = "FAILED", datetime.now(UTC)
-
-    fake.broken = broken
-    found = kfp_tfjob("cancel", "one")
-    assert found.exit_code == 0, found.output
-    assert ("POST", f"/apis/v2beta1/runs/{run.run_id}:terminate") in fake.requests
-    assert "Nothing of one is running" in found.stdout
-    assert "step 40" in found.stdout
-    assert "were not checked" in found.stdout
-    found = kfp_tfjob("cancel", "one")
-    assert found.exit_code == 2 and "is over" in found.stderr
-
-
-def test_a_cancelled_run_is_not_a_failed_one(fake, base):
-    """A real back end calls it failed, and keeps the states before."""
-    run = add(fake, base, state="FAILED")
-    run.state_history = [
-        api.V2beta1RuntimeStatus(state=state)
-        for state in ("PENDING", "RUNNING", "CANCELING", "FAILED")
-    ]
-    fake.task(run, "preflight", "FAILED")
-    why = Client(fake.host).why("one")
-    assert why.summary == "The run was cancelled." and why.run.verdict == "cancelled"
-    assert "during preflight" in why.reason and "retry" in why.remedy
-    run.state_history += [api.V2beta1RuntimeStatus(state=it) for it in ("RUNNING", "FAILED")]
-    assert Client(fake.host).why("one").summary != "The run was cancelled."
-
-
-def test_cancel_gives_up_after_its_limit(fake, base):
-    add(fake, base)
-    found = json.loads(kfp_tfjob("cancel", "one", "--limit", 1, "--json").stdout)
-    assert not found["complete"] and found["run"]["state"] == "canceling"
-
-
-def test_retry_runs_a_failed_run_again_and_no_other(fake, base):
-    run = add(fake, base, state="FAILED")
-    found = kfp_tfjob("retry", run.run_id[:8])
-    assert found.exit_code == 0, found.output
-    assert run.state == "RUNNING"
-    found = kfp_tfjob("retry", "one")
-    assert found.exit_code == 2 and "running" in found.stderr
-
-
-def test_tensorboard_takes_a_run(fake, base):
-    run = add(fake, base)
-    found = kfp_tfjob("tensorboard", "one")
-    assert found.exit_code == 3 and "the run one (running) has stored nothing yet" in found.stderr
-    assert str(folder(base, run).base) in found.stderr
-
-
-def test_logs_of_a_run_that_has_none(fake, base):
-    add(fake, base)
-    fake.add("other")
-    found = kfp_tfjob("logs", "one")
-    assert found.exit_code == 3 and "the run one (running) has stored nothing yet" in found.stderr
-    found = kfp_tfjob("logs", "other")
-    assert found.exit_code == 2 and "no parameter output_uri" in found.stderr
-
-
-def test_a_namespace_that_is_not_used_is_said(fake, base, caplog):
-    assert kfp_tfjob("runs", "--namespace", "team").exit_code == 0
-    assert "--namespace team is not used" in caplog.text
-
-
-def test_a_back_end_that_goes_away_is_an_error_with_a_code(fake):
-    fake.__exit__()
-    found = kfp_tfjob("runs")
-    assert found.exit_code == BackEndAwayError.code
-    assert "port-forward" in found.stderr and "Connection refused" in found.stderr
-    assert "HTTPConnection" not in found.stderr and found.stderr.count("\n") == 1
-
-
-def test_why_says_that_nothing_has_started(fake, base):
-    add(fake, base, state="PENDING")
-    assert "has not started its first step yet" in kfp_tfjob("why", "last").stdout
-
-
-def test_why_a_run_of_another_pipeline_failed(fake):
-    fake.add("other", "FAILED", error=api.GoogleRpcStatus(code=2, message="boom"))
-    found = kfp_tfjob("why", "other")
-    assert found.exit_code == 0 and "What happened: boom" in found.stdout
-    assert "it has no parameter output_uri" in found.stdout
-
-
-# -- curl -------------------------------------------------------------------------------------
 
 
 def test_the_script_with_curl_sends_what_the_api_takes(fake, repository, base, tmp_path):

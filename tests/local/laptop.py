@@ -1,0 +1,26 @@
+"""What a person does on a laptop: types a command, and starts a run in the UI."""
+
+from __future__ import annotations
+
+import kfp_server_api as api
+from click.testing import CliRunner, Result
+
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.compilation import FOLDER
+from kfp_tfjob.storage.address import S3Address
+from tests.local.fake_pipelines import FakePipelines
+
+COMPILED = FOLDER / "tfjob_training.yaml"  # the pipeline as it is committed
+
+
+def kfp_tfjob(*arguments: object) -> Result:
+    """Run a command; return what it printed, and its exit code."""
+    found = CliRunner().invoke(main, [str(it) for it in arguments])
+    assert not found.exception or isinstance(found.exception, SystemExit), found.exception
+    return found
+
+
+def add(fake: FakePipelines, base: S3Address, name: str = "one", state: str = "RUNNING", **more):
+    """Add a run as if the UI had submitted it."""
+    values = {"model_name": "m", "output_uri": str(base), "data_uri": f"{base}/rows.csv"} | more
+    return fake.add(name, state, runtime_config=api.V2beta1RuntimeConfig(parameters=values))
