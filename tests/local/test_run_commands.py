@@ -141,7 +141,7 @@ def test_compare_shows_what_differs(fake, store, base):
     assert found.same_data is False
     assert [it.metrics["accuracy"].value for it in found.runs] == [0.5, 0.9]
     text = kfp_tfjob("compare", "one", "two").stdout
-    assert "0.9 [0.8, 1]" in text and "The data differs" in text
+    assert "0.9000 [0.8000, 1.0000]" in text and "The data differs" in text
     assert kfp_tfjob("compare", "one").exit_code == 2
 
 
