@@ -156,6 +156,16 @@ class Curve:
         pairs = zip(self.squares, self.pulls(metric), strict=True)
         return sum(inner(squares, pull**2) for squares, pull in pairs)
 
+    @property
+    def usual_variance(self) -> float:
+        """The variance of the AUC if the scores were exponential (Hanley and McNeil 1982)."""
+        ours, others = self.support
+        auc = self.auc
+        two_of_class = auc / (2 - auc) - auc**2  # two rows of the class, one other row
+        two_others = 2 * auc**2 / (1 + auc) - auc**2
+        parts = auc * (1 - auc) + (ours - 1) * two_of_class + (others - 1) * two_others
+        return parts / (ours * others)
+
     def roc(self, points: int) -> tuple[_Floats, _Floats, _Floats]:
         """Return (false positive rate, true positive rate, threshold), each (at most `points`,).
 
@@ -220,7 +230,10 @@ def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) ->
     # The curves of several classes share their rows, so their variances do not add up.
     variance = defined[0].variance(metric) if len(defined) == 1 else math.nan
     value = float(np.mean(values))
-    return Estimate(metric, value, predictions, rule, support, variance=variance)
+    usual = math.nan
+    if auc:
+        usual = math.fsum(curve.usual_variance for curve in defined) / len(defined) ** 2
+    return Estimate(metric, value, predictions, rule, support, False, variance, usual)
 
 
 def bins_of(scores: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -25,6 +25,7 @@ from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
 
 _NORMAL = NormalDist()
 _TINY = 1e-12  # the distance from the end of a range that is a matter of rounding
+_USUAL = 10  # as many rows as the usual variance counts for
 Rule = Callable[[Any], NDArray[np.float64]]
 
 
@@ -44,6 +45,7 @@ class Estimate:
             classes decide, the number of rows that would know the variance as well.
         proportion: Whether it is a share of `support` rows.
         variance: The square of the standard error, if it is known without the rows.
+        usual: The square of the standard error that such a value usually has, if that is known.
     """
 
     metric: str
@@ -53,6 +55,7 @@ class Estimate:
     support: int
     proportion: bool = False
     variance: float = math.nan
+    usual: float = math.nan
 
     @property
     def sign(self) -> int:
@@ -98,13 +101,17 @@ class Estimate:
         standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is far too
         short: of a model without a single error it would say that it makes none.
         """
-        share, error = (self.value - lowest) / width, self.standard_error / width
+        share, variance = (self.value - lowest) / width, self.standard_error**2
         if not _TINY < share < 1 - _TINY:
             count = float(self.support)
-        elif error == 0:
+        elif not variance:
             return self.value, self.value  # constant scores: the same for all rows
         else:
-            count = share * (1 - share) / error**2
+            if not math.isnan(self.usual):
+                # A few rows decide an AUC near 1. Those of a rare class may all be missing.
+                rows = self.support + _USUAL
+                variance = (self.support * variance + _USUAL * self.usual) / rows
+            count = share * (1 - share) * width**2 / variance
         low, high = _wilson(share, count, quantile)
         return lowest + low * width, lowest + high * width
 

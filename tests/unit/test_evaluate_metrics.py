@@ -306,6 +306,17 @@ def test_a_model_without_an_error_is_not_said_to_make_none() -> None:
     assert constant.estimate("mcc").interval(0.95) == (0, 0)
 
 
+def test_an_auc_near_one_of_few_rows_is_not_said_to_be_certain() -> None:
+    """Of 20 rows of a class, one is below 3 of the 1,980 others."""
+    labels = np.repeat([0, 1], [1980, 20])
+    scores = np.concatenate([np.linspace(0, 0.5, 1980), np.linspace(0.6, 0.9, 20)])
+    scores[-1] = scores[1976]
+    found = estimate(ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1)), "auc")
+    assert found.value > 0.9998
+    low, high = found.interval(0.95)
+    assert 0.95 < low < 0.995 and high > found.value
+
+
 def test_the_rows_of_a_rare_class_decide_what_is_known_of_metrics_over_all_classes() -> None:
     labels = np.repeat([0, 1], [980, 20])
     wrong = labels ^ (np.arange(1000) % 4 == 0)

@@ -128,13 +128,9 @@ KINDS: dict[str, tuple[Callable[..., list[Predictions]], list[str]]] = {
     "own with weights": (own_weighted, OWN),
     "rare class": (rare, BINARY),
 }
-# Of 20 rows of a class, the AUC's interval is too short: the rows say too little of its tails.
-COVERED = [
-    (kind, metric)
-    for kind, (_, metrics) in KINDS.items()
-    for metric in metrics
-    if (kind, metric) != ("rare class", "auc")
-]
+EACH = [(kind, metric) for kind, (_, metrics) in KINDS.items() for metric in metrics]
+# A few rows say little of the tails of an AUC near 1: its interval may cover more often.
+WIDER = ("few errors", "rare class")
 COMPARED = [
     (kind, metric, rows)
     for kind, (_, metrics) in KINDS.items()
@@ -142,7 +138,7 @@ COMPARED = [
     for metric in metrics
     if metric != "mean_error"  # it cannot compare models
 ]
-WIDE = [one for one in COVERED if one[0] not in ("few errors", "rare class")]
+SMOOTH = [one for one in EACH if one[0] not in WIDER]
 
 
 def grouped(cases: list[tuple[Any, ...]]) -> list[Any]:
@@ -175,11 +171,12 @@ def covered(kind: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "metric"), grouped(COVERED))
+@pytest.mark.parametrize(("kind", "metric"), grouped(EACH))
 def test_intervals_cover_the_true_value(kind: str, metric: str) -> None:
     found = covered(kind)[metric]
     log.info("%s, %s: %.2f %% of the 95 %% intervals cover", kind, metric, 100 * found / TIMES)
-    assert near(found, TIMES, 0.935, 0.965)
+    most = 1.0 if metric == "auc" and kind in WIDER else 0.965
+    assert near(found, TIMES, 0.935, most)
 
 
 @cache
@@ -202,7 +199,7 @@ def test_equal_models_are_rarely_promoted(kind: str, metric: str, rows: int) -> 
     assert near(found, TIMES, 0.0, 0.06)
 
 
-@pytest.mark.parametrize(("kind", "metric"), grouped(WIDE))
+@pytest.mark.parametrize(("kind", "metric"), grouped(SMOOTH))
 def test_intervals_are_as_wide_as_those_of_bootstraps(kind: str, metric: str) -> None:
     """1,000 bootstraps of one test split know the width to 2 %: so it is the mean of 20 splits."""
     make, _ = KINDS[kind]
