@@ -26,6 +26,7 @@ class Cells:
         places: (cells,) their places in the flat matrix.
         labels: (cells,) their true classes.
         predicted: (cells,) their predicted classes.
+        counts: (cells,) the number of their rows.
         weights: (cells,) the weight of their rows.
         weight: (cells,) its share of the weight of all rows.
         squares: (cells,) the sum of the squared weights, where all weights sum to 1.
@@ -37,6 +38,7 @@ class Cells:
     places: NDArray[np.int64]
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
+    counts: NDArray[np.int64]
     weights: _Floats
     weight: _Floats
     squares: _Floats
@@ -49,24 +51,25 @@ class Cells:
         """Count the rows of each cell."""
         flat = predictions.classes**2
         places = np.arange(flat) if flat <= _DENSE else np.empty(0, np.int64)
-        weight, squares = np.zeros((2, len(places)))
+        sums = np.zeros((3, len(places)))  # of rows, weights and squared weights
         for chunk in predictions.chunks():
             weights = weights_of(chunk)
+            each = (np.ones(chunk.rows), weights, weights**2)
             if flat <= _DENSE:
-                weight += np.bincount(chunk.cells, weights, flat)
-                squares += np.bincount(chunk.cells, weights**2, flat)
+                sums += [np.bincount(chunk.cells, values, flat) for values in each]
                 continue
             places, at = np.unique(np.concatenate([places, chunk.cells]), return_inverse=True)
-            weight = np.bincount(at, np.concatenate([weight, weights]))
-            squares = np.bincount(at, np.concatenate([squares, weights**2]))
-        used = weight > 0
-        places, weight, squares = places[used], weight[used], squares[used]
+            both = zip(sums, each, strict=True)
+            sums = np.stack([np.bincount(at, np.concatenate(parts)) for parts in both])
+        used = sums[0] > 0
+        places, (counts, weight, squares) = places[used], sums[:, used]
         total = weight.sum() or 1.0
         labels, predicted = np.divmod(places, predictions.classes)
         return cls(
             places,
             labels,
             predicted,
+            counts.astype(np.int64),
             weight,
             weight / total,
             squares / total**2,
@@ -87,6 +90,11 @@ class Cells:
     def by_guess(self, values: _Floats) -> _Floats:
         """Return (classes,) sums by the predicted class."""
         return np.bincount(self.predicted, values, self.classes)
+
+    def confused(self) -> NDArray[np.int64]:
+        """Return (classes,) how many rows were taken for another class or another one for it."""
+        wrong = np.where(self.labels == self.predicted, 0, self.counts)
+        return (self.by_label(wrong) + self.by_guess(wrong)).astype(np.int64)
 
     def support(self, chosen: NDArray[np.bool_] | None = None) -> int:
         """Return how many rows of equal weight tell as much as those of these cells."""

@@ -27,7 +27,6 @@ from kfp_tfjob.judging.predictions import (
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, top_k
 
 # Kubeflow Pipelines draws 15 pixels per class, and a task's metadata must stay small.
-MOST_SHOWN_CLASSES = 30
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")
 _SHOWN_TOP = 5
@@ -162,27 +161,6 @@ def summary(
 ) -> dict[str, Measured]:
     """Measure every metric of the task, see `Measures.summary`."""
     return Measures(predictions, classes).summary(confidence, each_class)
-
-
-def condense(
-    matrix: NDArray[np.int64], classes: list[str], most: int
-) -> tuple[list[str], NDArray[np.int64]]:
-    """Reduce a confusion matrix to at most `most` classes: the most confused ones and `other`.
-
-    Args:
-        matrix: (classes, classes) counts; rows are true classes.
-        classes: The names of the classes.
-        most: The largest number of classes to keep, including `other`.
-    """
-    if len(classes) <= most:
-        return list(classes), matrix
-    wrong = matrix.sum(axis=0) + matrix.sum(axis=1) - 2 * np.diag(matrix)
-    chosen = np.sort(np.argsort(-wrong, kind="stable")[: most - 1])
-    place = np.full(len(classes), most - 1)
-    place[chosen] = np.arange(most - 1)
-    small = np.zeros((most, most), np.int64)
-    np.add.at(small, (place[:, None], place[None, :]), matrix)
-    return [classes[index] for index in chosen] + ["other"], small
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:

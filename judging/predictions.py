@@ -252,13 +252,6 @@ class ClassPredictions(_ByRow):
         """Return the (rows,) scores of a class with a curve."""
         return np.asarray(self.scores)[:, 0 if self.classes == 2 else index]
 
-    def confusion(self) -> NDArray[np.int64]:
-        """Return the (classes, classes) counts; a row is a true class, a column a predicted one."""
-        counts = np.zeros(self.classes**2, np.int64)
-        for chunk in self.chunks():
-            counts += np.bincount(chunk.cells, minlength=self.classes**2)
-        return counts.reshape(self.classes, self.classes)
-
 
 @dataclass(frozen=True)
 class ValuePredictions(_ByRow):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kfp_tfjob.judging.confusion import MOST_SHOWN_CLASSES
 from kfp_tfjob.judging.estimates import Measured
-from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, Measures
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.options.metric_names import PER_CLASS
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, Measures, condense, finite
+from kfp_tfjob.judging.confusion import condense
+from kfp_tfjob.judging.metrics import Measures, finite
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
@@ -45,12 +46,13 @@ def kfp_metrics(
 
 
 def confusion(
-    predictions: Predictions, classes: list[str]
+    model: Predictions | Measures, classes: Sequence[str]
 ) -> tuple[list[str], list[list[int]]] | None:
     """Return (names, counts) of at most 30 classes; None for a regression."""
-    if not isinstance(predictions, ClassPredictions):
+    measures = Measures.of(model)
+    if not isinstance(measures.predictions, ClassPredictions):
         return None
-    names, matrix = condense(predictions.confusion(), classes, MOST_SHOWN_CLASSES)
+    names, (matrix,) = condense([measures.cells], classes)
     return [short(name, _LONGEST_NAME) for name in names], matrix.tolist()
 
 

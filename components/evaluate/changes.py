@@ -12,13 +12,14 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from kfp_tfjob.judging.cells import Cells
 from kfp_tfjob.judging.compare import compare
+from kfp_tfjob.judging.confusion import changed_cells, condense
 from kfp_tfjob.judging.estimates import Estimate, Measured
-from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, condense
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.text import difference
-from kfp_tfjob.options.metric_names import is_own, top_k
+from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.pages import small
 from kfp_tfjob.storage.text import short
 
@@ -141,11 +142,10 @@ def changes(
     if against == BASELINE or not ours.finite:
         return found
     if isinstance(ours, ClassPredictions) and isinstance(theirs, ClassPredictions):
-        before, now = theirs.confusion(), ours.confusion()
-        names, small_before, small_now = _condensed(before, now, classes)
-        pairs = _pairs(before, now, classes)
+        both = other.measures.cells, model.measures.cells
+        names, (before, now) = condense(both, classes)
         rows = _right(ours, theirs, against)
-        return Changes(against, gains, rows, names, small_before, small_now, pairs)
+        return Changes(against, gains, rows, names, before, now, _pairs(*both, classes))
     assert isinstance(ours, ValuePredictions) and isinstance(theirs, ValuePredictions)
     return Changes(against, gains, _closer(ours, theirs, against), [], nothing, nothing, [])
 
@@ -167,7 +167,7 @@ def _gain(
         found = model.measures.estimate(metric), other.measures.estimate(metric)
         gain = found[0].sign * (found[0].value - found[1].value)
         error = _error(*found) if bounded else math.nan
-        if metric == "accuracy" or top_k(metric):  # as in compare
+        if found[0].proportion or is_own(metric):  # as in compare
             error = math.hypot(error, gain / math.sqrt(found[0].support))
         reach = NormalDist().inv_cdf(confidence) * error
         return Gain(metric, ours, theirs, gain, gain - reach, gain + reach)
@@ -224,31 +224,8 @@ def _closer(
     return [one for one in found if one[1] or one[2].startswith("fill")]
 
 
-def _condensed(
-    before: NDArray[np.int64], now: NDArray[np.int64], classes: Sequence[str]
-) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """Return both matrices with the same classes, at most 30."""
-    if len(classes) <= MOST_SHOWN_CLASSES:
-        return list(classes), before, now
-    names, _ = condense(before + now, list(classes), MOST_SHOWN_CLASSES)
-    place = np.full(len(classes), len(names) - 1)
-    for at, name in enumerate(names[:-1]):
-        place[classes.index(name)] = at
-    found = np.zeros((2, len(names), len(names)), np.int64)
-    for small_one, matrix in zip(found, (before, now), strict=True):
-        np.add.at(small_one, (place[:, None], place[None, :]), matrix)
-    return names, found[0], found[1]
-
-
-def _pairs(before: NDArray[np.int64], now: NDArray[np.int64], classes: Sequence[str]) -> list[Pair]:
-    change = np.abs(now - before).ravel()
-    places = np.argsort(-change, kind="stable")[:_MOST_PAIRS]
+def _pairs(before: Cells, now: Cells, classes: Sequence[str]) -> list[Pair]:
     return [
-        Pair(
-            short(classes[true], _LONGEST),
-            short(classes[predicted], _LONGEST),
-            int(before[true, predicted]),
-            int(now[true, predicted]),
-        )
-        for true, predicted in (divmod(int(at), len(classes)) for at in places if change[at])
+        Pair(short(classes[true], _LONGEST), short(classes[predicted], _LONGEST), *rows)
+        for (true, predicted), rows in changed_cells(before, now, _MOST_PAIRS)
     ]

@@ -81,7 +81,7 @@ def run(
         shown = (
             kfp_metrics(judged.measured, judged.decision.slices, judged.serving.metrics),
             html,
-            confusion(model.predictions, list(judged.task.classes)),
+            confusion(model.measures, judged.task.classes),
             roc(model.measures),
         )
     _write(step, judged.verdict, html)

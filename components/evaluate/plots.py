@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from kfp_tfjob.components.evaluate.changes import BASELINE, Changes
 from kfp_tfjob.judging.calibration import BINS
+from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.estimates import weights_of
-from kfp_tfjob.judging.metrics import MOST_SHOWN_CLASSES, condense
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.residuals import SHARES, quantiles
 from kfp_tfjob.judging.scored import Scored
@@ -54,7 +54,7 @@ def confusions(task: Task, scored: Mapping[str, Scored], changed: Changes) -> li
     if changed.names:
         names, counts = changed.names, changed.now
     else:
-        names, counts = condense(predictions.confusion(), list(task.classes), MOST_SHOWN_CLASSES)
+        names, (counts,) = condense([scored["model"].measures.cells], task.classes)
     fewer = len(names) < len(task.classes)
     note = "Each row is a true class; the shade is the share of its rows."
     if fewer:

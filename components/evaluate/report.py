@@ -171,7 +171,8 @@ def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Cl
     model = scored["model"]
     if not model.classes or not isinstance(model.predictions, ClassPredictions):
         return []
-    support = model.predictions.confusion().sum(axis=1).tolist()
+    cells = model.measures.cells
+    support = cells.by_label(cells.counts).astype(int).tolist()
     theirs = {} if against == BASELINE else scored[against].classes
     found = []
     for name, rows in zip(task.classes, support, strict=True):

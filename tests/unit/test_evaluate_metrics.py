@@ -1,6 +1,8 @@
 """Every metric agrees with scikit-learn, whatever the data and however it is cut into batches."""
 
 import math
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +10,13 @@ import pytest
 from sklearn import metrics as oracle
 from sklearn.calibration import calibration_curve
 
+from kfp_tfjob.judging.cells import Cells
 from kfp_tfjob.judging.columns import Filed
+from kfp_tfjob.judging.confusion import changed_cells, condense
 from kfp_tfjob.judging.curves import curves_of
 from kfp_tfjob.judging.curves import estimate as curve_estimate
 from kfp_tfjob.judging.estimates import t_quantile, t_tail
-from kfp_tfjob.judging.metrics import Measures, condense, estimate, finite, summary
+from kfp_tfjob.judging.metrics import Measures, estimate, finite, summary
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Collector,
@@ -176,9 +180,8 @@ def test_many_classes_agree_with_scikit_learn(missing: int | None) -> None:
     assert estimate(predictions, "log_loss").value == pytest.approx(
         oracle.log_loss(labels, probabilities, labels=range(5)), rel=1e-6
     )
-    assert (
-        predictions.confusion() == oracle.confusion_matrix(labels, guesses, labels=range(5))
-    ).all()
+    _, (counts,) = condense([Measures(predictions).cells], list("abcde"))
+    assert (counts == oracle.confusion_matrix(labels, guesses, labels=range(5))).all()
     table = oracle.precision_recall_fscore_support(
         labels, guesses, labels=range(5), zero_division=0
     )
@@ -255,7 +258,7 @@ def test_the_batch_size_changes_nothing() -> None:
                 for at in range(0, ROWS, size)
             ]
         )
-        assert (joined.confusion() == whole.confusion()).all()
+        assert (Measures(joined).cells.counts == Measures(whole).cells.counts).all()
         for metric in whole_names:
             assert estimate(joined, metric).value == estimate(whole, metric).value
 
@@ -363,15 +366,44 @@ def test_the_roc_curve_is_short_finite_and_right() -> None:
         assert fpr[at] == (scores[labels == 0] >= thresholds[at]).mean()
 
 
+def cells_of(matrix: np.ndarray) -> Cells:
+    labels, guesses = (
+        np.repeat(part, matrix.ravel()) for part in np.indices(matrix.shape).reshape(2, -1)
+    )
+    return Measures(ClassPredictions.of(labels, np.eye(len(matrix))[guesses])).cells
+
+
 def test_a_large_confusion_matrix_keeps_the_most_confused_classes() -> None:
     names = [f"c{index}" for index in range(100)]
     matrix = 10 * np.eye(100, dtype=np.int64)
+    before = matrix.copy()
     matrix[40, 41] = 7
-    shown, small = condense(matrix, names, 30)
+    shown, (small, earlier) = condense([cells_of(matrix), cells_of(before)], names)
     assert len(shown) == 30 and shown[-1] == "other"
     assert {"c40", "c41"} < set(shown)
     assert small[shown.index("c40"), shown.index("c41")] == 7
-    assert small.sum() == matrix.sum()
+    assert (small.sum(), earlier.sum()) == (matrix.sum(), before.sum())
+    matrix[0, 0], matrix[1, 0] = 5, 5
+    changed = changed_cells(cells_of(before), cells_of(matrix), 3)
+    assert changed == [((40, 41), (0, 7)), ((0, 0), (10, 5)), ((1, 0), (0, 5))]
+
+
+def test_ten_thousand_classes_need_no_matrix_of_them() -> None:
+    rng = np.random.default_rng(12)
+    labels, guesses = rng.integers(0, 10_000, (2, 3000))
+    predictions = replace(
+        ClassPredictions.of(labels % 2, np.eye(2)[guesses % 2]),
+        labels=labels.astype(np.int32),
+        predicted=guesses.astype(np.int32),
+        classes=10_000,
+    )
+    tracemalloc.start()
+    cells = Measures(predictions).cells
+    names, (counts,) = condense([cells], [str(name) for name in range(10_000)])
+    assert len(changed_cells(cells, cells, 10)) == 0
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    assert counts.sum() == 3000 and names[-1] == "other"
 
 
 def test_more_than_thirty_classes_have_no_auc_but_everything_else() -> None:
