@@ -28,8 +28,8 @@ def difference(value: float | None, of: float | None) -> str:
         return "–"
     shown = number(value)
     if of is not None and 0.01 <= abs(of) < 100 and abs(value) < 100:
-        shown = f"{value:.4f}"
-    return f"+{shown}" if value > 0 else shown
+        shown = f"{value:z.4f}"  # z: what rounds to 0 has no sign
+    return f"+{shown}" if value > 0 and shown.strip("0.") else shown
 
 
 def rough(value: float) -> str:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kfp_tfjob.judging.text import number
+from kfp_tfjob.judging.text import difference, number
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,11 @@ from kfp_tfjob.judging.text import number
 )
 def test_a_metric_as_a_person_reads_it(value: float | None, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(-1e-17, "0.0000"), (1e-17, "0.0000"), (0.0, "0.0000"), (-0.01, "-0.0100"), (0.01, "+0.0100")],
+)
+def test_a_difference_that_rounds_to_zero_has_no_sign(value: float, text: str) -> None:
+    assert difference(value, 0.6078) == text
