@@ -6,6 +6,9 @@ UV_VERSION = 0.13.9
 UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
+# Containers often forbid bytecode. Then every process compiles TensorFlow anew, for seconds.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-serve test-install test-docs test-cluster fuzz lint images release compile docs clean
 

@@ -1,6 +1,9 @@
 """Gives a task what every step needs in its pod, in this project's pipeline and in your own."""
 
+from dataclasses import replace
+
 from kfp import dsl, kubernetes
+from kfp.dsl.structures import ResourceSpec
 
 from kfp_tfjob.components.images import (
     RUN_AS_USER,
@@ -41,15 +44,24 @@ def with_store(
     )
     if RUN_AS_USER != "none":
         kubernetes.set_security_context(task, run_as_user=int(RUN_AS_USER), run_as_non_root=True)
+    container = task.container_spec
+    if container is None:
+        raise ValueError("a pipeline that is used as a component has no pod: give a single step")
+    # KFP's setters of these fields read the sources of the whole stack, for the text of an error:
+    # that would be half of the time to import a pipeline, and seconds below a deep stack.
     # A job uses the images that `compile` was given, too.
-    task.set_env_variable(TOOLS_VARIABLE, TOOLS).set_env_variable(TRAINER_VARIABLE, TRAINER)
-    task.set_env_variable(TRAIN_VARIABLE, TRAIN)
+    images = {TOOLS_VARIABLE: TOOLS, TRAINER_VARIABLE: TRAINER, TRAIN_VARIABLE: TRAIN}
+    container.env = (container.env or {}) | images
     step = task.component_spec.name
     resources = resources_of(step)
-    task.set_cpu_request(resources["cpu"])
-    task.set_memory_request(resources["memory"]).set_memory_limit(resources["memory"])
+    container.resources = replace(
+        container.resources or ResourceSpec(),
+        cpu_request=resources["cpu"],
+        memory_request=resources["memory"],
+        memory_limit=resources["memory"],
+    )
     if limit := resources.get("cpu_limit"):
-        task.set_cpu_limit(limit)
+        container.resources.cpu_limit = limit
     if retries := _RETRIES.get(step):
         task.set_retry(num_retries=retries)
     return task.set_caching_options(False)

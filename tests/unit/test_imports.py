@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -62,8 +63,16 @@ def of_the_project(names: set[str]) -> set[str]:
     return found
 
 
-NAMES = {name: imported(name, path) for name, path in MODULES.items()}
-EDGES = {name: of_the_project(names) for name, names in NAMES.items()}
+@cache  # and not at the import: every process of the tests imports every file of tests
+def imports() -> dict[str, set[str]]:
+    """What every module imports."""
+    return {name: imported(name, path) for name, path in MODULES.items()}
+
+
+@cache
+def edges() -> dict[str, set[str]]:
+    """The modules of the rooms that every module imports."""
+    return {name: of_the_project(found) for name, found in imports().items()}
 
 
 def room(module: str) -> str:
@@ -79,14 +88,14 @@ def step(module: str) -> str | None:
 
 def test_every_room_is_there_and_every_import_is_a_module():
     assert {room(name) for name in MODULES} >= set(ROOMS)
-    unknown = {(a, b) for a, targets in EDGES.items() for b in targets if b not in MODULES}
+    unknown = {(a, b) for a, targets in edges().items() for b in targets if b not in MODULES}
     assert not unknown
 
 
 def test_no_arrow_points_up():
     wrong = [
         f"{module} imports {target}"
-        for module, targets in EDGES.items()
+        for module, targets in edges().items()
         for target in targets
         if ROOMS.index(room(target)) < ROOMS.index(room(module))
     ]
@@ -95,7 +104,7 @@ def test_no_arrow_points_up():
 
 def test_no_circle():
     graph = defaultdict(set)
-    for module, targets in EDGES.items():
+    for module, targets in edges().items():
         graph[module] |= targets - {module}
     try:
         TopologicalSorter(graph).prepare()
@@ -104,9 +113,9 @@ def test_no_circle():
 
 
 def test_the_supervisor_imports_the_standard_library_only():
-    for module, names in NAMES.items():
+    for module, names in imports().items():
         if room(module) == "supervisor":
-            assert {target.split(".")[0] for target in EDGES[module]} <= {"supervisor"}
+            assert {target.split(".")[0] for target in edges()[module]} <= {"supervisor"}
             others = {name.partition(".")[0] for name in names} - {PACKAGE}
             assert others <= set(sys.stdlib_module_names), module
 
@@ -114,7 +123,7 @@ def test_the_supervisor_imports_the_standard_library_only():
 def test_no_engine_imports_kfp():
     users = {
         module
-        for module, names in NAMES.items()
+        for module, names in imports().items()
         if any(name.partition(".")[0] in ("kfp", "kfp_kubernetes") for name in names)
     }
     assert users  # or this test finds nothing any more
@@ -124,7 +133,7 @@ def test_no_engine_imports_kfp():
 
 def test_no_step_imports_another():
     """Preflight may: its work is to ask the checks of the other steps."""
-    for module, targets in EDGES.items():
+    for module, targets in edges().items():
         mine = step(module)
         if room(module) == "components" and mine != "preflight":
             others = {target for target in targets if step(target) not in (None, mine)}
