@@ -164,7 +164,7 @@ def _gate_remedy(verdict: Mapping[str, Any], checks: Sequence[Check]) -> str:
 
 def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     failure = records.failure()
-    attempts = _attempts(records.ends())
+    attempts = _attempts(run, records.ends())
     notes, log = _notes(records), ()
     if run.was_cancelled and (failure is None or _says_nothing(failure)):
         # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
@@ -230,7 +230,7 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
         notes += (f"the cluster cannot be asked: {cluster.trouble}",)
     current = run.current
     step = current.name if current else ""
-    attempts = _attempts(records.ends())
+    attempts = _attempts(run, records.ends())
     if seen and seen.waits:
         remedy = _wait_remedy("; ".join(seen.waits))
         summary = f"The run waits in {step}." if step else "The run waits."
@@ -275,9 +275,10 @@ def progress_line(progress: Progress) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _attempts(ends: Mapping[int, AttemptEnd | None]) -> tuple[Attempt, ...]:
+def _attempts(run: Run, ends: Mapping[int, AttemptEnd | None]) -> tuple[Attempt, ...]:
+    why = "its launcher was ended before" if run.is_over else "it runs, or its launcher was lost"
     return tuple(
-        Attempt(number, "", "no record of its end: it runs, or its launcher was lost", "")
+        Attempt(number, "", f"no record of its end: {why}", "")
         if end is None
         else Attempt(number, end.verdict, end.sentence, end.remedy, _log(end))
         for number, end in sorted(ends.items())

@@ -232,6 +232,16 @@ def test_a_cancelled_run_is_not_a_failed_one(fake, base):
     assert Client(fake.host).why("one").summary != "The run was cancelled."
 
 
+def test_an_attempt_that_was_cancelled_does_not_seem_to_run(fake, store, base):
+    run = add(fake, base)
+    store.write(folder(base, run).attempt(1), b"{}")
+    [attempt] = Client(fake.host).why("one").attempts
+    assert "it runs" in attempt.sentence
+    run.state = "FAILED"
+    [attempt] = Client(fake.host).why("one").attempts
+    assert attempt.sentence == "no record of its end: its launcher was ended before"
+
+
 def test_cancel_gives_up_after_its_limit(fake, base):
     add(fake, base)
     found = json.loads(kfp_tfjob("cancel", "one", "--limit", 1, "--json").stdout)
