@@ -195,7 +195,7 @@ def _why_unknown(metric: str, model: Measures) -> str:
     if classifier and name in (model.classes or []):
         return f"has no value: there are no test rows of class {name}"
     if task_of(metric) != ("classification" if classifier else "regression") or name:
-        return (
+        return (  # a judge refuses these before it scores: check_metrics
             f"has no value: it is not a metric of this task (available: {', '.join(model.names)})"
         )
     if isinstance(predictions, ClassPredictions):

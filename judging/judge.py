@@ -29,7 +29,7 @@ from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.scoring import Watcher, score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import EvaluatedModel, build
-from kfp_tfjob.options.gate import GateOptions, parse_gate
+from kfp_tfjob.options.gate import GateOptions, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import BATCHES, is_own
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
@@ -144,6 +144,7 @@ def judge(
     _load(gpus)
     data = TestData.fetch(store, given.dataset, folder / "data")
     task = Task.of(data.schema)
+    check_metrics(given.gate, task.name, task.classes)
     manifest = _fetched(store, given.model, folder / "run")
     challenger_folder = folder / "run" / RUN_MODEL
     digest = exported_weights_sha256(challenger_folder)

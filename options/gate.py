@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import inf, isfinite
@@ -20,8 +20,11 @@ from kfp_tfjob.options.metric_names import (
     is_own,
     range_of,
     task_of,
+    top_k,
 )
 from kfp_tfjob.options.parse import Group, NotOneOfError, Text, option, parse
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import choices, did_you_mean, nearest
 
 # The default in the form. A gate that a user empties blesses nothing.
 DEFAULT_GATE: dict[str, Any] = {
@@ -71,12 +74,15 @@ class Threshold(Group):
             ValueError: The metric has no value that passes, or no other.
         """
         lowest, highest = range_of(metric)
-        if (self.min is not None and self.min > highest) or (
-            self.max is not None and self.max < lowest
-        ):
-            raise ValueError(
-                f"limits that {metric} can meet: its values go from {lowest:g} to {highest:g}"
-            )
+        low, high = (
+            (-inf if self.min is None else self.min),
+            (inf if self.max is None else self.max),
+        )
+        its_values = f"its values go from {lowest:g} to {highest:g}"
+        if low > highest or high < lowest:
+            raise ValueError(f"limits that {metric} can meet: {its_values}")
+        if low <= lowest and high >= highest:
+            raise ValueError(f"limits that {metric} can miss: {its_values}")
 
     def passes(self, value: float) -> bool:
         """Return whether a value passes; NaN never does."""
@@ -337,3 +343,66 @@ def parse_gate(gate: Mapping[str, Any]) -> GateOptions | None:
     """
     options = parse(GateOptions, "gate", gate)
     return options if gate else None
+
+
+def check_metrics(gate: Mapping[str, Any], task: str, classes: Sequence[str]) -> None:
+    """Check that the metrics of `gate` are those of the label; an empty gate has none.
+
+    Args:
+        gate: As in the form.
+        task: `classification` or `regression`.
+        classes: The names of the classes of a classification.
+
+    Raises:
+        ConfigurationError: One problem for every metric of the other task, for every class that
+            the label does not have, and for every threshold of them.
+    """
+    options = parse_gate(gate)
+    if options is None:
+        return
+    named = [("gate.primary_metric", options.primary_metric)]
+    named += [(f"gate.thresholds.{metric}", metric) for metric in options.thresholds]
+    named += [("gate.slices", metric) for one in options.slices for metric in one.thresholds]
+    found = [
+        problem
+        for path, metric in named
+        if task_of(metric) and (problem := _of_other_label(path, metric, task, classes))
+    ]
+    if found:
+        raise ConfigurationError(*found)
+
+
+def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -> Problem | None:
+    kind, _, name = metric.partition("/")
+    if task_of(metric) != task:
+        usable = CLASSIFICATION if task == "classification" else REGRESSION
+        return Problem(
+            f"{metric} is a metric of a {task_of(metric)}, and the label makes this a {task}",
+            received=metric,
+            expected=choices(usable, most=len(usable)),
+            fix="name one of these, or correct data_label or data_options.task",
+            path=path,
+        )
+    if name and name not in classes:
+        known = [f"{kind}/{one}" for one in classes]
+        nearest_class = nearest(name, classes)
+        meant = f"{kind}/{nearest_class}" if nearest_class else ""
+        return Problem(
+            f"the label has no class {name!r}",
+            received=metric,
+            expected=choices(known, meant),
+            fix=did_you_mean(meant, "name a class of the label"),
+            path=path,
+            suggestion="" if path == "gate.slices" else meant,
+        )
+    k = top_k(metric)
+    if k and k >= len(classes):
+        return Problem(
+            f"{metric} is 1 for every model, because the label has {len(classes)} classes",
+            received=metric,
+            expected="accuracy, or a smaller k",
+            fix="use accuracy",
+            path=path,
+            suggestion="accuracy",
+        )
+    return None

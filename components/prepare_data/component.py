@@ -16,6 +16,12 @@ def prepare_data(
     data_label: str = "",
     data_options: dict = {},
     model_name: str = "",
+    gate: dict = {
+        "primary_metric": "auto",
+        "mode": "superior",
+        "confidence": 0.95,
+        "first_model": "beat_baseline",
+    },
     source_digest: str = "",
     task_key: str = "",
     storage_endpoint: str = "",
@@ -35,6 +41,7 @@ def prepare_data(
         data_options: As in the form.
         model_name: As in the form; the data is compared with that of its champion. Empty for no
             comparison.
+        gate: As in the form; its metrics must be those of the label.
         source_digest: The digest of the data that preflight checked; empty without preflight.
         task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
             digits and -.
@@ -56,6 +63,7 @@ def prepare_data(
     from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_job_run import in_own_pod
+    from kfp_tfjob.options.gate import check_metrics
 
     storage = (storage_endpoint, storage_region)
     with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
@@ -64,6 +72,7 @@ def prepare_data(
         elsewhere = None if workers else in_own_pod(context, "prepare", pod, *places)
         data = (data_uri, data_label, data_options, source_digest)
         done = run(context, *data, elsewhere=elsewhere, workers=workers)
+        check_metrics(gate, done.schema["task"], done.schema["label"].get("classes") or ())
         review = judge(context, done, model_name, data_options)
         for name, value in (done.metrics | review.metrics).items():
             data_metrics.log_metric(name, value)

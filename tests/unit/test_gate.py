@@ -14,7 +14,7 @@ from kfp_tfjob.judging.predictions import (
     constant_classifier,
     constant_regression,
 )
-from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, parse_gate
+from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, check_metrics, parse_gate
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.model_names import check_model_name
@@ -285,7 +285,9 @@ def test_predictions_that_are_not_numbers_are_counted() -> None:
         ({"mode": "within"}, 'a relative_margin above 0 for "mode": "within"'),
         ({"mode": "within", "relative_margin": 1}, "0 or more, below 1"),
         ({"thresholds": {"auc": {"min": 1.5}}}, "auc can meet: its values go from 0 to 1"),
-        ({"thresholds": {"rmse": {"max": -1}}}, "its values go from 0 to inf"),
+        ({"thresholds": {"rmse": {"max": -1}}}, "rmse can meet: its values go from 0 to inf"),
+        ({"thresholds": {"rmse": {"min": 0}}}, "rmse can miss: its values go from 0 to inf"),
+        ({"thresholds": {"auc": {"min": 0, "max": 1}}}, "auc can miss: its values go from 0 to 1"),
         (
             {"thresholds": {"auc": {"min": 0.5}, "rmse": {"max": 9}}},
             "auc is of a classification and rmse is of a regression, so no model passes",
@@ -323,6 +325,36 @@ def test_a_misspelled_metric_is_answered_with_what_can_be_typed() -> None:
         parse_gate({"thresholds": {"latency_p99": {"max": 3}}})
     said = with_hints(caught.value)
     assert said.endswith("Type --set gate.thresholds.latency_p99_ms=VALUE.")
+
+
+@pytest.mark.parametrize(
+    ("gate", "task", "typed"),
+    [
+        ({"primary_metric": "recall/Yes"}, "classification", "gate.primary_metric=recall/yes"),
+        (
+            {"thresholds": {"recall/yess": {"min": 0.5}}},
+            "classification",
+            "gate.thresholds.recall/yes=VALUE",
+        ),
+        ({"primary_metric": "top_2_accuracy"}, "classification", "gate.primary_metric=accuracy"),
+        ({"primary_metric": "auc"}, "regression", ""),
+        (
+            {"slices": [{"column": "age", "thresholds": {"rmse": {"max": 9}}}]},
+            "classification",
+            "",
+        ),
+    ],
+)
+def test_metrics_of_another_label_are_answered_with_those_of_it(
+    gate: dict, task: str, typed: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_metrics(gate, task, ["no", "yes"] if task == "classification" else [])
+    said = with_hints(caught.value)
+    assert typed in said and "Fix: " in said
+    good = {"primary_metric": "recall/yes", "thresholds": {"f1/no": {"min": 0.1}}}
+    check_metrics(good, "classification", ["no", "yes"])
+    check_metrics({}, "regression", [])
 
 
 @pytest.mark.parametrize(
