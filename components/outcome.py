@@ -9,8 +9,9 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.notify import Notice
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.metric_names import in_short
+from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.judged import LostRace, is_second, lost_race, verdict_in_force
 from kfp_tfjob.storage.store import Store
@@ -50,9 +51,9 @@ def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, An
     if lost := lost_race(store, step.run):
         return _of_lost_race(step, model_name, lost, addresses)
     blessed = verdict["blessed"]
-    champion = read_champion(store, step.layout, model_name) if blessed else None
-    if champion and champion.run_id == step.run_id:
-        addresses["version"] = champion.version_uri
+    mine, met = (step.run_id, step.task_key), next_number(verdict) - 1
+    if blessed and (record := record_of(store, step.layout, model_name, mine, met)):
+        addresses["version"] = record.version_uri
     return Notice(
         outcome=notify.PUBLISHED if blessed else notify.NOT_BLESSED,
         run_id=step.run_id,

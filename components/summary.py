@@ -16,8 +16,9 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.judging.text import number
 from kfp_tfjob.options.metric_names import in_short
+from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.champion import next_number, read_champion
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.judged import is_second, lost_race, verdict_in_force
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, RunLayout
@@ -92,9 +93,10 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     verdict = verdict_in_force(step.store, step.run)
     lost = lost_race(step.store, step.run)
     champion = read_champion(step.store, step.layout, model_name)
-    mine = champion is not None and champion.trained_by == (step.run_id, step.task_key)
+    met = next_number(verdict) - 1
+    mine = record_of(step.store, step.layout, model_name, (step.run_id, step.task_key), met)
     if mine:
-        yield f"# Published: {code(model_name)}, version {champion.version}"
+        yield f"# Published: {code(model_name)}, version {mine.version}"
     elif lost:
         yield f"# Not published: {code(model_name)} lost the race"
         yield f"**What happened:** {prose(lost.message)}."

@@ -12,7 +12,7 @@ class Check:
     """One check that the verdict is based on.
 
     Attributes:
-        name: What is checked: `threshold`, `slices`, `champion`, `baseline`, `same_model`, ...
+        name: What is checked: `threshold`, `slices`, `champion`, `same_model`, `taken_back`, ...
         metric: The metric that is checked; empty if none.
         value: The value that is checked; for a comparison, the gain (above 0 is better).
         interval: Its confidence interval; for a comparison, the two one-sided bounds.

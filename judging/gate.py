@@ -101,7 +101,7 @@ def decide(
         champion: The champion, if there is one.
         classes: The names of the classes.
         slices: The slices of the test rows.
-        more: Checks of the test rows themselves.
+        more: Checks of the test rows and of the history of the model.
         whole: The metrics of the whole model: how it answers, and one's own that are numbers.
     """
     model = Measures.of(challenger, classes)

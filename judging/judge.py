@@ -31,6 +31,7 @@ from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import GateOptions, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import BATCHES, is_own
+from kfp_tfjob.registry.rollback import taken_back
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
@@ -170,7 +171,8 @@ def judge(
     of_champion = opponent.serving(some, gpus) if opponent else None
     shown = _in_order(ours, rival, trivial)
     whole = {**serving.metrics, **numbers.get("model", {})}
-    decision = decide(options, ours, trivial, rival, classes, slices, _of_rows(data), whole)
+    more = [*_of_rows(data), *_of_history(store, layout, given.model_name, digest)]
+    decision = decide(options, ours, trivial, rival, classes, slices, more, whole)
     measured = {who: Scored.of(one, confidence, classes) for who, one in shown.items()}
     for name in [*numbers.get("model", {}), *predictions.own]:
         for who, scored in measured.items():
@@ -332,6 +334,19 @@ def _of_rows(data: TestData) -> list[Check]:
         " of another split; divide the data again"
     )
     return [Check("trained_on", False, text)]
+
+
+def _of_history(store: Store, layout: Layout, model_name: str, digest: str) -> list[Check]:
+    """Return the check that fails for a model that a person has taken back."""
+    found = taken_back(store, layout, model_name, digest)
+    if found is None:
+        return []
+    left, rollback = found
+    text = (
+        f"same model as version {left.version}, from which {rollback.by} went back to version"
+        f" {rollback.version} on {rollback.at[:10]}: {rollback.why}"
+    )
+    return [Check("taken_back", False, text)]
 
 
 def _fetched(store: Store, model: S3Address, folder: Path) -> Manifest:

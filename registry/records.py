@@ -69,6 +69,22 @@ def champions(
             yield outcome.result()
 
 
+def record_of(
+    store: Store, layout: Layout, model_name: str, trained_by: tuple[str, str], after: int
+) -> Champion | None:
+    """Return the newest record that makes the model of a run the champion; None without one.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        trained_by: The run and the key of its task.
+        after: The number of the champion that the run was judged against; 0 for none.
+    """
+    found = champions(store, layout, model_name, pass_by, above=after)
+    return next((it for it in found if it.trained_by == trained_by), None)
+
+
 def pass_by(record: DamagedRecord) -> None:
     """Log a damaged record, for callers that do without it."""
     log.warning("%s", record.trouble)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.records import DamagedRecord, champions
+from kfp_tfjob.registry.records import DamagedRecord, champions, pass_by
 from kfp_tfjob.registry.servable import publish_newest, servers_see
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
@@ -15,6 +15,8 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.uploader import verify
+
+_REMEMBERED = 20  # records; a decision of a person does not hold for ever
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,30 @@ def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> C
             ) from error
     publish_newest(store, layout, planned.model_name)
     return champion
+
+
+def taken_back(
+    store: Store, layout: Layout, model_name: str, exported_weights_sha256: str
+) -> tuple[Champion, Champion] | None:
+    """Return the champion with these weights that a rollback replaced, and that rollback.
+
+    A champion that came back since then, or that a better model replaced, is not taken back.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model_name: The model.
+        exported_weights_sha256: The digest of the weights.
+
+    Returns:
+        Both records; None if no rollback of the newest records replaced these weights.
+    """
+    after = None
+    for it in champions(store, layout, model_name, pass_by, most=_REMEMBERED):
+        if it.exported_weights_sha256 == exported_weights_sha256:
+            return (it, after) if after and after.action == ROLLBACK else None
+        after = it
+    return None
 
 
 def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion) -> bool:

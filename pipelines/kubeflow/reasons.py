@@ -155,6 +155,11 @@ def _gate_remedy(verdict: Mapping[str, Any], checks: Sequence[Check]) -> str:
         return "set `gate`, for instance --set gate.mode=superior"
     if "same_model" in failed:
         return "nothing: the champion has the same weights"
+    if "taken_back" in failed:
+        return (
+            "mend the data or the model; to publish it anyway: kfp-tfjob models promote"
+            f" {verdict['model_name']} --run {verdict['run_id']} --reason TEXT"
+        )
     if "champion" in failed and verdict["champion"] and verdict["champion"].get("obstacle"):
         return "set gate.incompatible_champion to treat_as_first to replace the champion anyway"
     if "threshold" in failed:

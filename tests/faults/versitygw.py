@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -37,6 +38,8 @@ class Versitygw:
         self._tls = ["--cert", tls[0], "--key", tls[1]] if tls else []
         data = folder / "data"
         data.mkdir(parents=True)
+        self._users = folder / "users"
+        self._users.mkdir()
         self.port = free_port()
         self.endpoint = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self.secret = folder / "secret"
@@ -59,7 +62,7 @@ class Versitygw:
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
                 [self._program, "--port", f"127.0.0.1:{self.port}", *self._tls]
-                + ["posix", self.folder / "data"],
+                + ["--iam-dir", self._users, "posix", self.folder / "data"],
                 env=os.environ | keys,
                 stdout=log,
                 stderr=log,
@@ -73,6 +76,41 @@ class Versitygw:
                 assert self.process.poll() is None, (self.folder / "log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+
+    def reader(self, bucket: str) -> Path:
+        """Return the Secret of a user who may list and read a bucket, and nothing else."""
+        import boto3
+
+        keys = {path.name: path.read_text() for path in self.secret.iterdir()}
+        name, word = "reader", secrets.token_urlsafe(24)
+        root = ["--access", "test", "--secret", keys["AWS_SECRET_ACCESS_KEY"]]
+        user = ["--access", name, "--secret", word, "--role", "user"]
+        subprocess.run(
+            [self._program, "admin", *root, "--endpoint-url", self.endpoint, "create-user", *user],
+            check=True,
+            capture_output=True,
+        )
+        allowed = {
+            "Effect": "Allow",
+            "Principal": {"AWS": [name]},
+            "Action": ["s3:ListBucket", "s3:GetObject"],
+            "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+        }
+        boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=keys["AWS_REGION"],
+            aws_access_key_id="test",
+            aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
+        ).put_bucket_policy(
+            Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+        )
+        secret = self.folder / name
+        secret.mkdir()
+        keys |= {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": word}
+        for key, value in keys.items():
+            (secret / key).write_text(value)
+        return secret
 
     def stop(self) -> None:
         """End it; what it stored stays."""

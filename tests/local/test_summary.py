@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kfp_tfjob.components.outcome import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.jobs.record import AttemptEnd, EndedPod
@@ -17,6 +18,7 @@ VERDICT = {
     "blessed": False,
     "reasons": ["same model as champion 1", "recall of on_bad_row <b>low</b>: 0.1"],
     "rows": 269,
+    "champion": None,
     "metrics": {"accuracy": 0.97123, "auc": None, "own/cost": 1411.0},
     "dataset_digest": "d1",
 }
@@ -90,6 +92,10 @@ def test_it_tells_a_blessed_run_from_one_that_is_published(step: Step) -> None:
     assert summary(step, "m").startswith("# Blessed: `m`")
     step.store.write(step.layout.model("m").champion(1), champion("run-1").to_bytes())
     assert summary(step, "m").startswith("# Published: `m`, version 7")
+    # Another run was promoted before the summary was written, or a retry writes it later.
+    step.store.write(step.layout.model("m").champion(2), champion("run-2").to_bytes())
+    assert summary(step, "m").startswith("# Published: `m`, version 7")
+    assert of_end(step, "m").addresses["version"] == "s3://b/models/m/versions/7"
 
 
 def test_what_is_missing_makes_it_shorter_and_fails_nothing(step: Step) -> None:

@@ -1,0 +1,70 @@
+"""A model that a rollback replaced is not published by the next run that trains it again."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kfp_tfjob.registry import rollback
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.published import NAME, publish
+from tests.local.test_evaluate_publish import MODEL, Bench, packed
+from tests.local.test_evaluate_publish import rows as rows  # a fixture
+
+
+def back(store: Store, layout: Layout, version: int = 0) -> None:
+    planned = rollback.plan(store, layout, NAME, version)
+    rollback.execute(store, layout, planned, "eva", "wrong answers")
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        (["r1", "r2"], {}),  # r1 was replaced by a better one
+        (["r1", "r2", 0], {2: 1}),
+        (["r1", "r2", "r3", 0, 0], {3: 2, 2: 1}),
+        (["r1", "r2", 0, "r3"], {2: 1}),  # whatever came then
+        (["r1", "r2", 0, 2], {1: 2}),  # back again
+        (["r1", "r2", 0, 2, "r3"], {1: 2}),
+    ],
+)
+def test_what_a_rollback_replaced(
+    store: Store, base: S3Address, history: list[str | int], expected: dict[int, int]
+) -> None:
+    layout = Layout(base)
+    for it in history:
+        if isinstance(it, str):
+            publish(store, layout, it)
+        else:
+            back(store, layout, it)
+    found = {}
+    for run_id in ("r1", "r2", "r3"):
+        if pair := rollback.taken_back(store, layout, NAME, f"weights of {run_id}"):
+            left, decision = pair
+            assert (left.run_id, decision.by) == (run_id, "eva")
+            found[left.version] = decision.version
+    assert found == expected
+
+
+def test_the_next_run_does_not_undo_a_rollback(
+    store: Store,
+    base: S3Address,
+    tmp_path: Path,
+    rows: SimpleNamespace,  # noqa: F811
+) -> None:
+    bench = Bench(store, base, tmp_path, rows)
+    gate = {"mode": "non_inferior", "margin": 0.5}  # each model passes
+    for run_id in ("one", "two!"):
+        bench.train(run_id, 0.05, packed)
+        done, verdict = bench.evaluate(run_id, **gate)
+        assert done.blessed, verdict["reasons"]
+        bench.publish(run_id)
+    back(store, bench.layout)
+    bench.train("late", 0.05, packed)  # the weights of two!: the seed is the length of the name
+    done, verdict = bench.evaluate("late", **gate)
+    assert not done.blessed and MODEL == NAME
+    (reason,) = verdict["reasons"]
+    assert reason.startswith("same model as version 2, from which eva went back to version 1 on")
+    assert reason.endswith(": wrong answers")
