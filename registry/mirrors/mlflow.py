@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 ALIAS = "champion"
 _PREFIX = "kfp_tfjob."  # of the tags
+_REFUSED = re.compile(r"[^\w.\- :/]")
+_LONGEST_KEY = 250
 
 
 def sync(wanted: dict[str, Any]) -> str:
@@ -23,34 +26,43 @@ def sync(wanted: dict[str, Any]) -> str:
         What was done.
 
     Raises:
-        RuntimeError: MLflow says that it is done, and it is not.
+        RuntimeError: MLflow refuses a version, or says that it is done, and it is not. Everything
+            else is done all the same.
     """
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
     client = MlflowClient()
     name = wanted["model"]
     known = _known(client, name)
     added, changed = 0, 0
+    refused = []
     for item in wanted["versions"]:
-        tags = {f"{_PREFIX}{key}": str(value) for key, value in item["facts"].items()}
-        there = known.get(str(item["version"]))
-        if there is None:
-            known[str(item["version"])] = client.create_model_version(
-                name,
-                source=item["uri"],
-                tags=tags,
-                description=item["why"],
-            )
-            added += 1
-            continue
-        for key, value in tags.items():
-            if there.tags.get(key) != value:
-                client.set_model_version_tag(name, there.version, key, value)
-                changed += 1
-    champion = known[str(wanted["champion"])]
-    if _alias(client, name) != str(champion.version):
+        version = str(item["version"])
+        tags = {tag_key(key): str(value) for key, value in item["facts"].items()}
+        there = known.get(version)
+        try:
+            if there is None:
+                known[version] = client.create_model_version(
+                    name, source=item["uri"], tags=tags, description=item["why"]
+                )
+                added += 1
+                continue
+            for key, value in tags.items():
+                if there.tags.get(key) != value:
+                    client.set_model_version_tag(name, there.version, key, value)
+                    changed += 1
+        except MlflowException as error:
+            if error.error_code != "INVALID_PARAMETER_VALUE":
+                raise
+            refused.append(f"version {version}: {error.message}")
+    champion = known.get(str(wanted["champion"]))
+    if champion and _alias(client, name) != str(champion.version):
         client.set_registered_model_alias(name, ALIAS, champion.version)
         changed += 1
+    if refused:
+        raise RuntimeError(f"MLflow refuses {'; '.join(refused)}")
+    assert champion is not None  # one that is not there was refused
     if _alias(client, name) != str(champion.version):
         raise RuntimeError(f"the alias {ALIAS} was set, but MLflow does not show it")
     if not added and not changed:
@@ -58,6 +70,15 @@ def sync(wanted: dict[str, Any]) -> str:
     return (
         f"{added} added, {changed} changed; the alias {ALIAS} is version {champion.version} there"
     )
+
+
+def tag_key(fact: str) -> str:
+    """Return the key of a tag for a fact: MLflow takes no `@` or `%`, and wants a clean path.
+
+    The name of a class may have any character, and is part of the names of its metrics.
+    """
+    key = _REFUSED.sub("_", f"{_PREFIX}{fact}")[:_LONGEST_KEY]
+    return "/".join("_" if part in ("", ".", "..") else part for part in key.split("/"))
 
 
 def _known(client: MlflowClient, name: str) -> dict[str, ModelVersion]:

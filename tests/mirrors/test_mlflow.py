@@ -9,6 +9,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -132,6 +133,23 @@ def test_register_alias_rollback_and_an_outage(
     )
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.said.startswith("up to date")
+
+    # Metrics are named by users, and by the classes of their data.
+    odd = {"own/recall@5": 0.5, "own/cost%": 2.0, "f1/<b>/../é": 0.25, "f1/": 1.0}
+    record = layout.model(NAME).champion(1)
+    store.write(record, replace(first, metrics=first.metrics | odd).to_bytes())
+    (outcome,) = mirror.sync(store, layout, NAME, 120)
+    assert outcome.done, outcome.said
+    assert (
+        tags(alias()).items()
+        >= {
+            **{"metric.own/recall_5": "0.5", "metric.own/cost_": "2"},
+            **{"metric.f1/_b_/_/é": "0.25", "metric.f1/_": "1"},
+        }.items()
+    )
+    store.write(record, first.to_bytes())
+    (outcome,) = mirror.sync(store, layout, NAME, 120)
+    assert outcome.said.startswith("up to date")  # a tag that is no longer wanted stays
 
     # The server is down: nothing waits for it for long, and nothing is lost.
     server.stop()
