@@ -117,7 +117,8 @@ class Cells:
         present = weight > 0
         rows = weight[present] ** 2 / self.by_label(self.squares)[present]
         parts = self.by_label(self.squares * pull**2)[present]
-        if np.abs(pull).max() > 1e-9:  # less is a matter of rounding
+        # Rows of weight 0 tell nothing, and a pull of 1e-9 is a matter of rounding.
+        if np.abs(pull[self.weight > 0]).max(initial=0) > 1e-9:
             below = float(np.sum(parts**2 / np.maximum(rows - 1, 1)))
             return int(parts.sum() ** 2 / below + 1 + 1e-6)
         return int(len(rows) ** 2 / np.sum(1 / rows) + 1e-6)

@@ -309,6 +309,22 @@ def test_a_model_without_an_error_is_not_said_to_make_none() -> None:
     assert constant.estimate("mcc").interval(0.95) == (0, 0)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rows_of_weight_zero_tell_nothing(classes: int) -> None:
+    labels = np.arange(120) % classes
+    guesses, weights = labels.copy(), np.ones(120, np.float32)
+    guesses[:3], weights[:3] = (labels[:3] + 1) % classes, 0  # wrong, but they do not count
+    whole = Measures(ClassPredictions.of(labels, np.eye(classes)[guesses], weights))
+    rest = Measures(ClassPredictions.of(labels[3:], np.eye(classes)[guesses[3:]]))
+    for metric in ("accuracy", "balanced_accuracy", "macro_f1", "mcc"):
+        found, known = whole.estimate(metric), rest.estimate(metric)
+        assert (found.value, found.support) == (pytest.approx(known.value), known.support)
+        assert found.interval(0.95) == pytest.approx(known.interval(0.95))
+    assert whole.cells.counts.sum() == 120  # the confusion matrix shows them
+    nothing = Measures(ClassPredictions.of(labels, np.eye(classes)[guesses], 0 * weights))
+    assert all(math.isnan(nothing.estimate(metric).value) for metric in ("accuracy", "mcc"))
+
+
 def test_an_auc_near_one_of_few_rows_is_not_said_to_be_certain() -> None:
     """Of 20 rows of a class, one is below 3 of the 1,980 others."""
     labels = np.repeat([0, 1], [1980, 20])
