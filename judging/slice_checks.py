@@ -93,9 +93,9 @@ def judge(
         source, result = results[place]
         state = "fail" if corrected < level else result.state
         results[place] = source, replace(result, chance=corrected, state=state)
-    checks = [Check("slices", False, text, threshold=one.column) for one, text in slices.unknown]
+    checks = [Check("slices", False, text, threshold=one.column) for one, text in slices.unfit]
     for one in options.slices:
-        if any(one == unknown for unknown, _ in slices.unknown):
+        if any(one == unfit for unfit, _ in slices.unfit):
             continue
         of_one = [result for source, result in results if source == one]
         checks += [_threshold(name, it, one, of_one) for name, it in one.thresholds.items()]

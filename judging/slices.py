@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from kfp_tfjob.judging.columns import ROWS_IN_MEMORY, Growing, chunks
 from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch
+from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.options.gate import Slice, edge_value
 from kfp_tfjob.storage.text import short
-from kfp_tfjob.storage.words import choices, nearest
 from kfp_tfjob.trainer.coding import DATE, KINDS, NO_DATE
 
 MOST_SLICES = 50  # of a column; those with the fewest rows are one slice together
@@ -55,6 +55,9 @@ class Slices:
         declared: Those of the gate.
         schema: The content of schema.json.
         folder: Where many rows are kept.
+
+    Attributes:
+        unfit: Those that do not fit the columns, and why.
     """
 
     def __init__(
@@ -64,21 +67,17 @@ class Slices:
         label = schema["label"]
         kinds = {it["name"]: KINDS.get(it.get("type", ""), "") for it in schema["features"]}
         self._columns: list[_Column] = []
-        self.unknown: list[tuple[Slice, str]] = []
+        self.unfit: list[tuple[Slice, str]] = []
         for number, one in enumerate(declared):
             path = folder / f"slice-{number}" if folder else None
-            if one.column == label["name"]:
+            if problem := slice_problem(one, schema):
+                self.unfit.append((one, f"{problem.what}: {problem.fix}"))
+            elif one.column == label["name"]:
                 classes = label.get("classes")
                 self._columns.append(_Column(one, None, path, classes=classes))
-            elif one.column in names:
+            else:
                 is_date = "coding" in schema and kinds[one.column] == DATE
                 self._columns.append(_Column(one, names.index(one.column), path, is_date))
-            else:
-                meant = nearest(one.column, [*names, label["name"]])
-                known = choices([*names, label["name"]], meant)
-                question = f"did you mean {meant!r}? " if meant else ""
-                text = f"the data has no column {one.column!r}: {question}It has {known}"
-                self.unknown.append((one, text))
         self._folder = folder
 
     def add(self, batch: Batch) -> None:
@@ -112,6 +111,9 @@ class _Column:
         self._source, self._index, self._classes = source, index, classes
         self._is_date = is_date
         self._edges = np.array([edge_value(edge) for edge in source.edges])
+        # In ranges, a class is the number that it is called, and not its place.
+        numbers = class_numbers(classes) if source.edges else None
+        self._numbers = None if numbers is None else np.array(numbers)
         self._codes: dict[Any, int] = {}
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +125,13 @@ class _Column:
 
     def _values(self, batch: Batch) -> NDArray[Any]:
         if self._index is None:
-            return np.asarray(batch.labels)
+            labels = np.asarray(batch.labels)
+            return labels if self._numbers is None else self._numbers[labels]
         if isinstance(batch.features, Mapping):
             return np.asarray(batch.features[self._source.column])
         return np.asarray(batch.features[:, self._index])
 
     def _in_ranges(self, values: NDArray[Any]) -> NDArray[np.int32]:
-        if values.dtype.kind == "O":
-            values = np.array([_number(value) for value in values.tolist()])
         missing = values == NO_DATE if self._is_date else np.isnan(values.astype(np.float64))
         # Where values were rounded to float32, so are the edges: 0.7 is in "from 0.7 to below 1".
         # As floats of 64 bits, dates are exact to the microsecond until the year 2255.
@@ -229,10 +230,3 @@ def _divided(
             if code in wanted:
                 found[code].add(chunk.chosen(rows))
     return {code: collector.finish() for code, collector in found.items()}
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")

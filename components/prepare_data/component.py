@@ -41,7 +41,8 @@ def prepare_data(
         data_options: As in the form.
         model_name: As in the form; the data is compared with that of its champion. Empty for no
             comparison.
-        gate: As in the form; its metrics must be those of the label.
+        gate: As in the form; its metrics must be those of the label, and its slices must fit the
+            columns.
         source_digest: The digest of the data that preflight checked; empty without preflight.
         task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
             digits and -.
@@ -63,7 +64,7 @@ def prepare_data(
     from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_job_run import in_own_pod
-    from kfp_tfjob.options.gate import check_metrics
+    from kfp_tfjob.judging.gate_columns import check_gate
 
     storage = (storage_endpoint, storage_region)
     with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
@@ -72,7 +73,7 @@ def prepare_data(
         elsewhere = None if workers else in_own_pod(context, "prepare", pod, *places)
         data = (data_uri, data_label, data_options, source_digest)
         done = run(context, *data, elsewhere=elsewhere, workers=workers)
-        check_metrics(gate, done.schema["task"], done.schema["label"].get("classes") or ())
+        check_gate(gate, done.schema)
         review = judge(context, done, model_name, data_options)
         for name, value in (done.metrics | review.metrics).items():
             data_metrics.log_metric(name, value)

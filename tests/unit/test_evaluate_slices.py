@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Collector,
@@ -26,7 +27,7 @@ DAY = 86_400_000_000
 SCHEMA = {
     "features": [
         {"name": "city", "type": "category"},
-        {"name": "age", "type": "number"},
+        {"name": "age", "type": "float32"},
         {"name": "member", "type": "boolean"},
         {"name": "since", "type": "date"},
     ],
@@ -234,6 +235,54 @@ def test_an_unknown_column_is_named_with_the_one_that_was_meant() -> None:
     assert not decision.blessed
     assert "no column 'citty': did you mean 'city'? It has city, age, member" in decision.line
     assert {it.column for it in decision.slices} == {"member"}
+
+
+@pytest.mark.parametrize(
+    ("column", "edges", "expected"),
+    [
+        ("since", [2024], "'since' has dates, and its edges are numbers: use dates such as"),
+        ("age", ["2026-01-31"], "'age' has numbers, and its edges are dates: use numbers"),
+        ("city", [3], "'city' is a category, so edges do not divide it: leave the edges out"),
+        ("member", [1], "'member' is a boolean, so edges do not divide it"),
+        ("bought", [1], "'bought' has classes that are no numbers, such as 'no', so edges do not"),
+    ],
+)
+def test_edges_that_do_not_fit_the_column_fail_the_model(
+    column: str, edges: list[Any], expected: str
+) -> None:
+    declared = {"column": column, "edges": edges, "thresholds": {"auc": {"min": 0.1}}}
+    decision = judge(model(1), None, declared, "member")
+    assert not decision.blessed and expected in decision.line
+    assert "auc" not in decision.line
+    assert {it.column for it in decision.slices} == {"member"}
+    # With the schema at hand, they are refused before the training.
+    gate = {"slices": [declared, "citty"], "primary_metric": "recall/yess"}
+    with pytest.raises(ConfigurationError) as caught:
+        check_gate(gate, SCHEMA | {"task": "classification"})
+    metric, first, second = map(str, caught.value.problems)
+    assert "no class 'yess'" in metric and expected.partition(":")[0] in first
+    assert "Fix: did you mean 'city'?" in second
+    check_gate({"slices": [{"column": "age", "edges": [3]}]}, SCHEMA | {"task": "classification"})
+
+
+def test_ranges_of_a_label_are_those_of_its_values() -> None:
+    stars = ["1", "2", "3", "4", "10"]
+    labels = np.repeat(np.arange(5), [10, 20, 30, 40, 50])
+    declared = Slice.model_validate({"column": "stars", "edges": [3, 9.5]})
+    features = [{"name": "x", "type": "float32"}]
+    batch = Batch(np.zeros((150, 1), np.float32), labels)
+    found = Slices([declared], {"features": features, "label": {"name": "stars", "classes": stars}})
+    found.add(batch)
+    equal = ClassPredictions.of(labels, np.full((150, 5), 0.2))
+    counts = {"stars < 3": 30, "3 ≤ stars < 9.5": 70, "stars ≥ 9.5": 50}
+    assert {part.name: part.rows for part in found.parts(equal)} == counts
+    # A regression has the values themselves.
+    found = Slices([declared], {"features": features, "label": {"name": "stars", "classes": None}})
+    found.add(batch._replace(labels=np.float32([1, 2, 3, 4, 10])[labels]))
+    assert {part.name: part.rows for part in found.parts(equal)} == counts
+    dates = declared.model_copy(update={"edges": ["2026-01-31"]})
+    found = Slices([dates], {"features": features, "label": {"name": "stars", "classes": None}})
+    assert "'stars' has numbers, and its edges are dates" in found.unfit[0][1]
 
 
 def test_holm_multiplies_the_smallest_by_the_number_of_tests() -> None:
