@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.judging.columns import ROWS_IN_MEMORY, Growing, chunks
+from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch
-from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.options.gate import Slice, edge_value
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.trainer.coding import DATE, KINDS, NO_DATE
