@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# Up to this many rows stay in memory: 4 million rows of two models are about 80 MB.
-ROWS_IN_MEMORY = 4_194_304
+# Up to this many values of a column stay in memory: 4 million rows of two classes and two models
+# are about 80 MB. A row of 30 classes has 30 scores.
+VALUES_IN_MEMORY = 4_194_304
 # Rows that are read and computed at once: 2 MB for each float64 array.
 CHUNK = 262_144
 
@@ -58,9 +59,12 @@ class Filed:
         """Read consecutive rows, or every n-th."""
         start, stop, step = rows.indices(self._rows)
         values = int(np.prod(self._width, dtype=np.int64))
-        count, offset = max(stop - start, 0) * values, start * values * self.dtype.itemsize
-        read = np.fromfile(self._path, self.dtype, count, offset=offset)
-        return read.reshape(-1, *self._width)[::step]
+        shape, offset = (max(stop - start, 0), *self._width), start * values * self.dtype.itemsize
+        if values > 1 and shape[0]:
+            # Mapped and not read: the scores of one class are a small part of these bytes.
+            return np.asarray(np.memmap(self._path, self.dtype, "r", offset, shape))[::step]
+        read = np.fromfile(self._path, self.dtype, shape[0] * values, offset=offset)
+        return read.reshape(shape)[::step]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Read all rows."""
@@ -72,30 +76,42 @@ class Growing:
 
     Args:
         path: The file; None to keep all rows in memory.
-        most: The most rows to keep in memory.
+        most: The most values to keep in memory; a row may have several.
     """
 
-    def __init__(self, path: Path | None, most: int = ROWS_IN_MEMORY) -> None:
+    def __init__(self, path: Path | None, most: int = VALUES_IN_MEMORY) -> None:
         self._path, self._most = path, most
         self._parts: list[NDArray[Any]] = []
+        self._last: NDArray[Any] | None = None  # no row of what is in the file
         self._held = self._rows = 0
 
     def add(self, values: NDArray[Any]) -> None:
         """Add (batch, ...) rows."""
         self._parts.append(values)
-        self._held += len(values)
+        self._held += values.size
         self._rows += len(values)
         if self._path and self._held > self._most:
             self._flush(self._path)
 
     def finish(self) -> Any:
         """Return the whole column."""
-        if self._held == self._rows:
-            return np.concatenate(self._parts)
+        if self._last is None:
+            return self._whole()
         assert self._path is not None
-        last = self._parts[-1] if self._parts else self._last
         self._flush(self._path)
-        return Filed(self._path, last.dtype, last.shape[1:], self._rows)
+        return Filed(self._path, self._last.dtype, self._last.shape[1:], self._rows)
+
+    def _whole(self) -> NDArray[Any]:
+        """Return the parts as one array, and free each where it is copied."""
+        if len(self._parts) > 1:
+            first, end = self._parts[0], self._rows
+            whole = np.empty((end, *first.shape[1:]), first.dtype)
+            while self._parts:
+                part = self._parts.pop()
+                whole[end - len(part) : end] = part
+                end -= len(part)
+            self._parts = [whole]
+        return self._parts[0]
 
     def _flush(self, path: Path) -> None:
         if not self._parts:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.judging.columns import ROWS_IN_MEMORY, Column, Filed
+from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
 from kfp_tfjob.judging.evaluator_code import EXPECTED, PATH, EvaluatorCode
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
@@ -201,7 +201,7 @@ class Evaluator:
         if "received" in found:
             raise self._failed(found["received"], found["expected"], found["fix"])
         metrics = {f"{OWN}{name}": float(value) for name, value in found["metrics"].items()}
-        in_memory = len(found["by_row"]) * self._rows <= ROWS_IN_MEMORY
+        in_memory = len(found["by_row"]) * self._rows <= VALUES_IN_MEMORY
         by_row: dict[str, Column] = {}
         for name, kind in found["by_row"].items():
             column = Filed(values / name, np.dtype(kind), (), self._rows)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kfp_tfjob.judging.columns import (
     CHUNK,
-    ROWS_IN_MEMORY,
+    VALUES_IN_MEMORY,
     Column,
     Growing,
     chunks,
@@ -67,7 +67,8 @@ class _ByRow:
 
     def chunks(self: _Kind, size: int = CHUNK) -> Iterator[_Kind]:
         """Yield all rows in order, in memory."""
-        if self.rows <= size and isinstance(self.labels, np.ndarray):
+        in_memory = (isinstance(column, np.ndarray) for column in self.columns().values())
+        if self.rows <= size and all(in_memory):
             yield self
             return
         for rows in chunks(self.rows, size):
@@ -300,10 +301,10 @@ class Collector(Generic[_Collected]):
 
     Args:
         folder: Where the files are; None to keep all rows in memory.
-        most: The most rows to keep in memory.
+        most: The most values of a column to keep in memory.
     """
 
-    def __init__(self, folder: Path | None = None, most: int = ROWS_IN_MEMORY) -> None:
+    def __init__(self, folder: Path | None = None, most: int = VALUES_IN_MEMORY) -> None:
         self._folder, self._most = folder, most
         self._columns: dict[str, Growing] = {}
         self._last: _Collected | None = None

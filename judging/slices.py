@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.columns import ROWS_IN_MEMORY, Growing, chunks
+from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Growing, chunks
 from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch
@@ -216,7 +216,7 @@ def _divided(
     folder: Path | None,
 ) -> dict[int, Any]:
     """Return the predictions of each wanted slice."""
-    most = ROWS_IN_MEMORY // max(len(wanted), 1)
+    most = VALUES_IN_MEMORY // max(len(wanted), 1)
     found: dict[int, Collector[Any]] = {
         code: Collector(folder and folder / str(code), most) for code in wanted
     }

@@ -81,7 +81,7 @@ def test_the_function_gets_what_it_names(evaluator: Made, monkeypatch) -> None:
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_values_by_row(evaluator: Made, monkeypatch, in_memory: bool) -> None:
     if not in_memory:
-        monkeypatch.setattr(own_metrics, "ROWS_IN_MEMORY", 9)
+        monkeypatch.setattr(own_metrics, "VALUES_IN_MEMORY", 9)
     own = evaluator(
         "def score(labels, predictions):\n"
         "    right = (predictions[:, 1] > 0.5) == labels\n"

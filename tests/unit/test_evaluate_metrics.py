@@ -193,6 +193,53 @@ def test_many_classes_agree_with_scikit_learn(missing: int | None) -> None:
         assert math.isnan(estimate(predictions, f"recall/{names[missing]}", names).value)
 
 
+@pytest.mark.parametrize("classes", [30, 31])
+def test_the_limit_of_the_memory_counts_the_scores_of_all_classes(
+    tmp_path: Path, classes: int
+) -> None:
+    rng = np.random.default_rng(8)
+    labels = rng.integers(0, classes, ROWS)
+    scores = rng.random((ROWS, classes)) + np.eye(classes)[labels]
+    scores /= scores.sum(axis=1, keepdims=True)
+    whole = ClassPredictions.of(labels, scores)
+    for most, in_file in ((ROWS, {"scores"} if classes == 30 else set()), (1000, None)):
+        stored = Collector(tmp_path / str(most), most=most)
+        for at in range(0, ROWS, 500):
+            stored.add(ClassPredictions.of(labels[at : at + 500], scores[at : at + 500]))
+        filed = stored.finish()
+        if in_file is not None:
+            columns = filed.columns().items()
+            assert {name for name, column in columns if isinstance(column, Filed)} == in_file
+        (chunk,) = filed.chunks()
+        for name, column in whole.columns().items():
+            assert isinstance(chunk.columns()[name], np.ndarray)
+            assert (chunk.columns()[name] == column).all(), name
+        for metric in ("auc", "average_precision", "log_loss", "macro_f1"):
+            found, known = estimate(filed, metric), estimate(whole, metric)
+            assert found.value == pytest.approx(known.value, nan_ok=True)
+            assert found.standard_error == pytest.approx(known.standard_error, nan_ok=True)
+
+
+def test_batches_are_freed_while_they_are_joined() -> None:
+    rows, batch = 400_000, 8000
+    labels, scores = np.arange(rows) % 2, np.full((rows, 2), 0.5, np.float32)
+    stored: Collector[ClassPredictions] = Collector()
+    tracemalloc.start()
+    try:
+        for at in range(0, rows, batch):
+            part = slice(at, at + batch)
+            stored.add(ClassPredictions.of(labels[part], scores[part]))
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        whole = stored.finish()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert whole is not None and whole.rows == rows
+    assert after < 1.1 * before  # the batches are gone
+    assert peak < 1.5 * before  # and there are never two copies of all columns
+
+
 def test_bins_round_little() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 300_000)
