@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -60,9 +61,22 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     ConfigurationError.raise_if(_not_kept(values))
     if not run_id and "model_name" not in found.sources and (note := _other_data(place, values)):
         click.echo(note)
+    embedded = not values["storage_endpoint"]
+    _require("tensorflow", *(["swift"] if embedded else []))
     at = _tick(place, run_id, tick)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
-    sys.exit(run_here(values, place, name, not values["storage_endpoint"], _show, at))
+    sys.exit(run_here(values, place, name, embedded, _show, at))
+
+
+def _require(*packages: str) -> None:
+    """Refuse to start without packages that only other processes of the run load.
+
+    Raises:
+        ModuleNotFoundError: A package is not installed; the command line names the extra.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _earlier(home: Home, run_id: str) -> dict[str, Any]:

@@ -8,16 +8,10 @@ from importlib.metadata import packages_distributions
 import pytest
 from packaging.requirements import Requirement
 
-from tests.install.entry_points import ROOT, entry_points, reachable
+from tests.install.entry_points import BESIDE, ROOT, entry_points, reachable
 
 EXTRAS = ("tools", "trainer", "serve", "local")
 CASES = [(extra, name) for extra in EXTRAS for name in entry_points(extra)]
-# What is missing by intent, and reported by serving/server.py and pipelines/local/stored.py:
-# the server in an environment of `local`, and the embedded store beside the server.
-BESIDE = {
-    "local": {"kserve", "fastapi", "prometheus_client", "starlette"},
-    "serve": {"swift", "eventlet"},
-}
 
 
 @cache
