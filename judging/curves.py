@@ -156,10 +156,15 @@ class Curve:
         pairs = zip(self.squares, self.pulls(metric), strict=True)
         return sum(inner(squares, pull**2) for squares, pull in pairs)
 
-    @property
-    def usual_variance(self) -> float:
-        """The variance of the AUC if the scores were exponential (Hanley and McNeil 1982)."""
+    def usual_variance(self, metric: str) -> float:
+        """Return the variance that such a value usually has.
+
+        Of the AUC, that of exponential scores (Hanley and McNeil 1982); of the average precision,
+        that of a share of the rows of the class (Boyd, Eng and Page 2013).
+        """
         ours, others = self.support
+        if metric != "auc":
+            return self.average_precision * (1 - self.average_precision) / ours
         auc = self.auc
         two_of_class = auc / (2 - auc) - auc**2  # two rows of the class, one other row
         two_others = 2 * auc**2 / (1 + auc) - auc**2
@@ -230,9 +235,7 @@ def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) ->
     # The curves of several classes share their rows, so their variances do not add up.
     variance = defined[0].variance(metric) if len(defined) == 1 else math.nan
     value = float(np.mean(values))
-    usual = math.nan
-    if auc:
-        usual = math.fsum(curve.usual_variance for curve in defined) / len(defined) ** 2
+    usual = math.fsum(curve.usual_variance(metric) for curve in defined) / len(defined) ** 2
     return Estimate(metric, value, predictions, rule, support, False, variance, usual)
 
 

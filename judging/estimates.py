@@ -108,7 +108,7 @@ class Estimate:
             return self.value, self.value  # constant scores: the same for all rows
         else:
             if not math.isnan(self.usual):
-                # A few rows decide an AUC near 1. Those of a rare class may all be missing.
+                # A few rows decide an AUC near 1: of a rare class, they may all be missing.
                 rows = self.support + _USUAL
                 variance = (self.support * variance + _USUAL * self.usual) / rows
             count = share * (1 - share) * width**2 / variance

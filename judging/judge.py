@@ -6,6 +6,7 @@ the store.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,8 @@ from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.load import load
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
+
+log = logging.getLogger(__name__)
 
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
 _TIMED_ROWS = max(BATCHES)
@@ -191,10 +194,23 @@ def judge(
         schema_digest=data.schema["schema_digest"],
         gate=given.gate,
         evaluator_digest=own.code.digest if own else "",
+        grouped_by=_group(data),
     )
     about = (decision, judged, measured, confidence, champion, rival)
     verdict = build(*about, serving, of_champion)
     return Judged(verdict, decision, measured, task, data, challenger, opponent, serving)
+
+
+def _group(data: TestData) -> str:
+    """Return the column of data_options.split.group, and say what it means; empty without one."""
+    column = str(data.schema["split"].get("group") or "")
+    if column:
+        log.warning(
+            "rows with the same %r may be alike, and count as independent: intervals are too short,"
+            " and the gate passes more models that are only as good as the champion",
+            column,
+        )
+    return column
 
 
 def _load(gpus: int) -> None:

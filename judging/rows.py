@@ -76,7 +76,7 @@ class TestData:
         Raises:
             DataError: The dataset is incomplete, or it has no test rows.
         """
-        manifest = pull(store, dataset, folder, lambda key: key.endswith(".json"))
+        manifest = pull(store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
         schema = json.loads((folder / SCHEMA).read_bytes())
         statistics = json.loads((folder / STATISTICS).read_bytes())
         split = schema["splits"].get(SPLIT, {"rows": 0, "shards": []})

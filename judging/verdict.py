@@ -32,6 +32,7 @@ class EvaluatedModel:
         schema_digest: The digest of its schema.
         gate: As in the form.
         evaluator_digest: The digest of the code of `gate.evaluator`; empty without one.
+        grouped_by: The column whose equal values data_options.split.group keeps in one split.
     """
 
     model_name: str
@@ -44,6 +45,7 @@ class EvaluatedModel:
     schema_digest: str
     gate: Mapping[str, Any]
     evaluator_digest: str = ""
+    grouped_by: str = ""
 
 
 def build(

@@ -316,7 +316,7 @@ class ServedModel:
                     fix="end the model with a softmax, or with a sigmoid for two classes",
                 )
             )
-        return values
+        return np.clip(values, 0, 1, out=values)  # the curves have no place for 1.004
 
     def _misshapen(self, values: np.ndarray, expected: str) -> DataError:
         return DataError(

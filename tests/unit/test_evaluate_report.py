@@ -39,7 +39,7 @@ from kfp_tfjob.trainer.serving import Task
 NASTY = '<script>alert("x")</script>&'
 # A threshold of the other task, which no model of this one passes.
 GATES = {
-    "classification": {"thresholds": {"rmse": {"min": 0}}},
+    "classification": {"thresholds": {"rmse": {"min": 0.1}}},
     "regression": {"thresholds": {"log_loss": {"max": 3}}},
 }
 
@@ -235,6 +235,13 @@ def test_confusions_of_many_classes_have_the_same_classes_before_and_now() -> No
     assert len(found.pairs) == 10
     sizes = [abs(pair.now - pair.before) for pair in found.pairs]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] > 0
+
+
+def test_rows_of_groups_are_said_to_be_alike() -> None:
+    task, verdict, scored = evaluated("two classes")
+    assert "may be alike" not in report.render(verdict, task, scored)
+    html = report.render(verdict | {"grouped_by": NASTY}, task, scored)
+    assert f"Rows with the same {escaped(NASTY)} may be alike" in html
 
 
 def test_latency_and_size_are_shown_where_the_verdict_has_them() -> None:
