@@ -103,22 +103,24 @@ class Cells:
         # Whole weights give a whole number but for rounding.
         return int(weight.sum() ** 2 / squares.sum() + 1e-6) if weight.sum() else 0
 
-    def support_by_class(self, pull: _Floats) -> int:
+    def support_by_class(self, pull: _Floats, predicted: bool = False) -> int:
         """Return how many rows of equal weight know the variance of a metric as well as these.
 
-        The variance comes from the rows of each true class, and a rare class knows its part badly:
-        these are the degrees of freedom of Welch and Satterthwaite, plus 1. Without any variance,
-        it is the number of rows that would know the mean of the classes' shares as well.
+        The variance comes from the rows of each class, and a rare class knows its part badly: these
+        are the degrees of freedom of Welch and Satterthwaite, plus 1. Without any variance, it is
+        the number of rows that would know the mean of the classes' shares as well.
 
         Args:
             pull: (cells,) how much each cell pulls the metric.
+            predicted: Whether the class is the predicted one, and not the true one.
         """
-        weight = self.by_label(self.weight)
+        sums = self.by_guess if predicted else self.by_label
+        weight = sums(self.weight)
         present = weight > 0
-        rows = weight[present] ** 2 / self.by_label(self.squares)[present]
-        parts = self.by_label(self.squares * pull**2)[present]
+        rows = weight[present] ** 2 / sums(self.squares)[present]
         # Rows of weight 0 tell nothing, and a pull of 1e-9 is a matter of rounding.
         if np.abs(pull[self.weight > 0]).max(initial=0) > 1e-9:
+            parts = sums(self.squares * pull**2)[present]
             below = float(np.sum(parts**2 / np.maximum(rows - 1, 1)))
             return int(parts.sum() ** 2 / below + 1 + 1e-6)
         return int(len(rows) ** 2 / np.sum(1 / rows) + 1e-6)
@@ -235,5 +237,6 @@ def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:
     slope = (cells.hit - true[cells.predicted] - guess[cells.labels]) / below
     slope += value * (guess[cells.predicted] / of_guess + true[cells.labels] / of_true)
     pull = slope - np.dot(cells.weight, slope)
-    support = cells.support_by_class(pull)
+    # A model that predicts a class in two rows knows as little as test rows with two of a class.
+    support = min(cells.support_by_class(pull, predicted) for predicted in (False, True))
     return _estimate(predictions, cells, "mcc", value, pull * correction(support), support)

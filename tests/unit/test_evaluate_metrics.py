@@ -392,6 +392,10 @@ def test_the_rows_of_a_rare_class_decide_what_is_known_of_metrics_over_all_class
     equal = Measures(ClassPredictions.of(np.tile([0, 1], 500), np.eye(2)[wrong % 2]))
     for metric in ("balanced_accuracy", "mcc", "macro_f1"):
         assert measures.estimate(metric).support < equal.estimate(metric).support
+    guesses = np.zeros(1000, int)
+    guesses[[0, 990, 991]] = 1  # two hits and a false alarm say nothing of the next ones
+    seldom = Measures(ClassPredictions.of(labels, np.eye(2)[guesses]))
+    assert seldom.estimate("mcc").support < 10
 
 
 def test_what_the_rows_cannot_define_is_not_a_number() -> None:
