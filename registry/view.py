@@ -305,7 +305,7 @@ def _facts(
 
 def _document(store: Store, address: S3Address, limit: int = documents.LONGEST) -> dict[str, Any]:
     try:
-        found = documents.parse(store.read(address, limit))
+        found = documents.parse(store.read(address, limit), limit)
     except ObjectNotFoundError:
         return {}
     except ValueError as error:

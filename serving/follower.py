@@ -30,8 +30,9 @@ from kfp_tfjob.storage.store import Store
 if TYPE_CHECKING:
     from kfp_tfjob.serving.metrics import Metrics
 
-# A champion that was refused is tried again: a person may repair it, or a copy be incomplete.
-_TRY_AGAIN = 60  # seconds
+# A champion that was refused is tried again: a person may repair it, or a copy be incomplete. Each
+# try fetches and loads all of it, so the pauses double. In seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Follower:
         self._store, self._layout, self._model_name = store, layout, model_name
         self._metrics = metrics
         self.current: LoadedModel | None = None
-        self._refused = (0, 0.0)  # the number of a champion, and when to try it again
+        self._refused = (0, 0.0, 0.0)  # the number of a champion, when to try it again, the pause
         self._away = False
         self._said = ""
         self._end = threading.Event()
@@ -140,7 +141,7 @@ class Follower:
             )
         if number <= self.current.champion.number:
             return False
-        refused, again = self._refused
+        refused, again, _ = self._refused
         if number == refused and clock() < again:
             return False
         try:
@@ -162,14 +163,16 @@ class Follower:
         """Keep the champion that answers, and try the new one again later."""
         assert self.current is not None
         self._metrics.refused(number)
-        if number != self._refused[0]:
+        refused, _, pause = self._refused
+        pause = min(2 * pause, _LONGEST_PAUSE) if number == refused else _FIRST_PAUSE
+        if number != refused:
             log.error(
                 "champion %d is refused, champion %d continues to answer. %s",
                 number,
                 self.current.champion.number,
                 why,
             )
-        self._refused = number, clock() + _TRY_AGAIN
+        self._refused = number, clock() + pause, pause
         gc.collect()  # what was loaded of it
 
     def _take(self, loaded: LoadedModel) -> None:

@@ -12,15 +12,19 @@ _MOST_CONTAINERS = 1_000_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse(data: bytes) -> Any:
+def parse(data: bytes, longest: int = LONGEST) -> Any:
     """Return the content of a JSON document.
+
+    Args:
+        data: The document.
+        longest: The most bytes that it may have.
 
     Raises:
         ValueError: It is not JSON in UTF-8, is too large or nested too deeply, or holds text that
             cannot be encoded as UTF-8.
     """
-    if len(data) > LONGEST:
-        raise ValueError(f"more than {LONGEST >> 20} MiB of JSON")
+    if len(data) > longest:
+        raise ValueError(f"more than {longest >> 20} MiB of JSON")
     if data.count(b"{") + data.count(b"[") > _MOST_CONTAINERS:
         raise ValueError(f"more than {_MOST_CONTAINERS:,} objects and lists")
     text = data.decode()
