@@ -47,7 +47,8 @@ test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
 
 test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks beside runs
-	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py \
+		tests/local/test_prune.py
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -n 2 --dist loadgroup \

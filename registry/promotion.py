@@ -43,13 +43,14 @@ def promote(store: Store, layout: Layout, model_name: str, champion: Champion) -
         DataError: The version was pruned, or the record before it cannot be read.
     """
     place = layout.model(model_name)
-    hold = place.hold(champion.version, uuid.uuid4().hex)
-    store.create(hold, b"{}\n", "application/json")
+    hold, mine = place.hold(champion.version), uuid.uuid4().hex.encode()
+    store.write(hold, mine)
     try:
         return _promote(store, layout, model_name, champion)
     finally:
         with suppress(StepError):  # a store that deletes nothing; an old hold keeps no version
-            store.delete(hold)
+            if store.read(hold) == mine:  # not that of another process for the same version
+                store.delete(hold)
 
 
 def _promote(store: Store, layout: Layout, model_name: str, champion: Champion) -> Champion:

@@ -4,7 +4,8 @@ What stays: the champion, the champions that a rollback may need, versions that 
 to promote, and every record. The number of a pruned version is never used again.
 
 A rollback and a prune of the same version cannot both succeed. Each writes its own note first
-(`promotion.py` a hold, this module a tombstone), and stops if it then finds the other's.
+(`promotion.py` a hold, this module a tombstone), and stops if it then finds the other's. What is
+decisive is read by its key, because a listing may be late.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kfp_tfjob.registry.rollback import walk_back
 from kfp_tfjob.registry.versions import claimed_by
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.champion import Champion, read_record
 from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import MANIFEST, SAVED_MODEL, VERSION_CLAIM, Layout, ModelLayout
 from kfp_tfjob.storage.store import Listed, Store
@@ -95,10 +96,9 @@ def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float)
         DataError: A champion record is damaged.
     """
     place = layout.model(model_name)
-    records = list(champions(store, layout, model_name))
+    records = _all(store, layout, model_name)
     kept = _needed(records, keep)
     ever = {it.version for it in records}
-    held = _held(store, place)
     objects = _by_number(store, place.versions)
     candidates = []
     for number, found in sorted(objects.items()):
@@ -106,7 +106,7 @@ def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float)
         pruned = _exists(store, place.tombstone(number))
         if number in kept or (pruned and all(it.address.name == VERSION_CLAIM for it in found)):
             continue
-        if number in held:
+        if _is_held(store, place, number):
             kept[number] = "is about to become the champion"
         elif number in ever or pruned:
             why = "the rest of a version that was pruned" if pruned else "an earlier champion"
@@ -139,7 +139,7 @@ def execute(
         by: Who does it.
     """
     place = layout.model(planned.model_name)
-    records = list(champions(store, layout, planned.model_name))
+    records = _all(store, layout, planned.model_name)
     for it in planned.candidates:
         if it.serving:
             _delete(store, place.servable(it.serving), first=SAVED_MODEL)
@@ -153,11 +153,11 @@ def execute(
             store.create(place.tombstone(it.version), body, "application/json")
         except ObjectExistsError:
             mine = False  # of a prune that was killed, or of one at the same time
-        held = _held(store, place)  # before the records: a hold goes after its record is there
-        newest = records[0].number if records else 0
-        records = [*champions(store, layout, planned.model_name, above=newest), *records]
+        # Before the records: a hold goes after its record is there.
+        held = _is_held(store, place, it.version)
+        records = [*_later(store, layout, planned.model_name, records), *records]
         needed = _needed(records, keep)
-        if it.version in needed or it.version in held:
+        if it.version in needed or held:
             if mine:  # another prune may be deleting already, so the version is not to be trusted
                 store.delete(place.tombstone(it.version))
             why = needed.get(it.version, "is about to become the champion")
@@ -204,14 +204,28 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
     return {now.version: "is the champion"} | {it: "can come back by a rollback" for it in needed}
 
 
-def _held(store: Store, place: ModelLayout) -> set[int]:
-    """Return the versions that are about to become the champion."""
-    found = set()
-    for item in store.list(place.holds):
-        number = item.address.name.partition("-")[0]
-        if number.isdecimal() and _age(store, item.address, []) < _HOLD_SECONDS:
-            found.add(int(number))
-    return found
+def _is_held(store: Store, place: ModelLayout, version: int) -> bool:
+    """Tell whether a version is about to become the champion."""
+    hold = place.hold(version)
+    return _exists(store, hold) and _age(store, hold, []) < _HOLD_SECONDS
+
+
+def _all(store: Store, layout: Layout, model_name: str) -> list[Champion]:
+    """Return all champion records, the newest first."""
+    listed = list(champions(store, layout, model_name))
+    return [*_later(store, layout, model_name, listed), *listed]
+
+
+def _later(store: Store, layout: Layout, model_name: str, known: list[Champion]) -> list[Champion]:
+    """Return the records after the newest known one, the newest first."""
+    found: list[Champion] = []
+    number = known[0].number if known else 0
+    while True:
+        number += 1
+        try:
+            found.insert(0, read_record(store, layout, model_name, number))
+        except ObjectNotFoundError:
+            return found
 
 
 def _by_number(store: Store, prefix: S3Address) -> dict[int, list[Listed]]:

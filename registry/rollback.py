@@ -43,22 +43,22 @@ def walk_back(now: Champion, earlier: Iterable[Champion]) -> Iterator[Champion]:
     """Yield the champions before the first time of this one, the newest first.
 
     A rollback goes back to the first of them that is kept. So going back twice goes further back:
-    versions that a rollback left are passed by. The first time is the record of the verdict, which
-    has no action. No more records are read than the caller needs.
+    versions that a rollback left are passed by. The first time is the record of a verdict, or of a
+    person who promoted it. No more records are read than the caller needs.
 
     Args:
         now: The champion.
         earlier: The records before its own, the newest first.
     """
-    began, skipped = not now.action, []
+    began, skipped = now.action != ROLLBACK, []
     for it in earlier:
         if it.version == now.version:
-            began, skipped = began or not it.action, []
+            began, skipped = began or it.action != ROLLBACK, []
         elif began:
             yield it
         else:
             skipped.append(it)
-    yield from skipped  # a person made it the champion, or its first record is damaged
+    yield from skipped  # its first record is damaged
 
 
 def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Plan:

@@ -250,12 +250,16 @@ def _read(
     version = layout.model(model_name).version(number)
     manifest = manifest_of(store, version)
     if manifest is None:
-        known = store.numbers(layout.model(model_name).versions)
+        place = layout.model(model_name)
+        pruned = set(store.numbers(place.tombstones))
+        known = [it for it in reversed(store.numbers(place.versions)) if it not in pruned]
         raise ConfigurationError(
             Problem(
-                f"{model_name} has no complete version {number}",
+                f"version {number} of {model_name} was pruned"
+                if number in pruned
+                else f"{model_name} has no complete version {number}",
                 received=str(number),
-                expected=f"one of {listed(map(str, reversed(known)), 8)}, unless it was pruned",
+                expected=f"one of {listed(map(str, known), 8)}",
                 fix="choose a version that `kfp-tfjob models show` lists",
             )
         )

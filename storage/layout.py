@@ -269,14 +269,9 @@ class ModelLayout:
         """The prefix of the records of pruned versions."""
         return self.base / "pruned"
 
-    def hold(self, number: int, name: str) -> S3Address:
-        """A note that a version is about to become the champion again."""
-        return self.holds / f"{number}-{name}.json"
-
-    @property
-    def holds(self) -> S3Address:
-        """The prefix of the notes that keep versions from being pruned."""
-        return self.base / "held"
+    def hold(self, number: int) -> S3Address:
+        """A note that a version is about to become the champion, which keeps it from a prune."""
+        return self.base / "held" / f"{number}.json"
 
     def servable(self, number: int) -> S3Address:
         """The SavedModel of a champion as servers read it."""

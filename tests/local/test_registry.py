@@ -19,7 +19,13 @@ from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion, read_record
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, SurpassedError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectNotFoundError,
+    StepError,
+    SurpassedError,
+)
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, publish, write_version
@@ -321,63 +327,11 @@ def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
     assert newest(store, layout) == won and won.number == 3
     publish_newest(store, layout, NAME)
     assert served(store, layout)[max(served(store, layout))] == f"graph of {won.run_id}"
-    assert not list(store.list(layout.model(NAME).holds))
+    for record in (planned.back_to, *records):
+        with pytest.raises(ObjectNotFoundError):
+            store.head(layout.model(NAME).hold(record.version))
     if won.action != "rollback":
         assert "changed during the rollback" in str(results[3])
-
-
-@pytest.mark.slow
-def test_prune(store: Store, layout: Layout) -> None:
-    for run_id in ("r1", "r2", "r3", "r4"):
-        publish(store, layout, run_id)
-    write_version(store, layout, "in flight")
-    place = layout.model(NAME)
-    planned = prune.plan(store, layout, NAME, keep=1, hours=24)
-    assert [(it.version, it.serving) for it in planned.candidates] == [
-        *((1, 0), (2, 0), (0, 1), (0, 2)),
-    ]
-    assert planned.kept[4] == "is the champion" and planned.kept[3] == "can come back by a rollback"
-    assert planned.kept[5].startswith("may be in flight")
-    assert store.numbers(place.tombstones) == []  # a plan changes nothing
-
-    # Version 1 comes back between plan and deletion: it stays.
-    back(store, layout, 1)
-    notes = [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why]
-    assert notes == ["version 1 stays: it is the champion"]
-    assert store.numbers(place.tombstones) == [2]
-    assert [it.address.name for it in store.list(place.version(2))] == ["claim.json"]
-    assert sorted(served(store, layout)) == [3, 4, 6]
-    with pytest.raises(ConfigurationError, match="version 2 of pets was pruned"):
-        rollback.plan(store, layout, NAME, 2)
-    record = replace(newest(store, layout), number=6, version=2)
-    with pytest.raises(DataError, match="was pruned"):
-        promote(store, layout, NAME, record)
-    event = next(it for it in history(store, layout, NAME) if it.action == "prune")
-    assert (event.version, event.by, event.run_id) == (2, "eva", "r2")
-    # A run whose version was pruned publishes under a new number.
-    assert write_version(store, layout, "r2").version == 7
-    states = {it.version: it.state for it in view.show(store, layout, NAME, 0).versions}
-    assert states == {
-        **{1: "champion", 2: "pruned", 3: "earlier champion", 4: "earlier champion"},
-        **{5: "complete", 7: "complete"},
-    }
-
-
-@pytest.mark.slow
-def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> None:
-    for run_id in ("r1", "r2", "r3"):
-        publish(store, layout, run_id)
-    place = layout.model(NAME)
-    planned = prune.plan(store, layout, NAME, keep=1, hours=1)
-    store.create(place.hold(1, "x"), b"{}\n")  # a rollback of another process
-    assert prune.plan(store, layout, NAME, keep=1, hours=1).kept[1] == (
-        "is about to become the champion"
-    )
-    assert [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why] == [
-        "version 1 stays: it is about to become the champion"
-    ]
-    assert store.numbers(place.tombstones) == []
-    assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
 
 
 # Each case runs in processes that die at their Nth write, for N from 1 until one survives. All that

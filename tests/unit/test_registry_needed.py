@@ -1,9 +1,12 @@
-"""Which champions a prune must keep."""
+"""Which champions were before the present one, and which of them a prune must keep."""
+
+from collections.abc import Sequence
 
 import pytest
 
 from kfp_tfjob.registry.prune import _needed
-from kfp_tfjob.storage.champion import ROLLBACK, Champion
+from kfp_tfjob.registry.rollback import walk_back
+from kfp_tfjob.storage.champion import PROMOTE, ROLLBACK, Champion
 
 
 @pytest.mark.parametrize(
@@ -19,18 +22,41 @@ from kfp_tfjob.storage.champion import ROLLBACK, Champion
 )
 def test_what_a_rollback_may_need(versions: list[int], keep: int, needed: set[int]) -> None:
     records = [
-        Champion(
-            number=at + 1,
-            version=version,
-            version_uri="s3://b/v",
-            run_id="r",
-            exported_weights_sha256="w",
-            schema_digest="s",
-            dataset_digest="d",
-            metrics={},
-            verdict_uri="s3://b/verdict.json",
-            action=ROLLBACK if version in versions[:at] else "",
-        )
+        record(at + 1, version, ROLLBACK if version in versions[:at] else "")
         for at, version in enumerate(versions)
     ]
     assert set(_needed(records[::-1], keep)) == needed
+
+
+@pytest.mark.parametrize(
+    ("history", "before"),
+    [
+        ([(1, ""), (2, ""), (3, "")], [2, 1]),
+        ([(1, ""), (2, ""), (3, ""), (2, ROLLBACK)], [1]),
+        ([(1, ""), (2, ""), (3, ""), (2, PROMOTE)], [3, 1]),
+        ([(1, ""), (2, ""), (1, PROMOTE), (3, ""), (1, ROLLBACK)], [2]),
+        ([(1, ROLLBACK)], []),
+        ([(2, ""), (1, ROLLBACK)], [2]),  # the first record of 1 is damaged
+    ],
+)
+def test_only_a_rollback_leaves_versions_behind(
+    history: Sequence[tuple[int, str]], before: list[int]
+) -> None:
+    records = [record(at, version, action) for at, (version, action) in enumerate(history, 1)]
+    now, *earlier = records[::-1]
+    assert [it.version for it in walk_back(now, earlier)] == before
+
+
+def record(number: int, version: int, action: str) -> Champion:
+    return Champion(
+        number=number,
+        version=version,
+        version_uri="s3://b/v",
+        run_id="r",
+        exported_weights_sha256="w",
+        schema_digest="s",
+        dataset_digest="d",
+        metrics={},
+        verdict_uri="s3://b/verdict.json",
+        action=action,
+    )

@@ -1,0 +1,110 @@
+"""What a prune deletes, and what a rollback at the same time keeps."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kfp_tfjob.registry import prune, rollback, view
+from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.history import history
+from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Listed, Store
+from tests.local.published import NAME, publish, write_version
+
+
+@pytest.fixture
+def layout(base: S3Address) -> Layout:
+    return Layout(base)
+
+
+def back(store: Store, layout: Layout, version: int) -> None:
+    planned = rollback.plan(store, layout, NAME, version)
+    rollback.execute(store, layout, planned, "eva", "it is slow")
+
+
+@pytest.mark.slow
+def test_prune(store: Store, layout: Layout) -> None:
+    for run_id in ("r1", "r2", "r3", "r4"):
+        publish(store, layout, run_id)
+    write_version(store, layout, "in flight")
+    place = layout.model(NAME)
+    planned = prune.plan(store, layout, NAME, keep=1, hours=24)
+    assert [(it.version, it.serving) for it in planned.candidates] == [
+        *((1, 0), (2, 0), (0, 1), (0, 2)),
+    ]
+    assert planned.kept[4] == "is the champion" and planned.kept[3] == "can come back by a rollback"
+    assert planned.kept[5].startswith("may be in flight")
+    assert store.numbers(place.tombstones) == []  # a plan changes nothing
+
+    # Version 1 comes back between plan and deletion: it stays.
+    back(store, layout, 1)
+    notes = [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why]
+    assert notes == ["version 1 stays: it is the champion"]
+    assert store.numbers(place.tombstones) == [2]
+    assert [it.address.name for it in store.list(place.version(2))] == ["claim.json"]
+    assert store.numbers(place.serving) == [3, 4, 6]
+    with pytest.raises(ConfigurationError, match="version 2 of pets was pruned"):
+        rollback.plan(store, layout, NAME, 2)
+    champion = read_champion(store, layout, NAME)
+    assert champion is not None
+    record = replace(champion, number=6, version=2)
+    with pytest.raises(DataError, match="was pruned"):
+        promote(store, layout, NAME, record)
+    event = next(it for it in history(store, layout, NAME) if it.action == "prune")
+    assert (event.version, event.by, event.run_id) == (2, "eva", "r2")
+    # A run whose version was pruned publishes under a new number.
+    assert write_version(store, layout, "r2").version == 7
+    states = {it.version: it.state for it in view.show(store, layout, NAME, 0).versions}
+    assert states == {
+        **{1: "champion", 2: "pruned", 3: "earlier champion", 4: "earlier champion"},
+        **{5: "complete", 7: "complete"},
+    }
+
+
+@pytest.mark.slow
+def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> None:
+    for run_id in ("r1", "r2", "r3"):
+        publish(store, layout, run_id)
+    place = layout.model(NAME)
+    planned = prune.plan(store, layout, NAME, keep=1, hours=1)
+    store.create(place.hold(1), b"x")  # a rollback of another process
+    assert prune.plan(store, layout, NAME, keep=1, hours=1).kept[1] == (
+        "is about to become the champion"
+    )
+    assert [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why] == [
+        "version 1 stays: it is about to become the champion"
+    ]
+    assert store.numbers(place.tombstones) == []
+    assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
+
+
+class Late(Store):
+    """A store whose listings are those of a moment ago; what is read by its key is exact."""
+
+    def __init__(self, seen: set[S3Address]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def list(self, prefix: S3Address) -> Iterator[Listed]:
+        return (it for it in super().list(prefix) if it.address in self._seen)
+
+
+def test_a_listing_that_is_late_costs_no_champion(store: Store, layout: Layout) -> None:
+    for run_id in ("r1", "r2", "r3", "r4"):
+        publish(store, layout, run_id)
+    late = Late({it.address for it in store.list(layout.root)})
+    planned = prune.plan(late, layout, NAME, keep=1, hours=1)
+    assert [it.version for it in planned.candidates if it.version] == [1, 2]
+    back(store, layout, 2)
+    assert prune.plan(late, layout, NAME, keep=1, hours=1).kept[2] == "is the champion"
+    notes = [why for _, why in prune.execute(late, layout, planned, 1, "eva") if why]
+    assert notes == [
+        "version 1 stays: it can come back by a rollback",
+        "version 2 stays: it is the champion",
+    ]
+    assert prove(store, layout, NAME) is not None
