@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from kfp_tfjob.options.gate import Slice, check_metrics, parse_gate
+from kfp_tfjob.options.metric_names import OF_SEVERAL_CLASSES
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.words import choices, nearest
 from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
@@ -35,7 +36,10 @@ def check_gate(gate: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
     found.of(lambda: check_metrics(gate, schema["task"], classes))
     options = parse_gate(gate)
     for one in options.slices if options else ():
-        if problem := slice_problem(one, schema):
+        problem = slice_problem(one, schema)
+        if options and not problem:
+            problem = _one_class(one, options.primary_metric, schema["label"])
+        if problem:
             found.append(problem)
     if found:
         raise ConfigurationError(*found)
@@ -74,6 +78,22 @@ def slice_problem(one: Slice, schema: Mapping[str, Any]) -> Problem | None:
         what = f"{shown} {why}, so edges do not divide it"
         fix = "leave the edges out; each value is a slice then"
     return Problem(what, received=one.edges, fix=fix, path="gate.slices")
+
+
+def _one_class(one: Slice, metric: str, label: Mapping[str, Any]) -> Problem | None:
+    """Return that the metric has no value in any slice; None if it may have one."""
+    classes = label.get("classes") or ()
+    metric = "auc" if metric == "auto" and len(classes) == 2 else metric
+    each_class = one.column == label["name"] and classes and not one.edges
+    if not each_class or metric not in OF_SEVERAL_CLASSES or one.thresholds:
+        return None
+    return Problem(
+        f"each slice of {one.column!r} has one class, and {metric} has no value there",
+        received=metric,
+        fix="set gate.primary_metric to accuracy, give these slices thresholds for it, or leave"
+        " them out",
+        path="gate.slices",
+    )
 
 
 def class_numbers(classes: Sequence[str] | None) -> list[float] | None:

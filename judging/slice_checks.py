@@ -11,11 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import Predictions
+from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.slices import Part, Slices
 from kfp_tfjob.judging.text import chance, number
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
@@ -33,7 +35,8 @@ class SliceResult:
         column: Its column.
         rows: The number of its rows.
         metric: The primary metric.
-        state: `pass`, `fail`, or `insufficient` with too few rows for the primary metric.
+        state: `pass`, `fail`, or `insufficient`: too few rows for the primary metric, or one class
+            where it needs several.
         found: The primary metric of the model; NaN if insufficient.
         other: Its value for the champion; NaN if they were not compared.
         gain: How much better the model is.
@@ -41,6 +44,9 @@ class SliceResult:
             loss in any slice.
         thresholds: The value of each metric with a threshold.
         sign: 1 if a higher value of the primary metric is better, else -1.
+        undefined: The metrics that have no value although the rows are enough: the AUC of one
+            class, the recall of a class without rows.
+        one_class: Whether all its rows are of one class; false with too few rows.
     """
 
     name: str
@@ -54,6 +60,8 @@ class SliceResult:
     chance: float = math.nan
     thresholds: dict[str, float] = field(default_factory=dict)
     sign: int = 1
+    undefined: frozenset[str] = frozenset()
+    one_class: bool = False
 
 
 def judge(
@@ -94,14 +102,18 @@ def judge(
         state = "fail" if corrected < level else result.state
         results[place] = source, replace(result, chance=corrected, state=state)
     checks = [Check("slices", False, text, threshold=one.column) for one, text in slices.unfit]
+    never: list[Check] = []
     for one in options.slices:
         if any(one == unfit for unfit, _ in slices.unfit):
             continue
         of_one = [result for source, result in results if source == one]
         checks += [_threshold(name, it, one, of_one) for name, it in one.thresholds.items()]
+        never += _never_compared(one, of_one, metric) if champion is not None else []
+    checks += never
     everyone = [result for _, result in results]
     if champion is not None and everyone:
-        checks.append(_against(everyone, metric, against, level, _margin(options)))
+        if compared or not never:
+            checks.append(_against(everyone, metric, against, level, _margin(options)))
     elif everyone and not any(one.thresholds for one in options.slices):
         text = "the slices are shown, and there is no champion to compare them with"
         checks.append(Check("slices", True, text, metric))
@@ -145,15 +157,45 @@ def _of_part(
         for name, value in thresholds.items()
     )
     found = model.estimate(metric)
+    values = thresholds | {metric: found.value}
+    undefined = frozenset(name for name, value in values.items() if not math.isfinite(value))
+    one_class = bool(undefined) and _has_one_class(model)
     known = math.isfinite(found.value) and found.support >= LEAST_ROWS
     state = "fail" if failed else "pass" if known else "insufficient"
     shown = Measured.of(found, options.confidence)
-    result = replace(short, state=state, found=shown, thresholds=thresholds, sign=found.sign)
+    result = replace(
+        short,
+        state=state,
+        found=shown,
+        thresholds=thresholds,
+        sign=found.sign,
+        undefined=undefined,
+        one_class=one_class,
+    )
     if part.champion is None:
         return result, None
     share = options.relative_margin
     comparison = compare(model, part.champion, metric, options.confidence, classes, share)
     return replace(result, other=comparison.other, gain=comparison.gain), comparison
+
+
+def _has_one_class(model: Measures) -> bool:
+    if not isinstance(model.predictions, ClassPredictions):
+        return False
+    return np.count_nonzero(model.cells.by_label(model.cells.weight)) == 1
+
+
+def _never_compared(source: Slice, results: list[SliceResult], metric: str) -> list[Check]:
+    """Return the failed check of a column that nothing is judged by; none otherwise."""
+    undefined = [it for it in results if metric in it.undefined]
+    known = any(math.isfinite(it.chance) for it in results)
+    if source.thresholds or known or not undefined:
+        return []
+    text = (
+        f"slices of {source.column} cannot be compared: {_undefined(undefined, metric)}; compare by"
+        " a metric that they have, give them thresholds, or leave them out"
+    )
+    return [Check("slices", False, text, metric, threshold=source.column)]
 
 
 def _threshold(
@@ -166,8 +208,7 @@ def _threshold(
         for it in results
         if math.isfinite(value := it.thresholds.get(metric, math.nan))
     }
-    few = [it for it in results if it.name not in judged]
-    left = f"; not judged, with too few rows: {_rows(few)}" if few else ""
+    left = _left([it for it in results if it.name not in judged], metric, "not judged")
     column = source.column
     if not judged:
         text = f"{metric} could not be judged in any slice of {column}{left or ': there is none'}"
@@ -199,10 +240,9 @@ def _against(
 ) -> Check:
     """Check that no slice is worse than the champion: that no p-value is below the level."""
     compared = [it for it in results if math.isfinite(it.chance)]
-    few = [it for it in results if not math.isfinite(it.chance)]
-    left = f"; not compared, with too few rows: {_rows(few)}" if few else ""
+    left = _left([it for it in results if not math.isfinite(it.chance)], metric, "not compared")
     if not compared:
-        return Check("slices", True, f"no slice is large enough to be compared{left}", metric)
+        return Check("slices", True, f"no slice could be compared{left}", metric)
     worst = min(compared, key=lambda it: it.gain)
     failed = sorted((it for it in compared if it.chance < level), key=lambda it: it.chance)
     if failed:
@@ -217,6 +257,19 @@ def _against(
             f"{metric} is not worse than that of {against}{margin}, beyond chance, in any of {many}"
         )
     return Check("slices", not failed, text + left, metric, worst.gain, threshold=level)
+
+
+def _left(results: list[SliceResult], metric: str, what: str) -> str:
+    """Return why slices were left out, as the end of a sentence; empty without any."""
+    few = [it for it in results if metric not in it.undefined]
+    undefined = [it for it in results if metric in it.undefined]
+    text = f"; {what}, with too few rows: {_rows(few)}" if few else ""
+    return text + (f"; {what}: {_undefined(undefined, metric)}" if undefined else "")
+
+
+def _undefined(results: list[SliceResult], metric: str) -> str:
+    where = "where there is one class" if all(it.one_class for it in results) else "in some slices"
+    return f"{metric} has no value {where}: {_rows(results)}"
 
 
 def _rows(results: list[SliceResult]) -> str:

@@ -20,6 +20,7 @@ CLASSIFICATION = (
 )
 REGRESSION = ("rmse", "mae", "r2", "median_absolute_error", "mean_error")
 PER_CLASS = ("precision", "recall", "f1")  # written as precision/<class>
+OF_SEVERAL_CLASSES = ("auc", "average_precision")  # without a value where there is one class
 LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece", "rmse", "mae", "median_absolute_error"})
 # They have a value, but no standard error that is right: they can have thresholds, but they cannot
 # compare models. The ECE of a well calibrated model is above 0 by chance alone.

@@ -265,6 +265,36 @@ def test_edges_that_do_not_fit_the_column_fail_the_model(
     check_gate({"slices": [{"column": "age", "edges": [3]}]}, SCHEMA | {"task": "classification"})
 
 
+def test_slices_in_which_the_metric_has_no_value_do_not_pass() -> None:
+    """Each slice of the label has one class, and the AUC compares two."""
+    equal = {"mode": "non_inferior", "margin": 0.05}
+    decision = judge(model(2), model(1), "bought", **equal)
+    assert not decision.blessed
+    (check,) = [check for check in decision.checks if check.name == "slices"]
+    said = "slices of bought cannot be compared: auc has no value where there is one class: bought"
+    assert not check.passed and check.explanation.startswith(said)
+    assert "too few rows" not in decision.line and {it.state for it in decision.slices} == {
+        "insufficient"
+    }
+    # Beside others, the column still fails; with thresholds, they judge it.
+    assert said in judge(model(2), model(1), "member", "bought", **equal).line
+    declared = {"column": "bought", "thresholds": {"accuracy": {"min": 0.1}}}
+    decision = judge(model(2), model(1), declared, **equal)
+    assert decision.blessed
+    (check,) = [check for check in decision.checks if check.name == "slices"]
+    assert check.explanation.startswith("no slice could be compared; not compared: auc has no")
+    assert judge(model(2), model(1), "bought", primary_metric="accuracy", **equal).blessed
+    recall = {"column": "bought", "thresholds": {"recall/yes": {"min": 0.1}}}
+    (check,) = [it for it in judge(model(1), None, recall).checks if it.name == "slice_threshold"]
+    assert "; not judged: recall/yes has no value where there is one class: bought = no" in (
+        check.explanation
+    )
+    schema = SCHEMA | {"task": "classification"}
+    check_gate({"slices": [declared]}, schema)
+    with pytest.raises(ConfigurationError, match="has one class, and auc has no value there"):
+        check_gate({"slices": ["bought"]}, schema)
+
+
 def test_ranges_of_a_label_are_those_of_its_values() -> None:
     stars = ["1", "2", "3", "4", "10"]
     labels = np.repeat(np.arange(5), [10, 20, 30, 40, 50])
