@@ -170,7 +170,7 @@ def _of_values(predictions: ValuePredictions, scored: Mapping[str, Scored]) -> l
     true, predicted = _sampled(predictions, every)
     edges, counts = _binned(predictions)
     ends = zip(SHARES, quantiles(predictions), strict=True)
-    note = ", ".join(f"{share * 100:g} % at most {value:.4g}" for share, value in ends)
+    note = ", ".join(f"{share * 100:g} % at most {number(value)}" for share, value in ends)
     errors = (predicted.astype(np.float64) - true).tolist()
     return [
         Plot(

@@ -106,7 +106,10 @@ def run(
     _require_blessed(verdict, model_name, model, verdict_uri, dataset)
     again = again or partial(judge_again, step, dataset_uri)
     number = next_number(verdict)
-    verdict = second_verdict(step.store, step.run) or verdict
+    first = verdict
+    verdict = read_verdict(
+        lambda: second_verdict(step.store, step.run) or first, step.run.second_verdict
+    )
     while (done := _made_by_person(step, model_name, number)) is None:
         if not verdict["blessed"]:
             reasons = "; ".join(verdict["reasons"])

@@ -83,3 +83,17 @@ def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: byt
     model, dataset = str(step.run.model), str(step.layout.dataset("d"))
     with pytest.raises(StepError, match=r"verdict.json is not a verdict"):
         engine.run(step, NAME, model, str(step.run.verdict), dataset)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"3", b'{"blessed": true}'])
+def test_a_second_verdict_that_is_none_is_said(
+    store: Store, base: S3Address, tmp_path: Path, body: bytes
+) -> None:
+    layout = Layout(base)
+    verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
+    step = Step("publish", "mine", layout, store)
+    store.write(step.run.second_verdict, body)
+    where = (str(step.run.verdict), verdict["dataset_uri"])
+    with pytest.raises(DataError, match=r"verdict-2.json is not a verdict(.|\n)*Fix: "):
+        engine.run(step, NAME, verdict["model_uri"], *where)
+    assert read_champion(store, layout, NAME) is None
