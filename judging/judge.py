@@ -203,7 +203,7 @@ def judge(
 
 def _group(data: TestData) -> str:
     """Return the column of data_options.split.group, and say what it means; empty without one."""
-    column = str(data.schema["split"].get("group") or "")
+    column = str((data.schema.get("split") or {}).get("group") or "")
     if column:
         log.warning(
             "rows with the same %r may be alike, and count as independent: intervals are too short,"
