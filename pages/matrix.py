@@ -14,6 +14,7 @@ from kfp_tfjob.storage.text import short
 _MOST_NAME = 16  # characters of a class beside the matrix
 _MOST_IN_TIP = 40  # of a class in the tooltip of a cell: there may be 900 cells
 _LETTER = 6.4  # pixels
+_DARK = 0.68  # opacity: above it, text in the color of the page is easier to read, in both themes
 MOST_WITH_NUMBERS = 12  # classes of a matrix with a number in each cell
 
 Counts = Sequence[Sequence[int]]
@@ -101,7 +102,7 @@ def _draw(
     add(box, "title", tip)
     if numbers and text:
         place = {"x": x + side / 2, "y": y + side / 2 + 4, "text_anchor": "middle"}
-        add(svg, "text", text, **place, class_="on" if opacity > 0.5 else "ink")
+        add(svg, "text", text, **place, class_="on" if opacity > _DARK else "ink")
 
 
 def _pair(names: Sequence[str], i: int, j: int) -> str:
