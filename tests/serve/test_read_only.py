@@ -1,0 +1,67 @@
+"""A server whose keys may only list and read: it serves, follows, and names what it cannot keep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.store import Store
+from tests.faults.versitygw import Versitygw, executable
+from tests.serve.conftest import post
+from tests.serve.process import START, ServerProcess
+from tests.serve.published import COLUMNS, PETS, Publisher
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def versitygw(publisher: Publisher, tmp_path: Path) -> Iterator[Versitygw]:
+    """A server with users of its own, and a copy of the published models."""
+    program = executable()
+    if not program:
+        pytest.skip("there is no Go to build versitygw with")
+    server = Versitygw(program, tmp_path / "versitygw")
+    copy(publisher, server)
+    yield server
+    server.stop()
+
+
+def copy(publisher: Publisher, server: Versitygw) -> None:
+    root, store = publisher.layout.root, Store(secret=SecretVolume(server.secret))
+    store.make_bucket(root.bucket)
+    there = {item.address for item in store.list(root)}
+    for item in publisher.store.list(root):
+        if item.address not in there:
+            store.write(item.address, publisher.store.read(item.address))
+
+
+def test_keys_that_may_only_read_are_enough(
+    publisher: Publisher, versitygw: Versitygw, tmp_path: Path
+) -> None:
+    reader, output = versitygw.reader(publisher.layout.root.bucket), str(publisher.layout.root)
+    request = {"instances": [dict.fromkeys(COLUMNS, 0.5)]}
+    server = ServerProcess(PETS, output, reader, tmp_path, "--sample-rows", "5").ready()
+    try:
+        url = f"{server.url}/v1/models/{PETS}:predict"
+        before = post(url, request)
+        assert before.status == 200, before.body
+        version = str(publisher.pets())
+        copy(publisher, versitygw)
+        until = time.monotonic() + START
+        while post(url, request).version != version:
+            assert time.monotonic() < until, server.log
+            time.sleep(0.1)
+        assert server.stop() == 0
+    finally:
+        server.kill()
+    # What was collected is stored at the end, at the latest.
+    place = publisher.layout.model(PETS).requests
+    assert f"the right to create objects below {place}" in server.log
+    assert "start the server without --sample-rows" in server.log
+    assert "Traceback" not in server.log
+    store = Store(secret=SecretVolume(versitygw.secret))
+    assert not list(store.list(place))
