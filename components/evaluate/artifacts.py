@@ -5,7 +5,9 @@ They must be small, finite and of built-in Python types, or Kubeflow Pipelines f
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kfp_tfjob.judging.confusion import condense
@@ -16,6 +18,7 @@ from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.text import short
 
 _LONGEST_NAME = 60
+_MOST_BYTES = 100  # of a name as JSON, where a character beyond ASCII takes 6 or 12
 _DIGITS = 6
 _MOST_POINTS = 100  # of a curve
 _MOST_SLICES = 30
@@ -36,12 +39,16 @@ def kfp_metrics(
         prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
         found |= {f"{prefix}{name}": item.value for name, item in one.measured.items()}
     found |= whole or {}
-    found |= {
-        short(name, _LONGEST_NAME): item.value for name, item in scored["model"].classes.items()
-    }
+    by_class = scored["model"].classes
+    names = list(dict.fromkeys(metric.partition("/")[2] for metric in by_class))
+    shown = dict(zip(names, _short_names(names), strict=True))
+    for metric, item in by_class.items():
+        kind, _, name = metric.partition("/")
+        found[f"{kind}/{shown[name]}"] = item.value
     judged = [it for it in slices if math.isfinite(it.found.value)]
-    for it in worst_first(judged)[:_MOST_SLICES]:
-        found[f"slice/{short(it.name, _LONGEST_NAME)}/{it.metric}"] = it.found.value
+    worst = worst_first(judged)[:_MOST_SLICES]
+    for it, name in zip(worst, _short_names([it.name for it in worst]), strict=True):
+        found[f"slice/{name}/{_fitting(it.metric)}"] = it.found.value
     return finite(found)
 
 
@@ -53,7 +60,7 @@ def confusion(
     if not isinstance(measures.predictions, ClassPredictions):
         return None
     names, (matrix,) = condense([measures.cells], classes)
-    return [short(name, _LONGEST_NAME) for name in names], matrix.tolist()
+    return _short_names(names), matrix.tolist()
 
 
 def roc(model: Predictions | Measures) -> tuple[list[float], list[float], list[float]] | None:
@@ -70,3 +77,21 @@ def roc(model: Predictions | Measures) -> tuple[list[float], list[float], list[f
     curve = measures.curves[0].roc(_MOST_POINTS)
     fpr, tpr, thresholds = ([round(float(value), _DIGITS) for value in part] for part in curve)
     return fpr, tpr, thresholds
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Return names that fit; those that would be equal begin with their place."""
+    found = [_fitting(name) for name in names]
+    count = Counter(found)
+    return [
+        shown if count[shown] == 1 else _fitting(f"{place} {name}")
+        for place, (name, shown) in enumerate(zip(names, found, strict=True), 1)
+    ]
+
+
+def _fitting(name: str) -> str:
+    """Return a name, cut to at most 60 characters and 100 bytes of JSON."""
+    most = _LONGEST_NAME
+    while len(json.dumps(shown := short(name, most))) > _MOST_BYTES + 2:
+        most -= 1
+    return shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Any
@@ -32,7 +32,8 @@ from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.serving import Task
 
 _LONGEST = 200  # characters of a value
-_MOST_OF_ROWS = 500_000  # characters of all rows on the page
+_MOST_OF_ROWS = 500_000  # bytes of all rows on the page
+_MARKUP = 30  # bytes around a value
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,9 @@ class WrongRow:
 
     @property
     def size(self) -> int:
-        """How many characters it takes on the page."""
-        return len(self.picture) + sum(len(html(value)) + 30 for value in self.values)
+        """How many bytes it takes on the page."""
+        told = (self.true, self.predicted, self.error, self.champion, *self.values)
+        return len(self.picture) + sum(len(html(value).encode()) + _MARKUP for value in told)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,12 @@ class Details:
     columns: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     more: int = 0
+
+    def without_rows(self) -> Details:
+        """Return the same with all rows left out."""
+        if not self.rows:
+            return self
+        return replace(self, rows=[], unknown=(), more=self.more + len(self.rows))
 
 
 class Gathering:

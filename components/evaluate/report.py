@@ -24,12 +24,20 @@ from kfp_tfjob.pages import small
 from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.layout import RUNS
+from kfp_tfjob.storage.text import html, short
 from kfp_tfjob.storage.words import sized
 from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.serving import Task
 
+_MOST_BYTES = 1_000_000
+_MOST_REASONS = 20
+_MOST_CHECKS = 200
 _MOST_SLICES = 100
 _MOST_COLUMNS = 25
+_MOST_OF_GATE = 60_000  # bytes on the page, which has it twice
+_LONGEST = 60  # characters of the name of a class or a metric
+_NOT_FINITE = "the model predicts numbers that are not finite"
+_TOO_LARGE = "the page would be too large"
 _WIDTH = 96  # characters of a line of code
 _COMPARISONS = ("champion", "baseline", "slices")
 _FACTS = {
@@ -87,10 +95,20 @@ def render(
     changed = changes(scored, *about)
     champion = verdict["champion"] or {}
     columns = _columns(details.importances)
-    return fill(
-        "components/evaluate/report.html.j2",
+    shown_gate, again = _as_json(gate), _again(verdict, gate, output_uri)
+    if sum(len(html(line).encode()) for line in shown_gate) > _MOST_OF_GATE:
+        shown_gate = [f"The gate has {len(shown_gate):,} lines: see gate in verdict.json."]
+        again = _again(verdict, None, output_uri)
+    checks = list(verdict["checks"])
+    if len(checks) > _MOST_CHECKS:
+        checks.sort(key=lambda check: check["pass"])
+    values: dict[str, Any] = dict(
         title=f"Evaluation of {verdict['model_name']}",
         verdict=verdict,
+        most_reasons=_MOST_REASONS,
+        checks=checks[:_MOST_CHECKS],
+        more_checks=len(checks[_MOST_CHECKS:]),
+        longest=_LONGEST,
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS and champion else 0,
         confidence=f"{verdict['confidence'] * 100:g} %",
@@ -103,6 +121,7 @@ def render(
         champion_serving=champion.get("serving"),
         confusions=confusions(task, scored, changed),
         curves=curves(task, scored),
+        no_curves=_NOT_FINITE,
         classes=_classes(task, scored, changed.against),
         kinds=PER_CLASS,
         details=details,
@@ -113,8 +132,8 @@ def render(
         pictures=task.kinds == (PICTURE,),
         facts=_facts(verdict),
         margin=gate.get("margin") or gate.get("relative_margin"),
-        gate=_as_json(gate),
-        again=_again(verdict, gate, output_uri),
+        gate=shown_gate,
+        again=again,
         check_value=lambda check: _check_value(check, verdict["metrics"]),
         number=number,
         difference=difference,
@@ -128,6 +147,19 @@ def render(
         threshold=_threshold,
         most_slices=_MOST_SLICES,
     )
+    fewer: tuple[dict[str, Any], ...] = (
+        {},
+        {"details": details.without_rows()},
+        {"curves": [], "no_curves": _TOO_LARGE},
+        {"confusions": []},
+    )
+    page = ""
+    for less in fewer:
+        values |= less
+        page = fill("components/evaluate/report.html.j2", **values)
+        if len(page.encode()) < _MOST_BYTES:
+            break
+    return page
 
 
 def _primary(
@@ -150,7 +182,9 @@ def _primary(
 def _tiles(verdict: Mapping[str, Any], against: str, primary: Gain) -> Iterator[_Tile]:
     """Yield the numbers that one looks for first."""
     model, other = primary.model, primary.other
-    yield _Tile(primary.metric, number(model.value), _interval(model.low, model.high))
+    yield _Tile(
+        short(primary.metric, _LONGEST), number(model.value), _interval(model.low, model.high)
+    )
     yield _Tile(against, number(other.value), _interval(other.low, other.high))
     yield _Tile(
         "gain", primary.text, primary.bounds, "" if primary.style == "quiet" else primary.style
@@ -180,7 +214,7 @@ def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Cl
         f1, other = each[-1], theirs.get(f"f1/{name}")
         champion = math.nan if other is None else other.value
         drawn = small.estimate(f1.value, (f1.low, f1.high), (0.0, 1.0), champion)
-        found.append(_Class(name, rows, each, champion, drawn))
+        found.append(_Class(short(name, _LONGEST), rows, each, champion, drawn))
     return found
 
 
@@ -239,12 +273,17 @@ def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _again(verdict: Mapping[str, Any], given: Mapping[str, Any], output_uri: str) -> list[str]:
-    """Return the lines of a program that judges the model again."""
+def _again(
+    verdict: Mapping[str, Any], given: Mapping[str, Any] | None, output_uri: str
+) -> list[str]:
+    """Return the lines of a program that judges the model again; a long gate is in a file."""
     base = output_uri or verdict["model_uri"].partition(f"/{RUNS}/")[0]
     names = ("dataset_uri", "model_name", "model_uri")
-    gate = pformat(given, width=_WIDTH - 12, sort_dicts=False).splitlines()
+    gate = ['json.load(open("verdict.json"))["gate"]']
+    if given is not None:
+        gate = pformat(given, width=_WIDTH - 12, sort_dicts=False).splitlines()
     return [
+        *(["import json", ""] if given is None else []),
         "from kfp_tfjob.components.evaluate.engine import run",
         "from kfp_tfjob.components.step import step",
         "",

@@ -4,6 +4,8 @@ import ast
 import json
 import math
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -32,6 +34,7 @@ from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.text import html as escaped
 from kfp_tfjob.trainer.serving import Task
@@ -84,10 +87,14 @@ CASES = {
 }
 
 
-def evaluated(case: str) -> tuple[Task, dict[str, Any], dict[str, Scored]]:
+def evaluated(
+    case: str, *, rename: Callable[[int], str] = str, gate: dict[str, Any] | None = None
+) -> tuple[Task, dict[str, Any], dict[str, Scored]]:
     """Return the task, the verdict and everybody's metrics, with a champion like the baseline."""
     task, predictions, baseline = CASES[case]()
-    names, gate = list(task.classes), GATES[task.name]
+    if rename is not str:
+        task = replace(task, classes=tuple(map(rename, range(len(task.classes)))))
+    names, gate = list(task.classes), gate or GATES[task.name]
     rival = Rival("champion 7", predictions=baseline)
     champion = Champion(4, 7, "s3://b/v", "r0", "w", "s", "d", {}, "s3://b/verdict")
     decision = decide(parse_gate(gate), predictions, baseline, rival, names)
@@ -203,13 +210,14 @@ def test_of_many_rows_some_tell_the_bounds_of_all(monkeypatch: pytest.MonkeyPatc
             assert one.high - one.low == pytest.approx(width, rel=0.1, nan_ok=True)
 
 
-def test_rows_that_would_make_the_page_too_large_are_left_out() -> None:
+@pytest.mark.parametrize("letter", ["\u202e", "漢", '"'])
+def test_rows_that_would_make_the_page_too_large_are_left_out(letter: str) -> None:
     names = tuple(f"column {at}" for at in range(300))
     gathering = Gathering(parse_gate({"report": {"rows": list(names), "worst": 50}}))
     task = Task("regression", names, kinds=("text",) * 300)
     labels, values = np.zeros(50, np.float32), np.arange(1, 51, dtype=np.float32)
     predictions = ValuePredictions.of(labels, values)
-    columns = {name: np.array(["\u202e" * 500] * 50, object) for name in names}
+    columns = {name: np.array([letter * 500] * 50, object) for name in names}
     for watcher in gathering.watchers(SimpleNamespace(rows=50), task):
         watcher.add(Batch(columns, labels), predictions, values)
     measured = {who: Scored.of(predictions, 0.95, []) for who in ("model", "baseline")}
@@ -224,6 +232,60 @@ def test_rows_that_would_make_the_page_too_large_are_left_out() -> None:
     html = report.render(verdict, task, measured, details)
     assert len(html.encode()) < 1_000_000
     assert f"{details.more} more are left out" in html
+
+
+@pytest.mark.parametrize("letter", ['"', "😀"])  # 6 bytes of HTML; 12 bytes of JSON
+def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) -> None:
+    def name(at: int) -> str:
+        return f"{letter * 300}{at}"
+
+    limits = {f"{kind}/{name(at)}": {"min": 0.01} for at in range(30) for kind in PER_CLASS}
+    gate = {"primary_metric": f"f1/{name(3)}", "thresholds": limits}
+    task, verdict, scored = evaluated("thirty classes", rename=name, gate=gate)
+    html = report.render(verdict, task, scored, shown_rows(task))
+    assert len(html.encode()) < 1_000_000
+    tags = Tags()
+    tags.feed(html)
+    assert not tags.open
+    shown, program = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", html, re.S))
+    assert shown.endswith(" lines: see gate in verdict.json.\n")
+    assert "gate = json.load(open('verdict.json'))['gate']" in ast.unparse(ast.parse(program))
+    metrics = kfp_metrics(scored)
+    assert sum(key.startswith("recall/") for key in metrics) == 30
+    found = confusion(scored["model"].predictions, list(task.classes))
+    assert found and len(set(found[0])) == 30
+    classification = dsl.ClassificationMetrics()
+    classification.log_confusion_matrix(*found)
+    assert len(json.dumps([metrics, classification.metadata])) < 32 * 1024
+
+
+def test_of_many_checks_those_that_failed_come_first() -> None:
+    task, verdict, scored = evaluated("two classes")
+    one = verdict["checks"][0] | {"pass": True}
+    checks = [one | {"explanation": f"{NASTY * 100} {at}"} for at in range(1000)]
+    checks[700] |= {"pass": False, "explanation": "the only one that fails"}
+    reasons = [f"reason {at}; {NASTY * 30}" for at in range(1000)]
+    html = report.render(verdict | {"checks": checks, "reasons": reasons}, task, scored)
+    assert len(html.encode()) < 1_000_000
+    assert html.count('<tr class="joined">') == 200
+    assert "800 more are in verdict.json" in html and "980 more are in verdict.json" in html
+    table = html.partition("<h2>Checks</h2>")[2]
+    assert table.index("the only one that fails") < table.index("alert(")
+
+
+def test_what_does_not_fit_is_left_out_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, verdict, scored = evaluated("two classes")
+    pages = []
+    for _ in range(3):
+        html = report.render(verdict, task, scored, shown_rows(task))
+        pages.append(html)
+        monkeypatch.setattr(report, "_MOST_BYTES", len(html.encode()))
+    sizes = [len(page) for page in pages]
+    assert sizes == sorted(sizes, reverse=True) and sizes[1] > sizes[2]
+    assert "row 7" not in pages[1] and "50 are left out, because the page would be" in pages[1]
+    assert "No test row has a wrong prediction" not in pages[1]
+    assert "ROC curve" in pages[1] and "ROC curve" not in pages[2]
+    assert "There are no charts: the page would be too large." in pages[2]
 
 
 def test_confusions_of_many_classes_have_the_same_classes_before_and_now() -> None:
