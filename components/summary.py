@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.record import read_ends
-from kfp_tfjob.judging.text import number
+from kfp_tfjob.judging.text import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
@@ -113,6 +113,8 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
             " champion."
         )
     yield f"**Why:** {prose('; '.join(verdict['reasons']))}."
+    if known := known_rows(verdict):
+        yield f"**Known rows:** {known}."
     yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
     dataset = _dataset(step, verdict)
     schema = json.loads(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))

@@ -19,6 +19,7 @@ from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.latency import Serving, measure
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
@@ -40,7 +41,6 @@ from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.load import load
 from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
@@ -174,7 +174,7 @@ def judge(
     of_champion = opponent.serving(some, gpus) if opponent else None
     shown = _in_order(ours, rival, trivial)
     whole = {**serving.metrics, **numbers.get("model", {})}
-    more = [*_of_rows(data), *_of_history(store, layout, given.model_name, digest)]
+    more = [*failed_checks(data), *_of_history(store, layout, given.model_name, digest)]
     decision = decide(options, ours, trivial, rival, classes, slices, more, whole)
     measured = {who: Scored.of(one, confidence, classes) for who, one in shown.items()}
     for name in [*numbers.get("model", {}), *predictions.own]:
@@ -195,6 +195,7 @@ def judge(
         gate=given.gate,
         evaluator_digest=own.code.digest if own else "",
         grouped_by=_group(data),
+        also_in_train=also_in_train(data),
     )
     about = (decision, judged, measured, confidence, champion, rival)
     verdict = build(*about, serving, of_champion)
@@ -339,17 +340,6 @@ def _in_order(ours: Measures, rival: Rival | None, trivial: Measures) -> dict[st
     if rival and rival.predictions is not None:
         found[rival.name] = Measures.of(rival.predictions)
     return {**found, "baseline": trivial}
-
-
-def _of_rows(data: TestData) -> list[Check]:
-    """Return the checks of the test rows that fail."""
-    if not data.trained_on:
-        return []
-    text = (
-        f"the test rows were trained on: {listed(data.trained_on, 3)} has the same bytes as a shard"
-        " of another split; divide the data again"
-    )
-    return [Check("trained_on", False, text)]
 
 
 def _of_history(store: Store, layout: Layout, model_name: str, digest: str) -> list[Check]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 
 def number(value: float | None) -> str:
@@ -52,3 +54,19 @@ def chance(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+def known_rows(verdict: Mapping[str, Any]) -> str:
+    """Return how many test rows of a verdict are also in train; empty for none.
+
+    Older verdicts do not know, nor do those of data that is divided by the hash of its rows: there,
+    equal rows stay together.
+    """
+    known, rows = verdict.get("also_in_train"), verdict["rows"]
+    if not known:
+        return ""
+    which = "" if known > rows / 2 else "on these, "
+    return (
+        f"{known:,} of {rows:,} test rows are also in train: {which}the metrics are those of known"
+        " rows"
+    )

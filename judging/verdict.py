@@ -33,6 +33,7 @@ class EvaluatedModel:
         gate: As in the form.
         evaluator_digest: The digest of the code of `gate.evaluator`; empty without one.
         grouped_by: The column whose equal values data_options.split.group keeps in one split.
+        also_in_train: How many test rows are also in train; None if it was not counted.
     """
 
     model_name: str
@@ -46,6 +47,7 @@ class EvaluatedModel:
     gate: Mapping[str, Any]
     evaluator_digest: str = ""
     grouped_by: str = ""
+    also_in_train: int | None = None
 
 
 def build(

@@ -17,7 +17,7 @@ from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.text import chance, difference, number, rough
+from kfp_tfjob.judging.text import chance, difference, known_rows, number, rough
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages import small
@@ -109,6 +109,7 @@ def render(
         checks=checks[:_MOST_CHECKS],
         more_checks=len(checks[_MOST_CHECKS:]),
         longest=_LONGEST,
+        known_rows=known_rows(verdict),
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS and champion else 0,
         confidence=f"{verdict['confidence'] * 100:g} %",

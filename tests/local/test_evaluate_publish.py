@@ -52,9 +52,19 @@ class Bench:
         schema_digest: str = "s1",
         task: str = "",
         trained_on: bool = False,
+        known: int | None = None,
         classes: list[str] = CLASSES,
     ) -> None:
-        """Write a dataset in two test shards; `trained_on`: train has one of them, too."""
+        """Write a dataset in two test shards.
+
+        Args:
+            digest: Its name.
+            schema_digest: Of schema.json.
+            task: `regression`, or else a classification.
+            trained_on: Whether train has one of the shards, too.
+            known: How many test rows are also in train.
+            classes: The names of the classes.
+        """
         regression = task == "regression"
         labels = self.rows.values if regression else self.rows.labels
         encoder = Encoder(FEATURES, None if regression else len(CLASSES))
@@ -80,7 +90,11 @@ class Bench:
         mean = {"train": {"mean": float(labels.mean())}}
         label = mean if regression else {"counts": {"train": counts}}
         (folder / "schema.json").write_text(json.dumps(schema))
-        (folder / "statistics.json").write_text(json.dumps({"label": label}))
+        statistics: dict[str, Any] = {"label": label}
+        if known is not None:
+            splits["train"] = {"rows": 4 * ROWS, "shards": []}
+            statistics["also_in_train"] = {"validation": 0, "test": known}
+        (folder / "statistics.json").write_text(json.dumps(statistics))
         details = {"schema_digest": schema_digest}
         push(self.store, folder, self.layout.dataset(digest), "dataset", details=details)
 
@@ -319,6 +333,15 @@ def test_test_rows_that_were_trained_on_bless_nothing(bench: Bench) -> None:
     done, verdict = bench.evaluate("r1", "d2")
     assert not done.blessed
     assert verdict["reasons"][0].startswith("the test rows were trained on: test-00001.tfrecord")
+    # Neither shard is in train, but all rows but one are.
+    bench.write_dataset("d3", known=ROWS - 1)
+    done, verdict = bench.evaluate("r1", "d3")
+    assert not done.blessed and verdict["also_in_train"] == ROWS - 1
+    assert "trained on: 899 of 900 are also in train, too many to" in verdict["reasons"][0]
+    assert "899 of 900 test rows are also in train: the metrics are those" in done.report
+    bench.write_dataset("d4", known=ROWS // 3)
+    done, verdict = bench.evaluate("r1", "d4")
+    assert done.blessed and "300 of 900 test rows are also in train: on these" in done.report
 
 
 def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Bench) -> None:

@@ -306,6 +306,18 @@ def test_rows_of_groups_are_said_to_be_alike() -> None:
     assert f"Rows with the same {escaped(NASTY)} may be alike" in html
 
 
+def test_test_rows_that_are_also_in_train_are_said_below_the_verdict() -> None:
+    task, verdict, scored = evaluated("two classes")
+    rows = verdict["rows"]
+    for known in (None, 0):
+        html = report.render(verdict | {"also_in_train": known}, task, scored)
+        assert "also in train" not in html
+    html = report.render(verdict | {"also_in_train": rows}, task, scored)
+    assert f"{rows:,} test rows are also in train: the metrics are those of known rows." in html
+    html = report.render(verdict | {"also_in_train": 3}, task, scored)
+    assert f"3 of {rows:,} test rows are also in train: on these, the metrics are those of" in html
+
+
 def test_latency_and_size_are_shown_where_the_verdict_has_them() -> None:
     task, verdict, scored = evaluated("two classes")
     assert "Latency" not in report.render(verdict, task, scored)
