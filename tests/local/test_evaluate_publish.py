@@ -338,10 +338,10 @@ def test_test_rows_that_were_trained_on_bless_nothing(bench: Bench) -> None:
     done, verdict = bench.evaluate("r1", "d3")
     assert not done.blessed and verdict["also_in_train"] == ROWS - 1
     assert "trained on: 899 of 900 are also in train, too many to" in verdict["reasons"][0]
-    assert "899 of 900 test rows are also in train: the metrics are those" in done.report
+    assert "899 of 900 test rows are also in train: the metrics are those" in done.html
     bench.write_dataset("d4", known=ROWS // 3)
     done, verdict = bench.evaluate("r1", "d4")
-    assert done.blessed and "300 of 900 test rows are also in train: on these" in done.report
+    assert done.blessed and "300 of 900 test rows are also in train: on these" in done.html
 
 
 def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Bench) -> None:
