@@ -78,6 +78,8 @@ class Bench:
         if trained_on:
             (folder / "train-00000.tfrecord").write_bytes((folder / shards[1]).read_bytes())
             splits["train"] = {"rows": ROWS // 2, "shards": ["train-00000.tfrecord"]}
+        if known is not None:
+            splits["train"] = {"rows": 4 * ROWS, "shards": []}
         schema = {
             "format": "kfp-tfjob/schema/1",
             "task": task or "classification",
@@ -92,7 +94,6 @@ class Bench:
         (folder / "schema.json").write_text(json.dumps(schema))
         statistics: dict[str, Any] = {"label": label}
         if known is not None:
-            splits["train"] = {"rows": 4 * ROWS, "shards": []}
             statistics["also_in_train"] = {"validation": 0, "test": known}
         (folder / "statistics.json").write_text(json.dumps(statistics))
         details = {"schema_digest": schema_digest}
