@@ -23,10 +23,9 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.stream import ObjectStream
 from kfp_tfjob.uploader import verify
 from tests.faults.proxy import Fault, damage, ignore_checksums
 
@@ -396,108 +395,6 @@ def test_files_that_differ(step, tmp_path):
         run(step, str(tmp_path), "y", {})
     assert "b.csv does not have the columns of a.csv" in str(error.value)
     assert "additional 'c'; missing 'a'" in str(error.value)
-
-
-def test_a_source_that_is_not_there(step, store, base, tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "notes.txt").write_text("x")
-    (tmp_path / "table.csv").write_text("x,y\n")
-    with pytest.raises(DataError, match="in data_uri does not exist.*did you mean '.*table.csv'"):
-        run(step, str(tmp_path / "tabel.csv"), "y", {})
-    with pytest.raises(DataError, match="in data_uri does not exist.*correct the path"):
-        run(step, str(tmp_path / "no" / "no.csv"), "y", {})
-    for uri in (str(tmp_path / "folder"), str(base / "no")):
-        with pytest.raises(DataError, match="data_uri holds no data"):
-            run(step, uri, "y", {})
-    with pytest.raises(ConfigurationError, match="no bucket nowhere"):
-        run(step, "s3://nowhere/x.csv", "y", {})
-    with pytest.raises(ConfigurationError, match="not an address that prepare_data can read"):
-        run(step, "gs://bucket/x.csv", "y", {})
-
-
-def test_a_source_that_changed(step, store, base, tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text(WHOLE)
-    digest = source_digest(list_source(store, str(path)))
-    path.write_text(WHOLE + "7,u\n")
-    with pytest.raises(DataError, match="changed since preflight"):
-        run(step, str(path), "y", {}, digest)
-    with gzip.open(path, "wb") as file:
-        file.write(WHOLE.encode() * 100)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="a.csv is damaged"):
-        run(step, str(path), "y", {})
-
-
-def test_the_digest_follows_names_sizes_and_content(store, base, tmp_path):
-    (tmp_path / "a.csv").write_text("1")
-    (tmp_path / "b.csv").write_text("2")
-    first = source_digest(list_source(store, str(tmp_path)))
-    assert first == source_digest(list_source(store, f"{tmp_path}/"))
-    (tmp_path / "b.csv").write_text("3")
-    assert first != source_digest(list_source(store, str(tmp_path)))
-    for name, data in (("a.csv", b"1"), ("deep/b.csv", b"2"), (".hidden.csv", b"3")):
-        store.write(base / "in" / name, data)
-    source = list_source(store, str(base / "in"))
-    assert [file.name for file in source.files] == ["a.csv", "deep/b.csv"]
-    before = source_digest(source)
-    store.write(base / "in" / "deep/b.csv", b"4")
-    assert before != source_digest(list_source(store, str(base / "in")))
-
-
-class _Breaking:
-    """A body whose connection breaks after some bytes: what a test cannot ask of a real server."""
-
-    def __init__(self, body, after: int) -> None:
-        self._body, self._after = body, after
-
-    def read(self, size: int) -> bytes:
-        if not self._after:
-            raise ConnectionResetError("reset")
-        data = self._body.read(min(size, self._after))
-        self._after -= len(data)
-        return data
-
-    def close(self) -> None:
-        self._body.close()
-
-
-def test_a_stream_that_breaks_goes_on_where_it_broke(store, base, monkeypatch):
-    from botocore.exceptions import ResponseStreamingError
-
-    data = random.Random(3).randbytes(300_000)
-    store.write(base / "x", data)
-    listed = next(iter(store.list(base)))
-    whole, breaks = store.open, []
-
-    def breaking(address, offset=0, etag=""):
-        body = _Breaking(whole(address, offset, etag), 70_000)
-        read = body.read
-
-        def streaming(size: int) -> bytes:
-            try:
-                return read(size)
-            except ConnectionResetError as error:
-                breaks.append(offset)
-                raise ResponseStreamingError(error=error) from error
-
-        body.read = streaming
-        return body
-
-    monkeypatch.setattr(store, "open", breaking)
-    with ObjectStream.buffered(store, listed.address, listed.size, listed.etag) as stream:
-        assert stream.read() == data
-        assert stream.seek(-1000, 2) == len(data) - 1000
-        assert stream.read() == data[-1000:]
-    assert len(breaks) == 4
-
-    monkeypatch.undo()
-    with ObjectStream(store, listed.address, listed.size, listed.etag) as stream:
-        assert stream.read(10) == data[:10]
-        store.write(base / "x", data[::-1])
-        stream.seek(0)
-        with pytest.raises(DataError, match="changed while it was read"):
-            stream.read()
 
 
 def test_the_report_is_one_page_without_anything_from_outside(step, tmp_path):
