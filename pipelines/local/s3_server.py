@@ -89,6 +89,7 @@ disable_fallocate = true
 pipeline = {name}-server
 [app:{name}-server]
 use = egg:swift#{name}
+log_requests = false
 """
 _SWIFT = """
 [swift-hash]
