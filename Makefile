@@ -51,7 +51,7 @@ test-registry: $(READY) ## run the long tests of published models: a kill at eve
 		tests/local/test_prune.py
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
-	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO -n 2 --dist loadgroup \
+	.venv/bin/python -m pytest -m slow -rP -o log_level=INFO -n 2 --dist loadgroup \
 		tests/unit/test_evaluate_statistics.py
 
 test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, kills at every write, on two S3 servers
