@@ -74,10 +74,8 @@ class Threshold(Group):
             ValueError: The metric has no value that passes, or no other.
         """
         lowest, highest = range_of(metric)
-        low, high = (
-            (-inf if self.min is None else self.min),
-            (inf if self.max is None else self.max),
-        )
+        low = -inf if self.min is None else self.min
+        high = inf if self.max is None else self.max
         its_values = f"its values go from {lowest:g} to {highest:g}"
         if low > highest or high < lowest:
             raise ValueError(f"limits that {metric} can meet: {its_values}")
@@ -354,8 +352,8 @@ def check_metrics(gate: Mapping[str, Any], task: str, classes: Sequence[str]) ->
         classes: The names of the classes of a classification.
 
     Raises:
-        ConfigurationError: One problem for every metric of the other task, for every class that
-            the label does not have, and for every threshold of them.
+        ConfigurationError: One problem for every metric of the other task, of a class that the
+            label does not have, or with the same value for every model.
     """
     options = parse_gate(gate)
     if options is None:
@@ -374,6 +372,7 @@ def check_metrics(gate: Mapping[str, Any], task: str, classes: Sequence[str]) ->
 
 def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -> Problem | None:
     kind, _, name = metric.partition("/")
+    is_value = path != "gate.slices"  # which holds more than the metric: it cannot be typed alone
     if task_of(metric) != task:
         usable = CLASSIFICATION if task == "classification" else REGRESSION
         return Problem(
@@ -393,7 +392,7 @@ def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -
             expected=choices(known, meant),
             fix=did_you_mean(meant, "name a class of the label"),
             path=path,
-            suggestion="" if path == "gate.slices" else meant,
+            suggestion=meant if is_value else "",
         )
     k = top_k(metric)
     if k and k >= len(classes):
@@ -403,6 +402,6 @@ def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -
             expected="accuracy, or a smaller k",
             fix="use accuracy",
             path=path,
-            suggestion="accuracy",
+            suggestion="accuracy" if is_value else "",
         )
     return None

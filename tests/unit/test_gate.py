@@ -357,6 +357,14 @@ def test_metrics_of_another_label_are_answered_with_those_of_it(
     check_metrics({}, "regression", [])
 
 
+def test_what_to_type_for_a_slice_is_not_a_metric_alone() -> None:
+    for metric in ("recall/Yes", "top_2_accuracy"):
+        gate = {"slices": [{"column": "age", "thresholds": {metric: {"min": 0.5}}}]}
+        with pytest.raises(ConfigurationError) as caught:
+            check_metrics(gate, "classification", ["no", "yes"])
+        assert with_hints(caught.value).endswith("--set gate.slices=VALUE.")
+
+
 @pytest.mark.parametrize(
     ("gate", "typed"),
     [
