@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 _FAREWELL_SECONDS = 1.5
 _LOOK_AGAIN_SECONDS = 1.0
 _LOST_NODE_SECONDS = 60.0
+_CREATE_SECONDS = 60.0  # after that, a launcher that has claimed an attempt counts as gone
 _LONGEST_BACKOFF = 600.0
 
 
@@ -131,13 +132,16 @@ class Launcher:
         failure: JobFailedError | None = None
         backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
         # Listed once: the store refuses a number that a different launcher takes meanwhile.
-        claimed = self._records.claimed()
+        claimed, lost = self._records.claimed(), False
         manifest = self._adopted(claimed)
         claim = self._last_claim(claimed, adopted=bool(manifest))
         while True:
             # Without an earlier attempt, nothing can have completed since the first look.
             if claimed and (done := self._records.completed()):
                 return self._launched(done, claimed)
+            if lost:  # the next number would fence the job of the launcher that was faster
+                manifest, lost = self._adopted(claimed, lost), False
+                claim = self._last_claim(claimed, adopted=True)
             if not manifest:
                 last, claim = claim, self._next_claim(claimed, claim, failure, placed)
                 if failure:
@@ -151,7 +155,7 @@ class Launcher:
                 self._fail_if_ended()
                 manifest = self._keep_claim(claim)
                 if not manifest:
-                    claimed = self._records.claimed()
+                    claimed, lost = self._records.claimed(), True
                     continue
                 claimed = [*claimed, claim.attempt]
                 self._create(manifest)
@@ -189,8 +193,12 @@ class Launcher:
                     raise self._in_the_end(failure, claim)
             manifest = {}
 
-    def _adopted(self, claimed: Sequence[int]) -> dict[str, Any]:
+    def _adopted(self, claimed: Sequence[int], lost: bool = False) -> dict[str, Any]:
         """Return the manifest of the newest attempt if its job must be followed, else {}.
+
+        Args:
+            claimed: The numbers of the attempts so far.
+            lost: Whether a different launcher has just claimed the newest one, and follows it.
 
         Raises:
             JobFailedError: The user has to fix something, and Kubeflow Pipelines retried by itself.
@@ -202,12 +210,14 @@ class Launcher:
         name = manifest["metadata"]["name"]
         told, began = False, self.clock()
         # Attempts have different names and are fenced, so pods of a dead node do no harm.
-        longest = _LOST_NODE_SECONDS + float(self.spec.pod.of("chief").grace_seconds or 0)
+        grace = float(self.spec.pod.of("chief").grace_seconds or 0)
         while True:
             job = self.backend.get(name)
             pods = self.backend.pods(name) if job else []
             found = start.look_at(job, pods, manifest)
-            action = start.decide(found, self.retry)
+            action, longest = start.decide(found, self.retry or lost), _LOST_NODE_SECONDS + grace
+            if lost and found == Found.NOTHING:  # its launcher is about to create it
+                action, longest = Action.WAIT, _CREATE_SECONDS
             if not told:
                 log.info("found %s from an earlier start: %s; %s", name, found, action)
                 told = True

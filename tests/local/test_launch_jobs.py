@@ -206,6 +206,43 @@ def test_a_finished_run_is_not_trained_again(backend, spec, step, tell, tmp_path
     assert not list(tmp_path.glob("chief-0.*.json"))
 
 
+def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winner(
+    backend, spec, step, tell, tmp_path, monkeypatch
+):
+    both, claim, create = threading.Barrier(2), Records.keep_claim, LocalBackend.create
+    lost = threading.Event()
+
+    def at_once(self: Records, attempt: int, record: bytes) -> bool:
+        if attempt == 1:
+            both.wait(60)  # neither has seen a claim of the other
+        won = claim(self, attempt, record)
+        if not won:
+            lost.set()
+        return won
+
+    def late(self: LocalBackend, manifest: dict) -> None:
+        lost.wait(60)
+        time.sleep(1.5)  # the loser looks for a job that is not there yet
+        create(self, manifest)
+
+    monkeypatch.setattr(Records, "keep_claim", at_once)
+    monkeypatch.setattr(LocalBackend, "create", late)
+    done: list[launcher.Launched] = []
+
+    def launch() -> None:
+        done.append(launcher.run(step, spec(), backend))
+
+    running = [threading.Thread(target=launch, daemon=True) for _ in range(2)]
+    for one in running:
+        one.start()
+    tell(chief_0="exit 0")
+    for one in running:
+        one.join(120)
+    assert step.store.numbers(step.run.attempts) == [1]
+    assert [(one.job_name, one.attempts) for one in done] == [(f"tfjob-{step.run_id}-1", 1)] * 2
+    assert [path.name for path in tmp_path.glob("chief-0.*.json")] == ["chief-0.1.json"]
+
+
 def test_the_component_trains_and_leaves_what_people_look_at(
     s3, store, base, script, tell, tmp_path, monkeypatch, capsys
 ):
