@@ -11,14 +11,24 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import urllib3
+from kubernetes import config
+from kubernetes.client import ApiClient, ApiException, Configuration
 
 from kfp_tfjob.cluster.backend import Object
-from kfp_tfjob.cluster.errors import ClusterUnavailableError, NotFoundError, transient, translate
-from kfp_tfjob.cluster.server import ApiError, ApiServer
+from kfp_tfjob.cluster.errors import (
+    ApiError,
+    ClusterUnavailableError,
+    NotFoundError,
+    transient,
+    translate,
+)
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -31,6 +41,7 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The errors of one failed call: an error response, or no response.
 CALL_FAILED = (ApiError, urllib3.exceptions.HTTPError, OSError, ValueError)
 CALL_SECONDS = (5, 30)  # to connect, and between two bytes
+_CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
@@ -39,11 +50,26 @@ _APPLY = "application/apply-patch+yaml"
 _WARNING = re.compile(r'\d+ \S+ "((?:[^"\\]|\\.)*)"')
 
 
+def user_agent() -> str:
+    """Return the name under which the audit log of a cluster shows a call of this project."""
+    ours = metadata.distributions(name="kfp-tfjob")
+    return "/".join(("kfp-tfjob", *(found.version for found in list(ours)[:1])))
+
+
+def connect(configuration: Configuration) -> ApiClient:
+    """Return the Kubernetes client with connections of its own, for several threads."""
+    configuration.retries = False  # our own are enough, and they are logged
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    client = ApiClient(configuration)
+    client.user_agent = user_agent()
+    return client
+
+
 class ClusterClient:
     """The API of one cluster, seen from one namespace.
 
     Args:
-        server: Address and credentials.
+        client: Address, credentials and connections.
         namespace: The namespace of the jobs, pods and Workflows.
         patience: How long to repeat a call with temporary errors.
         kind: The kind of the jobs.
@@ -51,16 +77,15 @@ class ClusterClient:
 
     def __init__(
         self,
-        server: ApiServer,
+        client: ApiClient,
         namespace: str,
         patience: Patience = PATIENCE,
         kind: JobKind = DEFAULT,
     ) -> None:
-        self.server = server
+        self.client = client
         self.namespace = namespace
         self.kind = kind
         self._patience = patience
-        self._connections = server.connections()
         self._allowed: set[str] = set()
 
     @classmethod
@@ -72,11 +97,18 @@ class ClusterClient:
         Raises:
             ConfigurationError: Neither exists.
         """
-        if server := ApiServer.of_pod():
-            return cls(server, (_ACCOUNT / "namespace").read_text().strip(), patience, kind)
-        from kubernetes import client, config  # a slow import, for a user's machine only
+        found = Configuration()
+        try:
+            config.load_incluster_config(found)
+        except config.ConfigException:
+            namespace = cls._load_kubeconfig(found)
+        else:  # without the proxy of the environment, which is for addresses outside the cluster
+            namespace = (_ACCOUNT / "namespace").read_text().strip()
+        return cls(connect(found), namespace, patience, kind)
 
-        found = client.Configuration()
+    @staticmethod
+    def _load_kubeconfig(found: Configuration) -> str:
+        """Read the kubeconfig, and return the namespace of its context."""
         try:
             config.load_kube_config(client_configuration=found)
             context = config.list_kube_config_contexts()[1]["context"]
@@ -89,16 +121,30 @@ class ClusterClient:
                     fix="set KUBECONFIG, or run with `kfp-tfjob run`",
                 )
             ) from error
-        return cls(ApiServer.of(found), context.get("namespace") or "default", patience, kind)
+        server, proxies = urlsplit(found.host), getproxies()
+        if server.hostname not in ("localhost", "127.0.0.1", "::1"):
+            # kubectl reads them too, but this client does not.
+            found.proxy, found.no_proxy = proxies.get(server.scheme), proxies.get("no")
+        return context.get("namespace") or "default"
+
+    @property
+    def address(self) -> str:
+        """The URL of the API server."""
+        return self.client.configuration.host
 
     def within(self, seconds: float) -> ClusterClient:
         """Return the same client with a different patience."""
         patience = replace(self._patience, seconds=seconds)
-        return ClusterClient(self.server, self.namespace, patience, self.kind)
+        return ClusterClient(self.client, self.namespace, patience, self.kind)
 
     def of(self, kind: JobKind) -> ClusterClient:
         """Return the same client for jobs of a different kind."""
-        return ClusterClient(self.server, self.namespace, self._patience, kind)
+        return ClusterClient(self.client, self.namespace, self._patience, kind)
+
+    def apart(self) -> ClusterClient:
+        """Return the same client with connections that nothing else uses."""
+        client = connect(self.client.configuration)
+        return ClusterClient(client, self.namespace, self._patience, self.kind)
 
     def jobs(self, name: str = "") -> str:
         """Return the path of the jobs of the namespace, or of one job."""
@@ -311,7 +357,21 @@ class ClusterClient:
     ) -> Any:
         if method == "DELETE":
             _refuse_to_delete_everything(path, query)
-        return self._connections.call(method, path, query, body, content, seconds)
+        headers = {"Accept": "application/json, */*", "Content-Type": content}
+        try:
+            return self.client.call_api(
+                path,
+                method,
+                query_params=dict(query),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+                _return_http_data_only=True,
+                _preload_content=False,  # the models would drop fields
+                _request_timeout=tuple(seconds),  # the client ignores anything else in silence
+            )
+        except ApiException as error:
+            raise ApiError.of(error) from None
 
 
 def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:

@@ -7,15 +7,58 @@ a quota is used up. A 500 with "failed calling webhook" means that the operator 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import urllib3
+from kubernetes.client import ApiException
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
-from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 _PASSING = frozenset({0, 401, 408, 410, 429, 500, 502, 503, 504})
 _WEBHOOK_AWAY = "failed calling webhook"
+
+
+class ApiError(ApiException):
+    """An error of the API server, on one line: the text of the client's own lists all headers.
+
+    Args:
+        status: Of HTTP; 0 if TLS failed before.
+        reason: The words of HTTP beside the status.
+        body: What the server sent; an object `Status` as JSON, if it is the API server itself.
+    """
+
+    def __init__(self, status: int, reason: str = "", body: bytes | str | None = None) -> None:
+        super().__init__(status, reason)
+        self.body = body
+
+    @classmethod
+    def of(cls, error: ApiException) -> ApiError:
+        """Return the error that the Kubernetes client has raised."""
+        return cls(error.status, error.reason, error.body)
+
+    def __str__(self) -> str:
+        """Return the status, and the message of the server."""
+        return f"HTTP {self.status} {self.reason}: {self.message}" if self.status else self.message
+
+    @property
+    def message(self) -> str:
+        """The message of the API server."""
+        return str(self._content.get("message") or " ".join((self.reason or "").split()))
+
+    @property
+    def code(self) -> str:
+        """The API server's code for the kind of error, for instance `AlreadyExists`."""
+        return str(self._content.get("reason") or "")
+
+    @property
+    def _content(self) -> Mapping[str, Any]:
+        try:
+            body = json.loads(self.body or "{}")
+        except ValueError:
+            return {}
+        return body if isinstance(body, dict) else {}
 
 
 class ClusterUnavailableError(StepError):
@@ -47,7 +90,7 @@ def transient(error: Exception) -> bool:
     if isinstance(error, ApiError):
         if error.status == 409:
             return error.code == "Conflict"
-        return error.status is None or int(error.status) in _PASSING
+        return error.status in _PASSING
     # A reply that is not JSON was truncated on the way.
     return isinstance(error, urllib3.exceptions.HTTPError | OSError | json.JSONDecodeError)
 

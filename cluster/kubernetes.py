@@ -14,7 +14,9 @@ import urllib3
 
 from kfp_tfjob.cluster.backend import Farewell, Object
 from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient
+from kfp_tfjob.cluster.create_job import create_job
 from kfp_tfjob.cluster.errors import (
+    ApiError,
     ClusterUnavailableError,
     ForbiddenError,
     NotFoundError,
@@ -27,7 +29,6 @@ from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_end import was_terminated
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
-from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.cluster.stopping import orders
 from kfp_tfjob.cluster.watching import JobWatcher
 from kfp_tfjob.jobs.kind import CHIEF
@@ -107,9 +108,10 @@ class KubernetesBackend:
         what = f"create {kind.name} {self._api.namespace}/{manifest['metadata']['name']}"
 
         def call() -> None:
-            # Not through the SDK of the training operator: it loads 900 modules to send the same
-            # JSON, and hides the error. A test lets it read every manifest and write it back.
-            self._api.once("POST", self._api.jobs(), {}, CALL_SECONDS, dict(manifest))
+            if kind.in_sdk:
+                create_job(self._api, manifest)
+            else:
+                self._api.once("POST", self._api.jobs(), {}, CALL_SECONDS, dict(manifest))
 
         patience = Patience(
             self._operator_seconds, party="the cluster", error=ClusterUnavailableError

@@ -17,8 +17,8 @@ import urllib3
 
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.errors import ApiError
 from kfp_tfjob.cluster.log_lines import Continued, LogLine, Position, cut
-from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.jobs.status import replica_of
 
 log = logging.getLogger(__name__)

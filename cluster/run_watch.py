@@ -68,7 +68,7 @@ class WorkflowWatcher:
     ) -> None:
         self._farewell, self._leave_taken = farewell, threading.Event()
         self._api, self._run_id, self._owner, self._jobs = api, run_id, owner, jobs
-        self._in_a_hurry = api.within(0)  # separate connections, which nothing else blocks
+        self._in_a_hurry = api.apart()  # nothing else blocks its connections
         self._stopping = Stopping(self._in_a_hurry, run_label(run_id), seconds)
         # A signal handler may interrupt anything, so it may only use a queue without a lock.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from kfp_tfjob.cluster.client import CALL_FAILED, MERGE, ClusterClient
-from kfp_tfjob.cluster.server import ApiError
+from kfp_tfjob.cluster.errors import ApiError
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over

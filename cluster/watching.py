@@ -17,7 +17,7 @@ import urllib3
 
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.server import ApiError
+from kfp_tfjob.cluster.errors import ApiError
 
 log = logging.getLogger(__name__)
 

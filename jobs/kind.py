@@ -99,6 +99,11 @@ class JobKind(ABC):
         """The apiVersion of a manifest."""
         return f"{self.group}/{self.version}"
 
+    @property
+    def in_sdk(self) -> bool:
+        """Whether the SDK of the training operator knows the kind."""
+        return self.api_version == "kubeflow.org/v1"
+
     def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> dict[str, Any]:
         """Return the spec of a job that is never restarted and keeps its finished pods.
 

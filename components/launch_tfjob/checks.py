@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kubernetes.client import ApiClient
+
 from kfp_tfjob.cluster import capacity, rights, support
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
@@ -40,7 +43,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str, task_key: str = "") ->
         task_key: The key of the task that launches the job; usually empty.
     """
     identity = Identity(run_id, 1, task_key=task_key)
-    problems: list[Problem | str] = []
+    problems: list[Problem | str] = [*lost_affinity(spec)]
     warnings: list[str] = []
     for ask in (_rights, _version, _job, missing_objects):
         try:
@@ -94,6 +97,15 @@ def _version(api: ClusterClient, spec: JobSpec, identity: Identity) -> Iterator[
         yield from support.too_old(api.request("GET", "/version", {}))
     except ForbiddenError:
         return
+
+
+def lost_affinity(spec: JobSpec) -> Iterator[Problem]:
+    """Yield the fields that the SDK would drop; no other parameter holds parts of a manifest."""
+    for role in type(spec.pod).model_fields:
+        if found := getattr(spec.pod, role).affinity:
+            given = found.model_dump(exclude_none=True)
+            for path, value in lost_fields(ApiClient(), given, "V1Affinity"):
+                yield lost_field(f"pod.{role}.affinity{path}", value)
 
 
 def _job(api: ClusterClient, spec: JobSpec, identity: Identity) -> Iterator[Problem]:

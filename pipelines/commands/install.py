@@ -158,7 +158,7 @@ def _report(
     warnings: Sequence[str],
 ) -> Mapping[str, object]:
     return {
-        "server": api.server.address,
+        "server": api.address,
         "namespace": api.namespace,
         "service_account": account,
         "applied": really,
@@ -185,7 +185,7 @@ def _show(
     warnings: Sequence[str],
     removal: Sequence[str],
 ) -> None:
-    click.echo(line(f"namespace {api.namespace} of {api.server.address}, account {account}"))
+    click.echo(line(f"namespace {api.namespace} of {api.address}, account {account}"))
     for change in changes:
         word = _WORDS[change.action][really]
         click.echo(line(f"  {word:8} {change.kind} {change.name}"))

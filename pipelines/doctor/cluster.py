@@ -22,7 +22,7 @@ Object = Mapping[str, Any]
 
 def reach(api: ClusterClient) -> Finding:
     """Return whether the cluster answers, and its version."""
-    host = api.server.address
+    host = api.address
     try:
         found = api.request("GET", "/version", {})
     except ForbiddenError:

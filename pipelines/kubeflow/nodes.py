@@ -38,7 +38,7 @@ def compare(spec: JobSpec, workers: int = 0) -> tuple[Sequence[str], Sequence[st
         return (), [f"{unknown}: this machine has no kubeconfig"]
     except StepError as error:
         return (), [f"{unknown}: {first(error)}"]
-    where = f" (cluster {api.server.address})"
+    where = f" (cluster {api.address})"
     warnings = [f"{text}{where}. Fix: {FIX}" for text in too_small(spec, found)]
     for job in asked_for(spec.pod, workers=workers):
         fix = f"lower pod.{job.name}, or add nodes"

@@ -24,10 +24,9 @@ from kubernetes.client import Configuration
 from kubernetes.client.exceptions import ApiException
 
 from kfp_tfjob.cluster import log_writer
-from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.cluster.server import ApiServer
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.launcher import Launched
@@ -384,7 +383,7 @@ def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterC
     """Return the client of a kubeconfig for a namespace."""
     found = Configuration()
     config.load_kube_config(str(kubeconfig), client_configuration=found)
-    return ClusterClient(ApiServer.of(found), namespace, replace(PATIENCE, seconds=seconds))
+    return ClusterClient(connect(found), namespace, replace(PATIENCE, seconds=seconds))
 
 
 def rules() -> list[dict[str, Any]]:

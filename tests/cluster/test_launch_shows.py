@@ -9,10 +9,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from kubernetes.client import Configuration
 
-from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-from kfp_tfjob.cluster.server import ApiServer
 from kfp_tfjob.components.launch_tfjob import checks
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
@@ -64,7 +64,7 @@ def test_completion_is_noticed_within_a_second(launch: Launch, alone, figure):
 
 def _watch_for_the_end(launch: Launch, noticed: dict[str, float]) -> None:
     """Note when the API server passes on that the operator has decided."""
-    api = ClusterClient(ApiServer.of(launch.cluster.api.configuration), launch.namespace)
+    api = ClusterClient(connect(launch.cluster.api.configuration), launch.namespace)
     query = {"watch": "true", "timeoutSeconds": "300"}
     for line in api.lines(api.jobs(), query, 300):
         if is_over(json.loads(line)["object"]):
@@ -79,8 +79,8 @@ def test_a_thousand_calls_of_which_a_tenth_fails(launch: Launch, figure):
     )
     name = Identity("r", 1).job_name(TFJOB)
     with FaultyProxy(settings.host, settings.ssl_ca_cert, 0.1) as proxy:
-        known = client_of(launch.kubeconfig, launch.namespace).server
-        found = ApiServer(proxy.address, credentials=known.credentials)
+        known = client_of(launch.kubeconfig, launch.namespace).client.configuration
+        found = connect(Configuration(host=proxy.address, api_key=known.api_key))
         backend = KubernetesBackend(
             ClusterClient(found, launch.namespace, replace(PATIENCE, seconds=60))
         )
@@ -189,7 +189,7 @@ def test_preflight_of_a_run_that_can_start(launch: Launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
     found = checks.check(api, launch.spec(workers=1, gpus=1), "r")
     assert not found.problems, found.problems
-    admin = ClusterClient(ApiServer.of(launch.cluster.api.configuration), launch.namespace)
+    admin = ClusterClient(connect(launch.cluster.api.configuration), launch.namespace)
     found = checks.check(admin, launch.spec(workers=1, gpus=33), "r")
     assert not found.problems
     assert any("will wait for nodes" in warning for warning in found.warnings), found.warnings

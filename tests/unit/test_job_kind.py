@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import capacity, quota, waiting
-from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.picture import picture
-from kfp_tfjob.cluster.server import ApiServer
 from kfp_tfjob.cluster.stopping import orders
 from kfp_tfjob.components.finish import cluster
 from kfp_tfjob.components.finish.cluster import Left
@@ -114,7 +114,7 @@ def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, 
             raise found
         return found
 
-    api = ClusterClient(ApiServer("http://localhost"), "team-a")
+    api = ClusterClient(connect(Configuration(host="http://localhost")), "team-a")
     monkeypatch.setattr(cluster, "open_cluster", lambda: api)
     monkeypatch.setattr(cluster, "failed_on", lambda *_: [])
     monkeypatch.setattr(ClusterClient, "list", listed)
@@ -270,7 +270,7 @@ EVERYTHING_BUT_EXTRAS = EVERYTHING | {
 
 
 def test_it_is_asked_for_and_stopped_under_its_own_names(kind):
-    api = ClusterClient(ApiServer("http://localhost"), "team-a", kind=kind)
+    api = ClusterClient(connect(Configuration(host="http://localhost")), "team-a", kind=kind)
     assert api.jobs("j") == "/apis/kubeflow.org/v1/namespaces/team-a/pytorchjobs/j"
     assert api.within(1).kind is kind
     patch, chief, others, job = orders(api, "j", "r", 30)

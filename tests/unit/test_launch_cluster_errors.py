@@ -8,13 +8,13 @@ import urllib3
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, _lines
 from kfp_tfjob.cluster.errors import (
+    ApiError,
     ForbiddenError,
     NotFoundError,
     transient,
     translate,
     webhook_is_away,
 )
-from kfp_tfjob.cluster.server import ApiError
 from kfp_tfjob.storage.errors import StepError
 
 WEBHOOK = 'admission webhook "validator.tfjob..." denied the request: no container tensorflow'

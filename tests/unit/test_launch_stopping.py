@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import stopping as stopping_requests
-from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.server import ApiServer
+from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.stopping import Stopping, orders
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.train import TrainOptions
@@ -78,7 +78,7 @@ def server() -> Iterator[SlowServer]:
 
 
 def client(address: str = "http://127.0.0.1:1") -> ClusterClient:
-    return ClusterClient(ApiServer(address), "team-a")
+    return ClusterClient(connect(Configuration(host=address)), "team-a")
 
 
 def test_the_orders():

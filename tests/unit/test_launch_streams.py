@@ -7,12 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import pod_logs
-from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.pod_logs import PodLogs
-from kfp_tfjob.cluster.server import ApiServer
 from kfp_tfjob.cluster.watching import JobWatcher
 
 PREFIX = "training.kubeflow.org/"
@@ -85,7 +85,7 @@ def server():
 
 @pytest.fixture
 def api(server):
-    found = ApiServer(f"http://127.0.0.1:{server.server_port}")
+    found = connect(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
     return ClusterClient(found, "n")
 
 

@@ -294,11 +294,12 @@ def test_a_result_is_that_of_the_same_job() -> None:
 
 
 def test_the_pods_of_a_job_are_found_by_its_labels_alone() -> None:
-    from kfp_tfjob.cluster.client import ClusterClient
-    from kfp_tfjob.cluster.server import ApiServer
+    from kubernetes.client import Configuration
+
+    from kfp_tfjob.cluster.client import ClusterClient, connect
     from kfp_tfjob.cluster.stopping import orders
 
-    api = ClusterClient(ApiServer("http://localhost"), "team-a", kind=STEP_JOB)
+    api = ClusterClient(connect(Configuration(host="http://localhost")), "team-a", kind=STEP_JOB)
     pods, job = orders(api, "prepare-x-1", "x", 60)
     assert pods.query == {
         "labelSelector": "kfp-tfjob/run=x,batch.kubernetes.io/job-name=prepare-x-1",
@@ -348,15 +349,16 @@ class _Api(BaseHTTPRequestHandler):
 
 
 def test_the_exit_task_ends_the_other_jobs_if_one_cannot_be_ended(caplog) -> None:
-    from kfp_tfjob.cluster.client import ClusterClient
-    from kfp_tfjob.cluster.server import ApiServer
+    from kubernetes.client import Configuration
+
+    from kfp_tfjob.cluster.client import ClusterClient, connect
     from kfp_tfjob.components.finish.cluster import _end_step_jobs
 
     _Api.deleted.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        api = ClusterClient(ApiServer(address), "team-a", kind=STEP_JOB)
+        api = ClusterClient(connect(Configuration(host=address)), "team-a", kind=STEP_JOB)
         assert _end_step_jobs(api, "r") == ["a-1", "b-1"]
         server.shutdown()
     assert _Api.deleted == ["b-1", "c-1"]

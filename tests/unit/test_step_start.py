@@ -12,16 +12,17 @@ from kfp_tfjob.components import STEPS
 # Seconds of CPU each, and none of them is needed in the pod of a step.
 _NEVER = {
     "boto3": "botocore does the same without the transfer manager",
-    "kubernetes": "700 modules of typed objects; cluster/server.py needs urllib3 only",
-    "kubeflow": "the SDK loads the Kubernetes client",
+    "kubeflow": "the SDK loads when a job is created",
     "kfp_server_api": "a step does not ask the back end of Kubeflow Pipelines",
     "tensorflow": "evaluate loads it when the data is there, the other images lack it",
     "click": "a step has no command line",
-    "requests": "urllib3 is there",
     "psutil": "for a local run only",
 }
-# What reads and writes tables and pages, and who does that.
+# What talks to the cluster, reads and writes tables and pages, and who does that.
+_CLUSTER = {"preflight", "launch_tfjob", "finish"}
 _ONLY = {
+    "kubernetes": _CLUSTER,
+    "requests": _CLUSTER,  # the Kubernetes client loads it
     "pyarrow": {"preflight", "prepare_data"},
     "numpy": {"preflight", "prepare_data", "evaluate"},
     "jinja2": {"prepare_data", "launch_tfjob", "evaluate", "publish"},

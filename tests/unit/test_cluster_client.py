@@ -1,0 +1,201 @@
+"""The client of an API server: its credentials, time limits, errors, and quantities."""
+
+import datetime
+import json
+import re
+import socket
+import threading
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import certifi
+import pytest
+import urllib3
+from kubernetes.client import Configuration
+from kubernetes.config import incluster_config, kube_config
+from kubernetes.utils.quantity import parse_quantity
+
+from kfp_tfjob.cluster import client
+from kfp_tfjob.cluster.capacity import quantity
+from kfp_tfjob.cluster.client import ClusterClient, connect
+from kfp_tfjob.cluster.errors import ApiError, transient
+from kfp_tfjob.jobs.step_job import STEP_JOB
+from kfp_tfjob.storage.errors import ConfigurationError
+
+SECONDS = (60.0, 60.0)
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u, namespace: team-a}}]
+clusters: [{name: c, cluster: {server: "SERVER"}}]
+users: [{name: u, user: {token: secret}}]
+"""
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers with what it was sent; `/refuse` is refused as by the API server."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        sent = {"path": self.path, "headers": dict(self.headers), "body": body}
+        status, answer = 200, sent
+        if self.path == "/refuse":
+            status, answer = 409, {"reason": "AlreadyExists", "message": "it is there"}
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def client_of(address: str) -> ClusterClient:
+    return ClusterClient(connect(Configuration(host=address)), "team-a")
+
+
+def bearer(api: ClusterClient) -> str:
+    return api.client.configuration.auth_settings()["BearerToken"]["value"]
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:1")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(client, "_ACCOUNT", tmp_path)
+    (tmp_path / "token").write_text("one")
+    (tmp_path / "namespace").write_text("team-b\n")
+    (tmp_path / "ca.crt").write_text(Path(certifi.where()).read_text())
+    return tmp_path
+
+
+def test_a_pod_reads_its_token_again_within_a_minute(account, monkeypatch):
+    api = ClusterClient.from_environment()
+    settings = api.client.configuration
+    assert (api.address, api.namespace) == ("https://[fd00::1]:443", "team-b")
+    assert settings.ssl_ca_cert == str(account / "ca.crt") and settings.proxy is None
+    assert bearer(api) == "bearer one"
+    (account / "token").write_text("two")
+    later = SimpleNamespace(now=lambda: datetime.datetime.now() + datetime.timedelta(seconds=61))
+    monkeypatch.setattr(incluster_config, "datetime", SimpleNamespace(**vars(datetime)))
+    monkeypatch.setattr(incluster_config.datetime, "datetime", later)
+    assert bearer(api) == "bearer two"
+
+
+@pytest.mark.parametrize("lacking", ["token", "ca.crt", "KUBERNETES_SERVICE_HOST"])
+def test_a_process_that_lacks_something_is_not_in_a_pod(account, monkeypatch, lacking):
+    if lacking.isupper():
+        monkeypatch.delenv(lacking)
+    else:
+        (account / lacking).write_text("")
+    with pytest.raises(ConfigurationError, match="there is no cluster to run on"):
+        ClusterClient.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("server", "no_proxy", "manager"),
+    [
+        ("https://cluster:6443", "other", urllib3.ProxyManager),
+        ("https://cluster:6443", "cluster", urllib3.PoolManager),
+        ("https://127.0.0.1:6443", "", urllib3.PoolManager),  # kubectl needs no NO_PROXY either
+    ],
+)
+def test_a_kubeconfig_and_the_proxy_of_the_environment(
+    tmp_path, monkeypatch, server, no_proxy, manager
+):
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG.replace("SERVER", server))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    # The client reads its variable when it is imported.
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    for name, value in (("HTTPS_PROXY", "http://proxy:1"), ("NO_PROXY", no_proxy)):
+        monkeypatch.delenv(name.lower(), raising=False)
+        monkeypatch.setenv(name, value)
+    api = ClusterClient.from_environment()
+    assert (api.address, api.namespace, bearer(api)) == (server, "team-a", "Bearer secret")
+    assert type(api.client.rest_client.pool_manager) is manager
+
+
+def test_a_request_and_its_answer(address):
+    settings = Configuration(host=address, api_key={"authorization": "Bearer x"})
+    api = ClusterClient(connect(settings), "team-a")
+    query = {"labelSelector": "a=b,c!=d"}
+    sent, _ = api.once("POST", "/apis/x", query, SECONDS, {"é": 1}, "application/merge-patch+json")
+    assert sent["path"] == "/apis/x?labelSelector=a%3Db%2Cc%21%3Dd"
+    assert json.loads(sent["body"]) == {"é": 1}
+    assert sent["headers"]["Content-Type"] == "application/merge-patch+json"
+    assert sent["headers"]["authorization"] == "Bearer x"
+    assert re.fullmatch(r"kfp-tfjob/\S+", sent["headers"]["User-Agent"])
+    sent, _ = api.once("GET", "/y", query, SECONDS)
+    assert (sent["path"], sent["body"]) == ("/y?labelSelector=a%3Db%2Cc%21%3Dd", "")
+
+
+def test_an_error_has_the_words_of_the_server(address):
+    with pytest.raises(ApiError) as found:
+        client_of(address).once("POST", "/refuse", {}, SECONDS, {})
+    error = found.value
+    assert (error.status, error.code, error.message) == (409, "AlreadyExists", "it is there")
+    assert str(error) == "HTTP 409 Conflict: it is there"
+
+
+@pytest.mark.parametrize("call", ["a call", "a stream"])
+def test_a_server_that_stalls_ends_a_call(call):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and says nothing
+        api = client_of(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(urllib3.exceptions.ReadTimeoutError) as found:
+            if call == "a stream":
+                next(api.lines("/x", {"watch": "true"}, 0.3))
+            else:
+                api.once("GET", "/x", {}, (60, 0.3))
+    assert transient(found.value)
+
+
+def test_a_broken_tls_connection_is_tried_again(address):
+    with pytest.raises(ApiError) as found:
+        client_of(address.replace("http:", "https:")).once("GET", "/x", {}, SECONDS)
+    assert found.value.status == 0 and transient(found.value)
+    assert str(found.value).startswith("SSLError ") and "\n" not in str(found.value)
+
+
+def test_the_views_of_a_cluster_share_its_connections():
+    api = client_of("http://127.0.0.1:1")
+    assert api.within(1).client is api.of(STEP_JOB).client is api.client
+    apart = api.apart()
+    assert apart.client is not api.client and apart.address == api.address
+    pools = (one.client.rest_client.pool_manager.connection_pool_kw for one in (api, apart))
+    assert [(found["maxsize"], found["retries"].total) for found in pools] == [(1000, False)] * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    "0 5 -3 +2 1.5 .5 2. 100n 7u 500m 1k 1K 2M 3G 4T 5P 6E 1Ki 2Mi 3Gi 4Ti 5Pi 6Ei 1.5Gi".split(),
+)
+def test_quantities_are_those_of_the_kubernetes_client(text):
+    assert quantity(text) == parse_quantity(text)
+
+
+def test_quantities_with_an_exponent_and_what_is_none():
+    assert quantity("12e3") == quantity("12E3") == Decimal(12000)
+    for wrong in ("", "x", "1 Gi", "1gi", "1e", "--1", "1e3Ki"):
+        with pytest.raises(ValueError, match="not a quantity"):
+            quantity(wrong)

@@ -1,0 +1,179 @@
+"""The creation of a job through the SDK of the training operator, and every way it fails."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+
+from kfp_tfjob.cluster import create_job
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.cluster.client import ClusterClient, connect
+from kfp_tfjob.cluster.create_job import lost_fields
+from kfp_tfjob.cluster.errors import (
+    ClusterUnavailableError,
+    ForbiddenError,
+    OperatorAbsentError,
+)
+from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.components.launch_tfjob.checks import lost_affinity
+from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
+from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from tests.unit.launch_parameters import DEFAULTS, OWNER, RUN_ID
+
+JOB = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
+TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+LOST = "lost"  # the call is done, and its answer does not arrive
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers each call with the next of its answers: a status and a message."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.sent.append((self.path, dict(self.headers), json.loads(body)))
+        answers = self.server.answers
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer == LOST:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        status, message, reason = answer
+        data = json.dumps({"message": message, "reason": reason}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
+        found.daemon_threads = True
+        found.sent, found.answers = [], [(201, "", "")]
+        found.address = f"http://127.0.0.1:{found.server_port}"
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+def backend_at(address: str, seconds: float = 60) -> KubernetesBackend:
+    api = ClusterClient(connect(Configuration(host=address)), "team-a")
+    return KubernetesBackend(api, operator_seconds=seconds)
+
+
+PROGRAM = """
+import json, sys
+from kubernetes.client import Configuration
+from kfp_tfjob.cluster.client import ClusterClient, connect
+from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+backend = KubernetesBackend(ClusterClient(connect(Configuration(host=sys.argv[1])), "team-a"))
+before = "kubeflow.training" in sys.modules
+backend.create(json.load(sys.stdin))
+print(json.dumps([before, "kubeflow.training" in sys.modules]))
+"""
+
+
+def test_the_sdk_loads_with_the_first_job_and_names_itself(server):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, server.address],
+        input=json.dumps(JOB),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [False, True]
+    ((path, headers, body),) = server.sent
+    assert path == "/apis/kubeflow.org/v1/namespaces/team-a/tfjobs"
+    assert body == JOB
+    names = [word.partition("/")[0] for word in headers["User-Agent"].split()]
+    assert names == ["kfp-tfjob", "kubeflow-training"]
+
+
+DENIED = 'admission webhook "validator.tfjob" denied the request: no container tensorflow'
+AWAY = 'Internal error occurred: failed calling webhook "validator.tfjob": connection refused'
+
+
+@pytest.mark.parametrize(
+    ("answers", "raised", "calls"),
+    [
+        ([(503, "starting", ""), (201, "", "")], None, 2),
+        ([LOST, (409, "exists", "AlreadyExists")], JobExistsError, 2),
+        ([(409, "a new version", "Conflict"), (201, "", "")], None, 2),
+        ([(403, DENIED, "Forbidden")], JobRefusedError, 1),
+        ([(403, "cannot create resource", "Forbidden")], ForbiddenError, 1),
+        ([(422, "is invalid", "Invalid")], JobRefusedError, 1),
+        ([(404, "the server could not find", "NotFound")], OperatorAbsentError, 1),
+    ],
+)
+def test_an_answer_means_what_it_means_without_the_sdk(server, answers, raised, calls):
+    server.answers = list(answers)
+    backend = backend_at(server.address)
+    if raised:
+        with pytest.raises(raised) as found:
+            backend.create(JOB)
+        assert type(found.value) is raised and answers[-1][1] in str(found.value)
+    else:
+        backend.create(JOB)
+    assert len(server.sent) == calls
+
+
+def test_an_operator_that_is_away_ends_the_creation(server):
+    server.answers = [(500, AWAY, "InternalError")]
+    with pytest.raises(OperatorAbsentError, match="connection refused"):
+        backend_at(server.address, seconds=0).create(JOB)
+
+
+def test_a_server_that_stalls_ends_the_creation(monkeypatch):
+    monkeypatch.setattr(create_job, "CALL_SECONDS", (60, 0.3))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        backend = backend_at(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0)
+        with pytest.raises(ClusterUnavailableError, match="ReadTimeoutError"):
+            backend.create(JOB)
+
+
+def test_a_field_that_the_sdk_would_drop_is_refused(server):
+    job = json.loads(json.dumps(JOB))
+    pod = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
+    pod["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    with pytest.raises(JobRefusedError) as found:
+        backend_at(server.address).create(job)
+    (problem,) = found.value.problems
+    place = "TFJob.spec.tfReplicaSpecs.Chief.template.spec.resourceClaims[0]"
+    assert problem.path == f"{place}.resourceClaimTemplateName" and problem.received == "t"
+    assert not server.sent
+
+
+@pytest.mark.parametrize(
+    ("affinity", "path"),
+    [
+        ({"nodeAffinity": {}}, None),
+        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM]}}}, None),
+        ({"nodeAffinity": {"required": 1}}, "nodeAffinity.required"),
+        (
+            {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM, TERM | {"zone": "a"}]}}},
+            f"nodeAffinity.{REQUIRED}.nodeSelectorTerms[1].zone",
+        ),
+        ({"nodeAffinity": {REQUIRED: {}}}, ""),  # without what is required
+        ({"podAffinity": {REQUIRED: 3}}, ""),
+    ],
+)
+def test_preflight_names_the_field_of_an_affinity_that_would_be_lost(affinity, path):
+    spec = JobSpec.parse(**DEFAULTS | {"pod": {"worker": {"affinity": affinity}}})
+    found = [problem.path for problem in lost_affinity(spec)]
+    prefix = "pod.worker.affinity"
+    assert found == ([] if path is None else [f"{prefix}.{path}" if path else prefix])
+
+
+def test_a_null_is_as_good_as_nothing():
+    assert not list(lost_fields(ApiClient(), {"nodeAffinity": None}, "V1Affinity"))
