@@ -19,11 +19,12 @@ PROGRAMS = {
     "local": ("pipelines.__main__", "pipelines.local.pipeline_process", "trainer.rehearsal"),
 }
 
-# What is missing by intent, and reported by serving/server.py and pipelines/local/stored.py:
-# the server in an environment of `local`, and the embedded store beside the server.
+# What is missing by intent; serving/server.py and pipelines/local/stored.py report it: the server
+# in an environment of `local`, and the embedded store beside the server.
 BESIDE = {
     "local": {"kserve", "fastapi", "prometheus_client", "starlette"},
     "serve": {"swift", "eventlet"},
+    "trainer": {"kubeflow"},  # evaluate creates Jobs of Kubernetes only
 }
 
 
