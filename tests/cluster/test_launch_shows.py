@@ -18,6 +18,8 @@ from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.jobs.tfjob import TFJOB
+from tests.cluster import audit
+from tests.cluster.audit import Call
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Launch, client_of, new_launch
 from tests.cluster.processes import wait_until
@@ -70,6 +72,17 @@ def _watch_for_the_end(launch: Launch, noticed: dict[str, float]) -> None:
         if is_over(json.loads(line)["object"]):
             noticed["operator"] = time.monotonic()
             return
+
+
+def test_the_cluster_sees_who_creates_a_job(launch: Launch, own_cluster):
+    assert launch.run(launch.spec()).verdict == "succeeded"
+    log = own_cluster.apiserver.audit_log
+    seen = list(audit.agents(log, launch.namespace, "runner"))
+    created = Call("kubeflow.org", "tfjobs", "create")
+    assert len([agent for call, agent in seen if call == created]) == 1
+    for call, agent in seen:
+        names = [word.partition("/")[0] for word in agent.split()]
+        assert names == ["kfp-tfjob"] + ["kubeflow-training"] * (call == created)
 
 
 def test_a_thousand_calls_of_which_a_tenth_fails(launch: Launch, figure):
