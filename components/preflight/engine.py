@@ -12,7 +12,7 @@ from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.code import check_code, is_kept, keep_code
 from kfp_tfjob.components.launch_tfjob.findings import Findings
-from kfp_tfjob.components.preflight import contract, step_jobs, unchanged
+from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
@@ -281,7 +281,9 @@ def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> S
 
 def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Findings:
     """Check the cluster, and refuse paths that exist only on the user's machine."""
+    # They load the Kubernetes client.
     from kfp_tfjob.components.launch_tfjob.checks import check, local_paths, open_cluster
+    from kfp_tfjob.components.preflight import step_jobs
 
     places = ["data_uri"]
     if not ModelCode.parse(values["model_code"]).in_image:
