@@ -6,6 +6,7 @@ this list. Only the signatures of the steps repeat it, because KFP reads them; a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,3 +128,18 @@ PARAMETERS: dict[str, Parameter] = {
         group=PodOptions,
     ),
 }
+
+
+def completed(*values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return run parameters, the last of each; a whole number such as 1e3 becomes an int."""
+    return {
+        name: int(value)
+        if isinstance(value, float) and value.is_integer() and _is_whole(name)
+        else value
+        for given in values
+        for name, value in given.items()
+    }
+
+
+def _is_whole(name: str) -> bool:
+    return name in PARAMETERS and PARAMETERS[name].type is int

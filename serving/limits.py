@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -23,6 +24,8 @@ _CLOSED = 499  # the client left before the answer, as nginx counts it
 # Bodies of open requests together, in largest requests: JSON takes ten times as much when parsed.
 _OPEN = 8
 _OTHER_OBJECTS = 10_000  # in a request, that are no rows: inputs and parameters in V2
+# Seconds for the body of a request: without a byte of it, and in all.
+STALLED, LONGEST = 30.0, 300.0
 _BYTES_OF_OBJECT = 64  # tensors in binary have the byte of a brace in one of 256
 
 
@@ -32,6 +35,8 @@ class Limits:
     A request that says that it is too large is answered before it is read. Of one that does not
     say its size, at most the limit is kept in memory. If the bodies of all open requests are too
     large together, a new one is answered with 503 and asked to come again.
+
+    A body that stalls is answered with 408, or a few clients that hang would keep the others out.
 
     So many objects as no request needs are refused while they come, because they take much more
     memory than their JSON.
@@ -53,11 +58,18 @@ class Limits:
             return
         began, status, size, began_answer = time.perf_counter(), _CLOSED, 0, False
         refusal: RefusedRequest | None = None
-        has_left, objects = False, 0
+        has_left, objects, has_all = False, 0, False
 
         async def limited() -> Message:
-            nonlocal size, refusal, has_left, objects
-            message = await receive()
+            nonlocal size, refusal, has_left, objects, has_all
+            left = began + LONGEST - time.perf_counter()
+            try:  # once the body is there, the application waits for the client to leave
+                async with asyncio.timeout(None if has_all else min(STALLED, left)):
+                    message = await receive()
+            except TimeoutError:
+                refusal = self._stalled(size)
+                return {"type": "http.disconnect"}
+            has_all |= not message.get("more_body")
             has_left |= message["type"] == "http.disconnect"
             came = len(message.get("body", b""))
             size, self._open = size + came, self._open + came
@@ -111,6 +123,17 @@ class Limits:
             status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         )
 
+    def _stalled(self, size: int) -> RefusedRequest:
+        return RefusedRequest(
+            Problem(
+                "the body of the request did not arrive in time",
+                received=f"{sized(size)}, then nothing more in time",
+                expected=f"a byte every {STALLED:g} s, and the whole body in {LONGEST:g} s",
+                fix="send the request again, with fewer rows over a slow connection",
+            ),
+            status=HTTPStatus.REQUEST_TIMEOUT,
+        )
+
     def _busy(self) -> RefusedRequest:
         return RefusedRequest(
             Problem(
@@ -135,5 +158,7 @@ async def _send(send: Send, refusal: RefusedRequest) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
     if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"1"))
+    if refusal.status == HTTPStatus.REQUEST_TIMEOUT:
+        headers.append((b"connection", b"close"))  # the rest of the body may still come
     await send({"type": "http.response.start", "status": int(refusal.status), "headers": headers})
     await send({"type": "http.response.body", "body": data})

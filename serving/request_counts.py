@@ -26,6 +26,7 @@ from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
 from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, undamaged
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.rows import Texts
+from kfp_tfjob.components.prepare_data.values import LONGEST_LABEL
 from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.champion import Champion
@@ -156,14 +157,10 @@ class RequestCounts:
     def _add_columns(
         self, columns: Mapping[str, pa.Array], rows: int, weight: float, name: str
     ) -> None:
-        there = {
-            key: pa.nulls(rows, pa.string()) if pa.types.is_null(column.type) else column
-            for key, column in columns.items()
-            if key in self._columns
-        }
-        chunk = Chunk(there, BlockFaults(name, np.arange(rows)), 0)
         found = {}
         with undamaged(name):
+            there = {key: _read(it) for key, it in columns.items() if key in self._columns}
+            chunk = Chunk(there, BlockFaults(name, np.arange(rows)), 0)
             for key in there:
                 coded = self._features[key]
                 found[key] = self._converter.column(chunk, Feature(key, coded.kind, None, 0))
@@ -272,6 +269,15 @@ class RequestCounts:
             tuple(text for text, _ in column.texts.most_common(_MOST_EXAMPLES)),
             tuple(key for key, is_beyond in beyond.items() if is_beyond),
         )
+
+
+def _read(column: pa.Array) -> pa.Array:
+    """Return a column with the first characters of strings: train has no longer ones."""
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), pa.string())
+    if pa.types.is_string(column.type):
+        return pc.utf8_slice_codeunits(column, 0, LONGEST_LABEL)
+    return column
 
 
 def _labels_of(trained: Reference, edges: Edges) -> tuple[_Column, Sequence[float]] | None:

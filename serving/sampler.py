@@ -3,12 +3,16 @@
 Of all rows of one interval and one version, each has the same chance to be kept (algorithm R). A
 file is written in a thread of its own, when the interval ends and at the end of the server, so no
 request waits for the store. If the store is unreachable, that sample is lost.
+
+The rows in memory have at most MOST_BYTES, strings their first 1,000 characters. Above that, random
+rows are dropped, large or small, so the others stay a fair sample.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import sys
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,9 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfp_tfjob.serving.loaded import LoadedModel
-from kfp_tfjob.serving.metrics import Metrics
-from kfp_tfjob.serving.request_columns import Rows
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -29,7 +30,13 @@ from kfp_tfjob.trainer.pictures import PICTURE
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kfp_tfjob.serving.loaded import LoadedModel
+    from kfp_tfjob.serving.metrics import Metrics
+    from kfp_tfjob.serving.request_columns import Rows
+
 INTERVAL = 60.0  # seconds
+MOST_BYTES = 64 << 20  # of the rows in memory
+_LONGEST = 1000  # characters of a string, as in a category of the training data
 
 log = logging.getLogger(__name__)
 
@@ -80,14 +87,18 @@ class Sampler:
         number = loaded.champion.number
         with self._lock:
             if number not in self._reservoirs:
-                self._reservoirs[number] = _Reservoir(loaded, self._most, now)
-            self._reservoirs[number].add(rows, predictions, now)
+                self._reservoirs[number] = _Reservoir(loaded, self._most, now, self._kept(loaded))
+            reservoir, all_of_them = self._reservoirs[number], self._reservoirs.values()
+            for at in range(rows.count):
+                reservoir.add(rows, at, predictions[at], now)
+                while sum(it.size for it in all_of_them) > MOST_BYTES:
+                    max(all_of_them, key=lambda it: it.size).drop()
 
     def flush(self) -> None:
         """Store what was collected, a file by champion."""
         with self._lock:
             full, self._reservoirs = self._reservoirs, {}
-        for reservoir in full.values():
+        for reservoir in filter(lambda it: it.rows, full.values()):
             try:
                 self._put(reservoir)
             except ConfigurationError as error:
@@ -112,18 +123,11 @@ class Sampler:
     def _put(self, reservoir: _Reservoir) -> None:
         from kfp_tfjob.serving import requests_sample
 
-        loaded = reservoir.loaded
-        kinds = loaded.columns.kinds
-        if unknown := self._left_out - kinds.keys() - self._unknown:
-            log.warning("no column %s to leave out of samples", listed(sorted(unknown), 8))
-            self._unknown |= unknown
-        left_out = [it for it in kinds if it in self._left_out or kinds[it] == PICTURE]
+        loaded, kinds = reservoir.loaded, reservoir.loaded.columns.kinds
         kept = sorted(reservoir.rows, key=lambda row: row[0])
-        names = list(kinds)
         columns = {
             name: _column([row[1][at] for row in kept], kinds[name])
-            for at, name in enumerate(names)
-            if name not in left_out
+            for at, name in enumerate(reservoir.columns)
         }
         champion = loaded.champion
         about = requests_sample.About(
@@ -134,7 +138,7 @@ class Sampler:
             began=reservoir.began.isoformat(),
             ended=datetime.now(UTC).isoformat(),
             rows=reservoir.seen,
-            left_out=tuple(left_out),
+            left_out=tuple(name for name in kinds if name not in columns),
         )
         requests_sample.put(
             self._store,
@@ -146,28 +150,53 @@ class Sampler:
         )
         self._metrics.sampled(len(kept))
 
+    def _kept(self, loaded: LoadedModel) -> list[str]:
+        """Return the columns to keep of a champion."""
+        kinds = loaded.columns.kinds
+        if unknown := self._left_out - kinds.keys() - self._unknown:
+            log.warning("no column %s to leave out of samples", listed(sorted(unknown), 8))
+            self._unknown |= unknown
+        return [it for it in kinds if it not in self._left_out and kinds[it] != PICTURE]
+
     def _loop(self) -> None:
         while not self._end.wait(self._interval):
             self.flush()
 
 
 class _Reservoir:
-    """The rows of one interval and one champion that were kept so far."""
+    """The rows of one interval and one champion that were kept so far, in `size` bytes."""
 
-    def __init__(self, loaded: LoadedModel, most: int, began: datetime) -> None:
-        self.loaded, self._most, self.began = loaded, most, began
-        self.seen = 0
-        # When it came, its values in the order of the columns, and its prediction.
-        self.rows: list[tuple[datetime, list[Any], np.ndarray]] = []
+    def __init__(self, loaded: LoadedModel, most: int, began: datetime, columns: list[str]) -> None:
+        self.loaded, self._most, self.began, self.columns = loaded, most, began, columns
+        places = {name: at for at, name in enumerate(loaded.columns.kinds)}
+        self._places = [places[name] for name in columns]
+        self.seen = self.size = 0
+        # When it came, its values in the order of the columns, its prediction, and its bytes.
+        self.rows: list[tuple[datetime, list[Any], np.ndarray, int]] = []
 
-    def add(self, rows: Rows, predictions: np.ndarray, now: datetime) -> None:
-        for at in range(rows.count):
-            self.seen += 1
-            place = len(self.rows) if len(self.rows) < self._most else random.randrange(self.seen)
-            if place >= self._most:
-                continue
-            row = now, rows.values(at), predictions[at].copy()
-            self.rows[place : place + 1] = [row]
+    def add(self, rows: Rows, at: int, prediction: np.ndarray, now: datetime) -> None:
+        """Give one row of a request its chance."""
+        self.seen += 1
+        place = len(self.rows) if len(self.rows) < self._most else random.randrange(self.seen)
+        if place >= self._most:
+            return
+        all_values, prediction = rows.values(at), prediction.copy()
+        values = [_shortened(all_values[it]) for it in self._places]
+        size = sum(map(sys.getsizeof, [values, *values, prediction]))
+        self.size += size - sum(row[3] for row in self.rows[place : place + 1])
+        self.rows[place : place + 1] = [(now, values, prediction, size)]
+
+    def drop(self) -> None:
+        """Forget a random row, and keep no more than the others from now on."""
+        self.size -= self.rows.pop(random.randrange(len(self.rows)))[3]
+        self._most = len(self.rows)
+
+
+def _shortened(value: Any) -> Any:
+    """Return a value; of a string, its first characters."""
+    if not isinstance(value, bytes) or len(value) <= _LONGEST:
+        return value
+    return value[: 4 * _LONGEST].decode(errors="ignore")[:_LONGEST].encode()
 
 
 def _column(values: list[Any], kind: str) -> pa.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 import warnings
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ class ServerOptions:
     """How to serve.
 
     Attributes:
+        host: Where to listen; empty for everywhere in a pod, and else only on this machine.
         port: Of HTTP.
         grpc_port: Of gRPC; 0 for none.
         poll_seconds: Between two looks for a new champion.
@@ -38,6 +38,7 @@ class ServerOptions:
         sample_without: Columns that are not kept.
     """
 
+    host: str = ""
     port: int = 8080
     grpc_port: int = 0
     poll_seconds: float = 10
@@ -52,24 +53,28 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     """Serve the champion of a model until SIGTERM or Ctrl-C.
 
     Raises:
-        ConfigurationError: kserve is missing, the port is taken, there is no champion, or it does
-            not have a column that the sample leaves out.
+        ConfigurationError: kserve is missing, the address is taken or not one of this machine,
+            there is no champion, or it does not have a column that the sample leaves out.
         DataError: The champion cannot be proven or loaded.
         StoreUnavailableError: The store is unreachable.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
     _load_kserve()
-    from kserve import ModelServer
     from kserve.model_server import args
     from kserve.utils.utils import cpu_count
 
     from kfp_tfjob.serving.follower import Follower
+    from kfp_tfjob.serving.listening import default_host, listen
     from kfp_tfjob.serving.metrics import Metrics
+    from kfp_tfjob.serving.model_server import Server
     from kfp_tfjob.serving.protocol import ChampionModel, ChampionPlane, Champions, NoLoading
     from kfp_tfjob.serving.sampler import Sampler
 
-    for port in filter(None, (options.port, options.grpc_port)):
-        _check_port(port)
+    host = options.host or default_host()
+    listener = listen(host, options.port)
+    shown = f"[{host}]" if ":" in host else host
+    if options.grpc_port:
+        listen(host, options.grpc_port, "--grpc-port").close()
     metrics = Metrics(model_name)
     follower = Follower(store, layout, model_name, metrics)
     follower.start()
@@ -85,10 +90,9 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     args.grpc_max_send_message_length = -1  # an answer may be larger than its request
     model = ChampionModel(model_name, follower, metrics, threads, sampler and sampler.add)
     champions = Champions()
-    server = ModelServer(
-        http_port=options.port,
-        grpc_port=options.grpc_port,
-        enable_grpc=bool(options.grpc_port),
+    server = Server(
+        listener,
+        f"{shown}:{options.grpc_port}" if options.grpc_port else "",
         registered_models=champions,
         enable_latency_logging=False,
         grace_period=options.grace_seconds,
@@ -96,7 +100,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     server.dataplane = ChampionPlane(model_registry=champions)
     server.model_repository_extension = NoLoading(model_registry=champions)
     _prepare(options, metrics)
-    log.warning("%s is served at http://0.0.0.0:%d", model_name, options.port)
+    log.warning("%s is served at http://%s:%d", model_name, shown, options.port)
     if sampler:
         sampler.start()
     try:
@@ -143,23 +147,6 @@ def _without_traces(record: logging.LogRecord) -> bool:
         record.msg, record.args = "refused: %s", (str(record.exc_info[1])[:500],)
         record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
     return True
-
-
-def _check_port(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError as error:
-            raise ConfigurationError(
-                Problem(
-                    "the server cannot listen",
-                    received=f"port {port}: {error.strerror}",
-                    expected="a free port",
-                    fix="choose another one with --port",
-                    path="--port",
-                )
-            ) from error
 
 
 def _check_left_out(follower: Follower, names: tuple[str, ...]) -> None:

@@ -153,7 +153,7 @@ def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
         folders[:] = [name for name in folders if _wanted([name])]
         for name in filter(lambda name: _wanted([name]), files):
             file = Path(folder, name)
-            real = file.resolve() if file.is_symlink() else file
+            real = Path(os.path.realpath(file)) if file.is_symlink() else file  # of a loop, too
             if real is not file and not real.is_relative_to(whole):
                 raise ConfigurationError(
                     Problem(

@@ -68,7 +68,7 @@ class Bins:
                 NO_DATE for a gap.
         """
         if self.kind == CATEGORY:
-            return self.of_codes(np.bincount(column))
+            return self.of_codes(np.bincount(column, minlength=1))
         if self.kind == TEXT:
             gaps = len(column) - np.count_nonzero(column)
             return np.array([gaps, len(column) - gaps], np.int64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -169,13 +170,27 @@ def _paths(text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
         return
     base, pattern = _pattern(top.as_posix())
     top = Path(base or ("/" if top.is_absolute() else "."))
+    broken = []
     for name in _below(top):
         if _wanted(name, pattern, endings):
-            yield replace(SourceFile.local(top / name, name), split=_split_of(name))
+            try:
+                yield replace(SourceFile.local(top / name, name), split=_split_of(name))
+            except OSError as error:
+                broken.append(f"{name} ({error.strerror})")
+    if broken:
+        raise DataError(
+            Problem(
+                "data_uri has links to files that do not exist",
+                received=listed(sorted(broken), 5),
+                expected="links to files that can be read",
+                fix="correct or remove the links",
+                path="data_uri",
+            )
+        )
 
 
 def _below(top: Path) -> Iterator[str]:
-    """Yield the names of the files below a folder, also those behind links.
+    """Yield the names of the files below a folder, and of links: to files, to nothing, to itself.
 
     A link that leads back to a folder above itself is left out, as its files are there already.
 
@@ -202,10 +217,14 @@ def _below(top: Path) -> Iterator[str]:
         for entry in entries:
             if entry.name.startswith(_HIDDEN):
                 continue
-            if entry.is_file():
-                yield prefix + entry.name
-            elif entry.is_dir():
+            try:
                 status = entry.stat()
+            except OSError:  # a link to nothing, or to itself
+                yield prefix + entry.name
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield prefix + entry.name
+            elif stat.S_ISDIR(status.st_mode):
                 place = (status.st_dev, status.st_ino)
                 if place not in above:
                     waiting.append((f"{prefix}{entry.name}/", above | {place}))

@@ -13,6 +13,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.output import show, show_table
 from kfp_tfjob.pipelines.commands.store import with_models
+from kfp_tfjob.storage.errors import DataError, Problem, StepError
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.commands.store import Models
@@ -92,13 +93,25 @@ def monitor(
     limit, and by more than chance explains in so few rows.
 
     Exit codes: 0 nothing has moved, or there are too few rows to tell; 1 something has moved; 2 an
-    option is wrong; 3 there is nothing to compare.
+    option is wrong; 3 there is nothing that can be compared.
     """
     from kfp_tfjob.serving.monitor import monitor as look
     from kfp_tfjob.serving.monitored import Limits
 
     limits = Limits(max_psi, max_unseen, max_gap_rise, min_rows, ignore)
-    found = look(place.store, place.layout, model, _time(until), days, version or 0, limits)
+    try:
+        found = look(place.store, place.layout, model, _time(until), days, version or 0, limits)
+    except (StepError, click.ClickException):
+        raise
+    except Exception as error:  # Python would end with 1, which means that something has moved
+        raise DataError(
+            Problem(
+                "the requests cannot be compared",
+                received=f"{type(error).__name__}: {error}",
+                expected="samples as `kfp-tfjob serve` writes them",
+                fix="report this as a defect; --days and --until select other samples",
+            )
+        ) from error
     if as_json:
         click.echo(json.dumps(asdict(found), indent=1, ensure_ascii=False))
     else:

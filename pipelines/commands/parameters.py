@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from kfp_tfjob.options.fields import fill_user
-from kfp_tfjob.options.pipeline import PARAMETERS, Parameter
+from kfp_tfjob.options.pipeline import PARAMETERS, Parameter, completed
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_"
@@ -142,6 +142,7 @@ def parameters_of(
     if here:
         values["output_uri"] = values["output_uri"] or HERE["output_uri"]
         values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
+    values = completed(values)
     values["model_code"] = as_path(str(values["model_code"]))
     options = values["data_options"]
     if isinstance(options, dict) and isinstance(options.get("reader"), str):

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 @click.argument("model", metavar="MODEL")
 @with_models
 @click.option(
+    "--host",
+    default="",
+    metavar="ADDRESS",
+    help="where to listen, for instance 0.0.0.0 for all interfaces [default: 127.0.0.1, in a pod"
+    " all interfaces]",
+)
+@click.option(
     "--port",
     type=click.IntRange(1, 65535),
     default=8080,
@@ -81,6 +88,8 @@ def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: A
     server loads only a champion that the records in the store prove, follows it when another model
     is promoted, and loses no request meanwhile. /v2/health/ready tells whether it answers, and
     /metrics has the metrics for Prometheus.
+
+    Requests need no password, so outside of a pod the server listens on this machine only.
 
     It needs the extra `serve`, in an environment of its own. Press Ctrl-C to stop.
     """

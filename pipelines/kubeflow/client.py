@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import (
     comparison,
     ending,
@@ -350,4 +351,4 @@ def _completed(parameters: Mapping[str, Any], package: Package) -> dict[str, Any
     """Return every run parameter: the given ones, else the pipeline's defaults."""
     from kfp_tfjob.components.preflight.parameters import defaults
 
-    return defaults() | package.defaults | dict(parameters)
+    return completed(defaults(), package.defaults, parameters)

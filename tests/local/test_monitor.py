@@ -256,3 +256,36 @@ def test_the_command_says_what_has_moved(world: World) -> None:
     assert late.exit_code == 3 and "--days" in late.output
     wrong = CliRunner().invoke(main, [*asked, "--until", "yesterday"])
     assert wrong.exit_code == 2 and "is not a time" in wrong.output
+
+
+@pytest.mark.parametrize(("long", "code"), [(4, 0), (150, 1)])
+def test_a_string_longer_than_any_of_train_is_a_new_value(
+    world: World, long: int, code: int
+) -> None:
+    rows = world.people(150, 12)
+    for at, row in enumerate(rows[:long]):
+        row["occupation"] = f"{at}" + "ä" * 1001
+    world.send(rows)
+    found = world.look()
+    assert (found.rows, found.bad_rows, found.unreadable) == (150, 0, ())
+    moved = {column.name: column.unseen for column in found.moved}
+    assert moved == ({"occupation": pytest.approx(1)} if code else {})
+    asked = ["monitor", MODEL, "--output", str(world.layout.root), "--until", NOW.isoformat()]
+    shown = CliRunner().invoke(main, asked)
+    assert shown.exit_code == code and not isinstance(shown.exception, IndexError), shown.output
+
+
+def test_a_row_that_cannot_be_read_is_no_drift(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = world.people(150, 12)
+    world.send(rows)
+    asked = ["monitor", MODEL, "--output", str(world.layout.root), "--until", NOW.isoformat()]
+    # Rows without a good one, and a defect of this program.
+    monkeypatch.setattr("kfp_tfjob.components.prepare_data.values.LONGEST_LABEL", 0)
+    monkeypatch.setattr("kfp_tfjob.serving.request_counts._read", lambda column: column)
+    bad = CliRunner().invoke(main, asked)
+    assert bad.exit_code == 0 and "150 rows have values of another kind" in bad.output
+    monkeypatch.setattr("kfp_tfjob.serving.request_counts._moved", lambda *_: 1 / 0)
+    broken = CliRunner().invoke(main, asked)
+    assert broken.exit_code == 3 and "ZeroDivisionError" in broken.output

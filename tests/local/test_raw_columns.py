@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +215,24 @@ def test_the_tables_are_inside_the_saved_model(tmp_path: Path) -> None:
     names = [feature.name for feature in EVERY_KIND.features]
     found = serve(**dict(zip(names, tensors(EVERY_KIND, rows), strict=True)))["packed"]
     same_bits(found.numpy(), expected(EVERY_KIND, rows))
+
+
+def test_the_graph_does_not_grow_with_the_columns() -> None:
+    """Loading a model takes time for each node: one node for each column is its argument."""
+    import tensorflow as tf
+
+    from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
+
+    def nodes(times: int) -> int:
+        features = tuple(
+            replace(feature, name=f"{feature.name} {number}")
+            for number in range(times)
+            for feature in EVERY_KIND.features
+        )
+        specs = [tf.TensorSpec([None], TYPES[it.kind], f"a{at}") for at, it in enumerate(features)]
+        columns = RawColumns(Coding(features))
+        function = tf.function(lambda *given: columns.pack(given), input_signature=specs)
+        return len(function.get_concrete_function().graph.as_graph_def().node)
+
+    more = 20 * len(EVERY_KIND.features)
+    assert nodes(21) - nodes(1) <= more + 2

@@ -44,8 +44,8 @@ def start(s3: Server, tmp_path: Path) -> Iterator[Start]:
     """Starts servers, and ends what is left of them."""
     started: list[ServerProcess] = []
 
-    def begin(model: str, *more: str, output: str = "s3://test/serve", port: int = 0) -> Any:
-        started.append(ServerProcess(model, output, s3.secret, tmp_path, *more, port=port))
+    def begin(model: str, *more: str, output: str = "s3://test/serve", **given: Any) -> Any:
+        started.append(ServerProcess(model, output, s3.secret, tmp_path, *more, **given))
         return started[-1]
 
     yield begin

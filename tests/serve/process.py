@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
@@ -27,15 +28,27 @@ class ServerProcess:
         folder: For its log.
         more: More options of the command.
         port: Of HTTP; 0 for any.
+        before: Python that runs before the command.
+        environment: More variables of its environment.
     """
 
     def __init__(
-        self, model: str, output: str, secret: Path, folder: Path, *more: str, port: int = 0
+        self,
+        model: str,
+        output: str,
+        secret: Path,
+        folder: Path,
+        *more: str,
+        port: int = 0,
+        before: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.port = model, port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = folder / f"serve-{self.port}.log"
-        words = ["-m", "kfp_tfjob.pipelines", "serve", model, "--output", output]
+        code = f"{before}\nfrom kfp_tfjob.pipelines.cli import main; main()"
+        words = ["-c", code] if before else ["-m", "kfp_tfjob.pipelines"]
+        words += ["serve", model, "--output", output]
         words += ["--port", str(self.port), "--poll-seconds", "0.5", *more]
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with open(self._log, "ab") as log:
@@ -43,8 +56,16 @@ class ServerProcess:
                 [for_server(), *words],
                 stdout=log,
                 stderr=log,
-                env=kept | {"PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)},
+                env=kept
+                | {"PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)}
+                | dict(environment or {}),
             )
+
+    @property
+    def memory(self) -> int:
+        """The bytes that it has in memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE")
 
     @property
     def log(self) -> str:

@@ -49,6 +49,17 @@ def test_a_file_may_be_json(tmp_path):
     assert parameters_of(NONE | {"file": file}).values["pod"] == {"all": {"cpu": "2"}}
 
 
+def test_a_whole_number_is_an_int_however_it_is_written(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("train_gpus: 1.0\ntrain_options: {seed: 7.0}\n")
+    settings = ("train_epochs=1e3", "train_batch_size=64.0", "train_workers=2.5")
+    found = parameters_of({"file": file, "settings": settings}, here=False).values
+    numbers = {name: found[name] for name in PARAMETERS if PARAMETERS[name].type is int}
+    assert json.dumps(numbers) == json.dumps(
+        {"train_workers": 2.5, "train_gpus": 1, "train_epochs": 1000, "train_batch_size": 64}
+    )
+
+
 @pytest.mark.parametrize("text", ["a: [", "- 1", "train_epoch: 3", "\xff"])
 def test_a_file_with_anything_else_is_refused(tmp_path, text):
     file = tmp_path / "run.yaml"

@@ -318,6 +318,7 @@ def test_links_are_followed_inside_of_the_folder_only(
     (folder / "model.py").write_bytes(GOOD)
     (folder / "same.py").symlink_to("model.py")
     (folder / "around").symlink_to(folder)
+    (folder / "itself.py").symlink_to(folder / "itself.py")
     assert read(folder) == Code("model", {"model.py": GOOD, "same.py": GOOD})
     assert "is a link to a folder; the run's code does not include it" in caplog.text
     (folder / "key").symlink_to(secret)

@@ -120,11 +120,30 @@ def test_links_to_folders_are_followed_once(tree: Path, tmp_path_factory) -> Non
     (tree / "c.csv").symlink_to(tree / "a.csv")
     (tree / "2026-01" / "up").symlink_to(tree)  # would never end
     (elsewhere / "self").symlink_to(elsewhere)
-    (tree / "gone.csv").symlink_to(tree / "nothing.csv")
+    (tree / "gone.txt").symlink_to(tree / "nothing.txt")  # no data
+    (tree / "loop").symlink_to(tree / "loop")
     names = found(str(tree))
     assert {"c.csv", "linked/more/part-7.csv"} <= set(names)
     assert not [name for name in names if "up/" in name or "self/" in name or "gone" in name]
+    assert "loop" not in names
     assert found(f"{tree}/**/part-7.csv") == ["linked/more/part-7.csv"]
+
+
+def test_links_to_no_file_are_named(tree: Path) -> None:
+    (tree / "gone.csv").symlink_to(tree / "nothing.csv")
+    (tree / "self.csv").symlink_to(tree / "self.csv")
+    (tree / "2026-01" / "there.csv").symlink_to(tree / "2026-01" / "back.csv")
+    (tree / "2026-01" / "back.csv").symlink_to(tree / "2026-01" / "there.csv")
+    with pytest.raises(DataError) as caught:
+        found(str(tree))
+    (problem,) = caught.value.problems
+    assert problem.path == "data_uri"
+    for name in ("gone.csv", "self.csv", "2026-01/there.csv", "2026-01/back.csv"):
+        assert name in problem.received
+    with pytest.raises(DataError) as caught:
+        found(f"{tree}/self.csv")
+    assert caught.value.problems[0].path == "data_uri"
+    assert found(f"{tree}/a.*") == ["a.csv"]
 
 
 def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,3 +114,56 @@ def test_an_error_of_the_application_stays_one() -> None:
     with pytest.raises(ValueError, match="of the application"):
         asyncio.run(ask(Limits(broken, MOST, counts), [b"x"]))
     assert counts.answers == [("v1", 500)]
+
+
+@pytest.mark.parametrize(("pause", "pieces"), [(9.0, 1), (0.04, 50)])
+def test_a_body_that_stalls_or_trickles_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, pause: float, pieces: int
+) -> None:
+    monkeypatch.setattr("kfp_tfjob.serving.limits.STALLED", 0.2)
+    monkeypatch.setattr("kfp_tfjob.serving.limits.LONGEST", 0.5)
+    counts, sent = Counts(), []
+    limits = Limits(application, MOST, counts)
+    left = iter(range(pieces))
+
+    async def receive() -> Any:
+        if next(left, None) is None or len(sent) > pieces:
+            await asyncio.sleep(pause)
+        await asyncio.sleep(pause if pieces > 1 else 0)
+        return {"type": "http.request", "body": b"x" * 10, "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(limits({"type": "http", "path": PATH, "headers": []}, receive, send))
+    assert sent[0]["status"] == 408 and (b"connection", b"close") in sent[0]["headers"]
+    assert counts.answers == [("v1", 408)] and limits._open == 0
+
+
+def test_a_client_waits_for_its_answer_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kfp_tfjob.serving.limits.STALLED", 0.05)
+    monkeypatch.setattr("kfp_tfjob.serving.limits.LONGEST", 0.05)
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        try:  # Starlette listens for a client that leaves
+            await asyncio.wait_for(receive(), 0.3)
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    messages = iter([{"type": "http.request", "body": b"x", "more_body": False}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if (message := next(messages, None)) is None:
+            await asyncio.sleep(60)
+        return message
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    limits = Limits(slow, MOST, Counts())
+    asyncio.run(limits({"type": "http", "path": PATH, "headers": []}, receive, send))
+    assert sent[0]["status"] == 200

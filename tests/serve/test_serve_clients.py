@@ -1,0 +1,103 @@
+"""Clients that are elsewhere, that stall, and that send very long strings."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from kfp_tfjob.serving.monitor import monitor
+from tests.ports import free_port
+from tests.serve.conftest import Start, get, post
+from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher
+from tests.serve.test_serve_sample import requests
+
+pytestmark = pytest.mark.slow
+OTHER = "127.0.0.2"  # of this machine, but not the address of its loopback interface
+ROW = {"instances": [dict.fromkeys(COLUMNS, 0.5)]}
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "everywhere"),
+    [
+        ((), {}, False),
+        (("--host", "0.0.0.0"), {}, True),
+        ((), {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, True),
+    ],
+)
+def test_where_it_listens(
+    publisher: Publisher,
+    start: Start,
+    options: tuple[str, ...],
+    environment: dict[str, str],
+    everywhere: bool,
+) -> None:
+    grpc = free_port()
+    given = ("--grpc-port", str(grpc), *options)
+    server = start(PETS, *given, environment=environment).ready()
+    assert post(f"{server.url}/v1/models/{PETS}:predict", ROW).status == 200
+    for port in (server.port, grpc):
+        assert _answers("127.0.0.1", port)
+        assert _answers(OTHER, port) is everywhere
+    assert server.stop() == 0
+
+
+def test_uploads_that_stall_do_not_keep_others_out(publisher: Publisher, start: Start) -> None:
+    fewer = "from kfp_tfjob.serving import limits; limits.STALLED, limits.LONGEST = 3.0, 8.0"
+    server = start(PETS, "--max-request-mb", "1", before=fewer).ready()
+    url = f"{server.url}/v1/models/{PETS}:predict"
+    head = (
+        f"POST /v1/models/{PETS}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
+        "Content-Type: application/json\r\n\r\n"
+    ).encode()
+    stalled = []
+    for _ in range(12):
+        stalled.append(socket.create_connection(("127.0.0.1", server.port), 60))
+        stalled[-1].sendall(head + b" " * 950_000)
+    until = time.monotonic() + 60
+    statuses = [post(url, ROW).status]
+    while statuses[-1] != 200 and time.monotonic() < until:
+        time.sleep(0.2)
+        statuses.append(post(url, ROW).status)
+    assert set(statuses) <= {503, 200} and statuses[-1] == 200, statuses
+    found = []
+    for client in stalled:
+        with client:
+            parts = b"".join(iter(lambda client=client: client.recv(65536), b""))  # to its end
+            found.append(int(parts.split(b" ", 2)[1]))
+    assert sorted(set(found)) in ([408], [408, 503]) and found.count(408) >= 7
+    assert 'code="408"' in get(f"{server.url}/metrics")
+    assert server.is_ready() and server.stop() == 0
+
+
+def test_long_strings_take_little_memory_and_their_sample_is_read(
+    publisher: Publisher, start: Start
+) -> None:
+    before = datetime.now(UTC)
+    server = start(PEOPLE, "--sample-rows", "100", "--threads", "1").ready()
+    url = f"{server.url}/v1/models/{PEOPLE}:predict"
+    (row,) = requests(1, 1)
+
+    def ask(count: int) -> int:
+        for number in range(count):
+            row["note"] = f"{number}" + "x" * 30_000_000
+            assert post(url, json.dumps({"instances": [row]}).encode()).status == 200
+        return server.memory
+
+    few = ask(5)
+    assert ask(25) < few + 300_000_000  # each request has 30 MB, of which nothing may stay
+    assert server.stop() == 0
+    days = (datetime.now(UTC) - before).total_seconds() / 86400
+    found = monitor(publisher.store, publisher.layout, PEOPLE, datetime.now(UTC), days)
+    assert (found.rows, found.bad_rows, found.unreadable) == (30, 0, ())

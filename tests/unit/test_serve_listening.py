@@ -1,0 +1,40 @@
+"""The socket of the server: its address, and the options that its connections inherit."""
+
+import socket
+from unittest.mock import patch
+
+import pytest
+
+from kfp_tfjob.serving.listening import default_host, listen
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+
+def test_only_a_pod_listens_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert default_host() == "127.0.0.1"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert default_host() == "0.0.0.0"
+
+
+def test_a_connection_ends_with_its_client() -> None:
+    with listen("127.0.0.1", 0) as server:
+        server.listen()
+        with socket.create_connection(server.getsockname()), server.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+
+
+def test_an_address_that_is_taken_or_foreign_is_refused() -> None:
+    with listen("127.0.0.1", 0) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        for host, option in (("127.0.0.1", "--grpc-port"), ("192.0.2.7", "--port")):
+            with pytest.raises(ConfigurationError) as caught:
+                listen(host, port, option)
+            (problem,) = caught.value.problems
+            assert isinstance(problem, Problem) and problem.path == option
+            assert host in str(problem.received) and str(port) in str(problem.received)
+    with patch("socket.getaddrinfo", side_effect=socket.gaierror(-2, "unknown")):
+        with pytest.raises(ConfigurationError):
+            listen("nowhere.invalid", 0)
