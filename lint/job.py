@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
+from kfp_tfjob.cluster import capacity
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
@@ -16,6 +18,7 @@ from kfp_tfjob.lint.schema import FIELDS
 KNOWN_ROLES = {**TFJOB.roles, "master": "Master"}
 DECIDERS = ("Chief", "Master")
 GPU = re.compile(r"(nvidia|amd)\.com/|gpu\.intel\.com/")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,15 @@ class Replica:
         return next((c for c in self.containers if c.name == TFJOB.container), None)
 
     @property
-    def gpus(self) -> dict[str, Any]:
-        """The GPUs of its containers."""
-        return {name: count for c in self.containers for name, count in c.gpus.items()}
+    def gpus(self) -> dict[str, Decimal]:
+        """The GPUs of a pod, as Kubernetes adds them up; a value that is no number is left out."""
+        parts: dict[str, list[dict[str, Any]]] = {"initContainers": [], "containers": []}
+        for container in self.all_containers:
+            asked = {k: v for k, v in container.gpus.items() if _NUMBER.fullmatch(str(v))}
+            part = {"resources": {"requests": asked}}
+            part |= {"restartPolicy": "Always"} if container.kind == "native" else {}
+            parts["containers" if container.kind == "main" else "initContainers"].append(part)
+        return {name: count for name, count in capacity.of_pod(parts).items() if count}
 
     def volumes(self, *kinds: str) -> set[str]:
         """Return the names of the volumes of some kinds, for instance `emptyDir`."""
