@@ -43,7 +43,10 @@ def of_end(step: Step, model_name: str) -> Notice:
         ended = (notify.SKIPPED, step.run_id, "preflight", "unchanged", 0)
         return Notice(*ended, said, model_name=model_name)
     ended = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
-    return Notice(*ended, "every step has succeeded", model_name=model_name)
+    said = "every step has succeeded"
+    if record := _record(store, step.run.not_evaluated):
+        said = f"the output is stored and verified; no model was evaluated: {record['why']}"
+    return Notice(*ended, said, model_name=model_name)
 
 
 def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, Any]) -> Notice:

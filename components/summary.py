@@ -29,6 +29,8 @@ from kfp_tfjob.trainer.pictures import PictureInput
 
 log = logging.getLogger(__name__)
 
+WHY_NOT_EVALUATED = "train_options.evaluate is false"
+
 
 def summary(step: Step, model_name: str) -> str:
     """Return the summary of a run that has a verdict.
@@ -81,6 +83,21 @@ def unchanged_summary(step: Step, model_name: str, earlier: Trained) -> str:
     parts.append(f"**All output of that run:** {code(earlier.run_uri)}")
     parts.append("To train anyway, set `train_options.when_unchanged` to `train`.")
     return "\n\n".join(parts) + "\n\n"
+
+
+def proven_summary(step: Step) -> str:
+    """Return the summary of a run that ended with its output, because it evaluates no model.
+
+    Args:
+        step: The step that shows it.
+    """
+    parts = [
+        f"**Not evaluated:** {prose(WHY_NOT_EVALUATED)}, so no model was evaluated or published.",
+        f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}.",
+        f"**All output of this run:** {code(step.run.base)}",
+        f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}",
+    ]
+    return "\n\n".join(parts)
 
 
 def tensorboard_command(step: Step) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
+from kfp_tfjob.jobs.record import EndedPod
 from kfp_tfjob.jobs.status import (
     decides,
     is_being_deleted,
@@ -22,6 +23,13 @@ from kfp_tfjob.supervisor import exit_codes
 # Status reasons of a kubelet that cannot keep or admit a pod; the job is not at fault.
 _OF_THE_NODE = frozenset(
     "NodeLost NodeShutdown Shutdown Terminated UnexpectedAdmissionError NodeAffinity".split()
+)
+
+# How the error of Keras 3 ends that keras#20585 describes, and what helps.
+_OF_KERAS_3 = "unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>)"
+_KERAS_2 = (
+    "set train_options.keras to 2, with tf-keras in the image and tf.keras in the program; or write"
+    " build_model: this project's trainer trains with Keras 3 on any number of replicas"
 )
 
 
@@ -69,6 +77,26 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     if judgement.verdict == Verdict.STORE_UNAVAILABLE and story:
         return replace(judgement, sentence=f"{judgement.sentence}; {story}")
     return judgement
+
+
+def with_log(judgement: Judgement, pods: Iterable[EndedPod]) -> Judgement:
+    """Return a judgement with the cause and the remedy that only the log of a program shows.
+
+    Args:
+        judgement: The judgement by status and exit codes.
+        pods: The pods with their last lines.
+    """
+    lines = (
+        line
+        for pod in pods
+        for container in pod.containers
+        if container.exit_code
+        for line in container.last_lines
+    )
+    if judgement.verdict != Verdict.USER_ERROR or not any(_OF_KERAS_3 in line for line in lines):
+        return judgement
+    sentence = f"{judgement.sentence}. Keras 3 cannot run model.fit on several replicas"
+    return replace(judgement, sentence=sentence, fix=_KERAS_2)
 
 
 def _of_sidecar(pod: Mapping[str, Any]) -> str:

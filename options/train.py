@@ -95,7 +95,7 @@ class TrainerOptions(Group):
 
 
 _WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "checkpoint_best")
-_OF_A_COMMAND = ("command", "stage_data")
+_OF_A_COMMAND = ("command", "stage_data", "keras")
 
 
 class TrainOptions(TrainerOptions):
@@ -108,6 +108,16 @@ class TrainOptions(TrainerOptions):
         True,
         "Download the dataset to DATA_DIR for your own program; if false, the program"
         " reads DATASET_URI itself.",
+    )
+    keras: Literal["auto", 2, 3] = option(
+        "auto",
+        "Which Keras `tf.keras` is in your own program. auto chooses 2 where the program calls"
+        " `model.fit` on several replicas, which Keras 3 cannot do; 2 needs tf-keras in the image.",
+    )
+    evaluate: bool = option(
+        True,
+        "Evaluate the model and publish it if it is blessed; if false, the run ends when its output"
+        " is proven, and needs no model.",
     )
     when_unchanged: Literal["train", "skip"] = option(
         "train",

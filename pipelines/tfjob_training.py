@@ -77,7 +77,7 @@ def _pipeline(*values):
             model_entry=checked.outputs["model_entry"],
             code_uri=checked.outputs["code_uri"],
         )
-        synced = task(sync_output).after(launched)
+        synced = task(sync_output, evaluate=checked.outputs["evaluate"]).after(launched)
         judged = task(
             evaluate,
             dataset_uri=prepared.outputs["dataset_uri"],
@@ -96,9 +96,8 @@ tfjob_training = dsl.pipeline(name="tfjob-training", description=DESCRIPTION)(
     with_form(_pipeline, _form())
 )
 
-# What preflight says to the other tasks: whether the run trains.
-CHANGED = ("preflight", "changed")
-CHANGED_INPUT = "pipelinechannel--preflight-changed"
+# What preflight says to the other tasks: whether the run trains, and evaluates its model.
+CHANGED, EVALUATE = ("preflight", "changed"), ("preflight", "evaluate")
 
 
 def tasks_of(pipeline: Any) -> Mapping[str, Any]:
@@ -107,18 +106,25 @@ def tasks_of(pipeline: Any) -> Mapping[str, Any]:
     return next(tasks for tasks in dags if "prepare-data" in tasks)
 
 
-def only_if_changed(task: Any) -> None:
-    """Let a task, and all tasks that need its output, run only if preflight found something new.
+def input_of(said: tuple[str, str]) -> str:
+    """Return the name of a task's input that is an output of another task."""
+    return "pipelinechannel--" + "-".join(said)
+
+
+def only_if(task: Any, said: tuple[str, str] = CHANGED) -> None:
+    """Let a task, and all tasks that need its output, run only if preflight says so.
 
     dsl.If would do the same with a DAG around the tasks, but its driver takes ten seconds of every
     run that trains. The driver of a task evaluates a condition too, but the SDK has no word for it.
 
     Args:
         task: The compiled form of the task.
+        said: Which output of preflight decides.
     """
-    source = task.inputs.parameters[CHANGED_INPUT].task_output_parameter
-    source.producer_task, source.output_parameter_key = CHANGED
-    task.trigger_policy.condition = f"inputs.parameter_values['{CHANGED_INPUT}'] == true"
+    source = task.inputs.parameters[input_of(said)].task_output_parameter
+    source.producer_task, source.output_parameter_key = said
+    task.trigger_policy.condition = f"inputs.parameter_values['{input_of(said)}'] == true"
 
 
-only_if_changed(tasks_of(tfjob_training)["prepare-data"])
+only_if(tasks_of(tfjob_training)["prepare-data"])
+only_if(tasks_of(tfjob_training)["evaluate"], EVALUATE)

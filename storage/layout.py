@@ -236,6 +236,11 @@ class RunLayout:
         return self.base / "unchanged.json"
 
     @property
+    def not_evaluated(self) -> S3Address:
+        """The record that the run ended with its verified output, because it evaluates no model."""
+        return self.base / "not_evaluated.json"
+
+    @property
     def data_report(self) -> S3Address:
         """The page about data that the contract with the champion's data refuses."""
         return self.base / "data_report.html"

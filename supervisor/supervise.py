@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Mapping, Sequence
 
-from kfp_tfjob.supervisor import completion, exit_codes, last_words, orders, peers
+from kfp_tfjob.supervisor import completion, exit_codes, keras, last_words, orders, peers
 from kfp_tfjob.supervisor.barrier import pass_barrier
 from kfp_tfjob.supervisor.child import Child
 from kfp_tfjob.supervisor.environment import Environment, Refused
@@ -55,6 +55,8 @@ class Supervisor:
             self._cluster = Topology.read(self.variables)
         except Refused as error:
             return self._end(exit_codes.CONFIGURATION, str(error))
+        chosen = keras.choose(self.command, self.variables, self._cluster.size)
+        self.variables = {**self.variables, **chosen}
         self._restarts, self._patience = Restarts(told), told.start_deadline
         if told.podinfo_dir:
             orders.follow(told.podinfo_dir, told.orphan_timeout, self._stop)

@@ -28,7 +28,7 @@ from kfp_tfjob.components.step import (
     log_to_stdout,
     open_step,
 )
-from kfp_tfjob.components.summary import summary, unchanged_summary
+from kfp_tfjob.components.summary import proven_summary, summary, unchanged_summary
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.storage.address import S3Address
@@ -166,7 +166,8 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same) + about, None)
     done = all(_is_done(*judged, model_name) for judged in verdicts.items())
-    done = done and bool(verdicts or succeeded)
+    proven = [task for task in tasks if _json(task, task.run.not_evaluated)]
+    done = done and bool(verdicts or succeeded or proven)
     # evaluate may have been killed after its verdict; a published model stays published.
     published = verdicts and all(verdict["blessed"] for verdict in verdicts.values())
     if not failures and (not done or (left.cause and not published)):
@@ -175,7 +176,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     if not failures:
         for verdict in verdicts.values():
             log.info("the run is done: %s", "; ".join(verdict["reasons"]))
-        parts = [summary(task, model_name) for task in verdicts] or [_trained(tasks)]
+        parts = [summary(task, model_name) for task in verdicts] or [_trained(tasks, proven)]
         return RunReport("\n".join(parts) + about, None)
     report = _failed(step, failures, tasks, left) + explain(_ends(tasks, left)) + about
     markdown = Mask()(report)
@@ -224,8 +225,8 @@ def _unchanged(step: Step) -> Trained | None:
     return Trained(**record) if record else None
 
 
-def _trained(tasks: Sequence[Step]) -> str:
-    """Return the report for a run without a verdict: a pipeline may train and not evaluate."""
+def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:
+    """Return the report for a run without a verdict: it may train and not evaluate."""
     trained = [task for task in tasks if _json(task, task.run.manifest)]
     return _lines(
         [
@@ -233,6 +234,7 @@ def _trained(tasks: Sequence[Step]) -> str:
             "",
             "No step of it failed, and none gave a verdict on a model.",
             "",
+            *(line for task in proven for line in (proven_summary(task), "")),
             "| what | where |",
             "|---|---|",
             *(row(f"output{_of(task)}", code(task.run.output)) for task in trained),

@@ -16,7 +16,7 @@ from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
-from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.judge import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
@@ -149,6 +149,7 @@ class Attempt:
             "running": self._running,
         }
         pods = pods_of(follower.pods, last_lines)
+        judgement = with_log(judgement, pods)
         gpu_seconds = self._gpu_seconds
         end = end_of(self.number, kind, job, self.name, judgement, pods, seconds, gpu_seconds)
         said = [Mask()(line) for line in words(judgement, kind.container, last_lines)]

@@ -230,6 +230,9 @@ class Launcher:
                 return manifest
             if action == Action.REPEAT:
                 judgement = judge(job, pods)
+                if end := read_ends(self.step.store, self.step.run).get(claimed[-1]):
+                    # Its launcher saw the log, too.
+                    judgement = replace(judgement, sentence=end.sentence, fix=end.remedy)
                 raise _failure(judgement, words(judgement, self.spec.kind.container, lambda *_: []))
             if found == Found.NOTHING and self.retry and (earlier := self._recorded()):
                 raise earlier

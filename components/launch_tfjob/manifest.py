@@ -35,6 +35,7 @@ from kfp_tfjob.jobs.labels import (
 from kfp_tfjob.options.pod import PodSettings
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
+from kfp_tfjob.supervisor import keras
 from kfp_tfjob.supervisor.pack import NAME
 
 # -S skips the unused site-packages for a faster start: until then, a SIGTERM is lost.
@@ -196,6 +197,9 @@ class _PodTemplate:
         environment = self._environment()
         if spec.options.command:
             environment += keys_of_the_store(spec)
+            if spec.options.keras != "auto":  # without it, the supervisor chooses
+                legacy = "1" if spec.options.keras == 2 else "0"
+                environment += pod_template.variables({keras.VARIABLE: legacy})
         environment = pod_template.once([*environment, *pod_template.of_user(settings)])
         container = self._container(self.spec.kind.container, spec.image, resources, environment)
         container["command"] = [*SUPERVISOR, "--", *command]

@@ -45,6 +45,7 @@ def preflight(
         ("model_entry", str),
         ("code_uri", str),
         ("changed", bool),
+        ("evaluate", bool),
         ("inputs_digest", str),
     ],
 ):
@@ -80,6 +81,7 @@ def preflight(
         model_entry: `module:function` as the trainer imports it.
         code_uri: The run's copy of the user's code; empty when the code is in the image.
         changed: Whether the run trains; the later steps are skipped if not.
+        evaluate: Whether the model is evaluated; the run ends after sync_output if not.
         inputs_digest: Names everything that decides what is trained, for `when_unchanged`.
     """
     values = dict(locals())
@@ -101,5 +103,6 @@ def preflight(
         checked.model_entry,
         checked.code_uri,
         checked.changed,
+        checked.evaluate,
         checked.inputs_digest,
     )

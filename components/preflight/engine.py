@@ -67,6 +67,7 @@ class Checked:
         code_uri: The run's copy of the user's code; empty when the code is in the image, or when
             the run does not train.
         changed: Whether the run trains.
+        evaluate: Whether its model is evaluated.
         inputs_digest: The digest of what it trains on, with and how.
         table: Every parameter with its value and meaning, in Markdown.
     """
@@ -76,6 +77,7 @@ class Checked:
     model_entry: str
     code_uri: str
     changed: bool
+    evaluate: bool
     inputs_digest: str
     table: str
 
@@ -165,6 +167,7 @@ def run(
         model_entry=entry,
         code_uri="" if earlier else keep_code(step, code),
         changed=not earlier,
+        evaluate=not earlier and run_parameters.job_spec(values).options.evaluate,
         inputs_digest=inputs,
         table=head
         + run_parameters.table(given, run_parameters.job_spec(values))

@@ -12,6 +12,8 @@ def sync_output(
     *,
     run_id: str,
     output_uri: str,
+    model_name: str = "",
+    evaluate: bool = True,
     task_key: str = "",
     storage_endpoint: str = "",
     storage_region: str = "",
@@ -22,6 +24,8 @@ def sync_output(
     Args:
         run_id: The run whose output is proven.
         output_uri: The address of all runs, s3://BUCKET/PREFIX.
+        model_name: As in the form; for the notification of a run that ends here.
+        evaluate: Whether the model is evaluated next; if not, the output needs no model.
         task_key: The key of the launch_tfjob whose output is proven.
         storage_endpoint: URL of the store; empty for what the Secret or AWS says.
         storage_region: Region of the store; empty for what the Secret or AWS says.
@@ -29,18 +33,21 @@ def sync_output(
             and the digest are its metadata.
 
     Returns:
-        model_uri: The directory of the SavedModel.
+        model_uri: The directory of the SavedModel; empty without one.
         output_digest: SHA-256 of the manifest, which names the whole output.
     """
     from pathlib import Path
 
+    from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.sync_output import sync
 
     storage = (storage_endpoint, storage_region)
     with step("sync_output", run_id, output_uri, *storage, task_key) as context:
-        result = sync.run(context)
+        result = sync.run(context, evaluate)
         Path(stored_output.path).write_text(result.markdown)
         stored_output.metadata["model_uri"] = result.model_uri
         stored_output.metadata["output_digest"] = result.output_digest
+        if not evaluate:
+            tell_end(context, model_name)
     return (result.model_uri, result.output_digest)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import WHY_NOT_EVALUATED, proven_summary
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
 from kfp_tfjob.storage.layout import RUN_COMPLETION, RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
@@ -31,12 +32,14 @@ class SyncResult:
     """The verified output of a run.
 
     Attributes:
-        model_uri: The directory of the SavedModel.
+        model_uri: The directory of the SavedModel; empty without one.
         manifest: The verified objects, with keys relative to the run's directory.
+        end: Markdown about a run that ends here; empty if its model is evaluated.
     """
 
     model_uri: str
     manifest: Manifest
+    end: str = ""
 
     @property
     def output_digest(self) -> str:
@@ -53,8 +56,8 @@ class SyncResult:
             "",
             f"**Verified:** {stored}, of attempt {self.manifest.attempt}",
             "",
-            f"**Model:** {code(self.model_uri)}",
-            "",
+            *([f"**Model:** {code(self.model_uri)}", ""] if self.model_uri else []),
+            *([self.end, ""] if self.end else []),
             f"**Digest:** {code(self.output_digest)}",
             "",
             "## Largest objects",
@@ -71,11 +74,13 @@ class SyncResult:
         return "\n".join(lines) + "\n"
 
 
-def run(step: Step) -> SyncResult:
+def run(step: Step, evaluate: bool = True) -> SyncResult:
     """Verify the output of a run.
 
     Args:
         step: The run, and the store that holds its output.
+        evaluate: Whether the model is evaluated next; if not, the output needs no model, and a
+            record says that the run ends here.
 
     Returns:
         The verified output.
@@ -85,13 +90,15 @@ def run(step: Step) -> SyncResult:
     """
     manifest = _manifest(step)
     problems: list[Problem | str] = [*_completion_problems(step, manifest)]
-    if not any(item.key.startswith(f"{RUN_MODEL}/") for item in manifest.objects):
+    has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in manifest.objects)
+    if evaluate and not has_model:
         problems.append(
             Problem(
                 f"the output of run {step.run_id} holds no model",
                 received=_first_names(manifest),
                 expected=f"a SavedModel in {RUN_MODEL}/",
-                fix="make the training write its model to $OUTPUT_DIR/model",
+                fix="make the training write its model to $OUTPUT_DIR/model, or set"
+                " train_options.evaluate to false",
             )
         )
     problems += first(
@@ -105,7 +112,12 @@ def run(step: Step) -> SyncResult:
         counted(len(manifest.objects), "object"),
         counted(manifest.size, "byte"),
     )
-    return SyncResult(str(step.run.model), manifest)
+    model_uri = str(step.run.model) if has_model else ""
+    if evaluate:
+        return SyncResult(model_uri, manifest)
+    record = {"run_id": step.run_id, "why": WHY_NOT_EVALUATED}
+    step.store.write(step.run.not_evaluated, json.dumps(record).encode(), "application/json")
+    return SyncResult(model_uri, manifest, proven_summary(step))
 
 
 def _manifest(step: Step) -> Manifest:

@@ -26,7 +26,8 @@ def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -
     """List the newest runs of this pipeline on Kubeflow Pipelines.
 
     The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
-    train), or the reason of a failure. It comes from the store; without access to it, it is empty.
+    train), not evaluated (train_options.evaluate is false), or the reason of a failure. It comes
+    from the store; without access to it, it is empty.
     """
     troubles: list[str] = []
     found = client.runs(limit, model, experiment=experiment, tell=troubles.append)

@@ -117,6 +117,9 @@ def _green(run: Run, records: Records) -> Why:
             f"the run {earlier} had the same data, code and options",
             "nothing; to train anyway: --set train_options.when_unchanged=train",
         )
+    if verdict is None and (why := records.not_evaluated()):
+        summary = "The run succeeded: its output is stored and verified. It evaluated no model."
+        return Why(run, summary, why, "nothing; to evaluate: --set train_options.evaluate=true")
     if verdict is None:
         reason = (
             f"its verdict cannot be read: {records.trouble}"

@@ -124,6 +124,10 @@ class Records:
         """Return the id of the earlier run whose result holds, if this one did not train."""
         return self._read(lambda store, at: json.loads(store.read(at.unchanged))["run_id"]) or ""
 
+    def not_evaluated(self) -> str:
+        """Return why the run evaluated no model, if it ended with its verified output."""
+        return self._read(lambda store, at: json.loads(store.read(at.not_evaluated))["why"]) or ""
+
     def ends(self) -> dict[int, AttemptEnd | None]:
         """Return the end of every attempt; None for one that is running."""
         return self._read(lambda store, at: read_ends(store, at)) or {}
@@ -160,7 +164,9 @@ class Records:
             return "lost the race" if self.lost_race() else "blessed"
         if verdict:
             return "not blessed"
-        return "unchanged" if self.unchanged() else ""
+        if self.unchanged():
+            return "unchanged"
+        return "not evaluated" if self.not_evaluated() else ""
 
     def _open(self, call: Callable[[], T]) -> T | None:
         try:

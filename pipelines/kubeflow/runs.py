@@ -64,7 +64,8 @@ class Run:
             record knows it.
         steps: The steps that have started, in order.
         verdict: `published`, `blessed`, `lost the race`, `not blessed`, `unchanged` (it had nothing
-            to train), or the verdict on its failure; empty if unknown.
+            to train), `not evaluated` (train_options.evaluate is false), or the verdict on its
+            failure; empty if unknown.
         error: The back end's message for a failed run.
         parameters: The run parameters with the defaults of its pipeline, as far as the back end
             shows them; secret-looking values are masked.

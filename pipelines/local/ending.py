@@ -18,6 +18,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.outcome import tell_end
 from kfp_tfjob.components.step import WHOLE_RUN, Failure, Step
+from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
 from kfp_tfjob.judging.text import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import Home
@@ -129,6 +130,8 @@ class Ending:
         except ObjectNotFoundError:
             if self._holds(self.step.run.unchanged):
                 return self._tell_unchanged()
+            if self._holds(self.step.run.not_evaluated):
+                return self._tell_proven()
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
@@ -161,6 +164,15 @@ class Ending:
         self.show(f"\n{outcome}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
+        self._notify(None)
+        return 0
+
+    def _tell_proven(self) -> int:
+        outcome = f"The output is stored and verified. Not evaluated: {WHY_NOT_EVALUATED}"
+        self.show(f"\n{outcome}")
+        if self.embedded:
+            self.show(f"output     {self._copied(self._keep_output)}")
+        self.show(f"overview   {self._copied(lambda: self._write_page(outcome))}")
         self._notify(None)
         return 0
 

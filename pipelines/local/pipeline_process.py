@@ -36,12 +36,13 @@ def main() -> None:
     # task. So every task gets the condition, and the output is found here.
     for name, task in tasks.items():
         if name != module.CHANGED[0] and not task.trigger_policy.condition:
-            module.only_if_changed(task)
+            module.only_if(task)
     find = ConditionEvaluator._resolve_pipeline_channel
 
     def resolve(channel: str, store: Any) -> Any:
-        if channel == module.CHANGED_INPUT:
-            return store.get_task_output(*module.CHANGED)
+        for said in (module.CHANGED, module.EVALUATE):
+            if channel == module.input_of(said):
+                return store.get_task_output(*said)
         return find(channel, store)
 
     ConditionEvaluator._resolve_pipeline_channel = staticmethod(resolve)

@@ -13,14 +13,18 @@ import psutil
 import pytest
 
 from examples import digits
+from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
+from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 from tests.local import tiny_dataset
-from tests.local.local_run import Run
+from tests.local.local_run import Run, stored
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +45,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
         processes.end(token.read_text(), 0)
 
 
-def start(home: Path, data: Path, example: str, *settings: str) -> Run:
-    command = json.dumps(["python3", f"$(JOB_DIR)/code/{example}.py"])
+def start(home: Path, data: Path, example: str | Path, *settings: str) -> Run:
+    program = example if isinstance(example, Path) else ROOT / "examples" / f"{example}.py"
+    command = json.dumps(["python3", f"$(JOB_DIR)/code/{program.name}"])
     return Run(
         home,
         "--data",
@@ -50,7 +55,7 @@ def start(home: Path, data: Path, example: str, *settings: str) -> Run:
         "--label",
         "digit",
         "--model",
-        str(ROOT / "examples" / f"{example}.py") + ":main",
+        f"{program}:main",
         *(
             word
             for text in (f"train_options.command={command}", *settings)
@@ -74,6 +79,70 @@ def test_a_plain_program_trains_in_the_same_job(home: Path, data: Path) -> None:
     assert len(losses) == 1
     assert accuracy(run) > 0.7
     assert "champion   s3://kfp-tfjob/models/digits/versions/1" in run.text
+
+
+KERAS_2 = "Keras 3 cannot run model.fit on several replicas: the program gets Keras 2"
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_tutorial_becomes_the_champion(home: Path, data: Path, workers: int) -> None:
+    run = start(home, data, "tutorial_train", f"train_workers={workers}", "train_epochs=4")
+    assert run.wait() == 0, run.text
+    assert sum(KERAS_2 in line for line in run.lines) == 1 + workers
+    assert accuracy(run) > 0.7
+    assert "champion   s3://kfp-tfjob/models/digits/versions/1" in run.text
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_program_of_the_seed_ends_with_its_output_proven(
+    home: Path, data: Path, workers: int
+) -> None:
+    seed = ROOT.parent / "shared" / "seed" / "train.py"
+    if not seed.exists():
+        pytest.skip(f"needs {seed}")
+    options = ("train_options.evaluate=false", "train_options.stage_data=false")
+    run = start(home, data, seed, f"train_workers={workers}", *options)
+    assert run.wait() == 0, run.text
+    assert sum(KERAS_2 in line for line in run.lines) == 1 + workers
+    assert "Not evaluated: train_options.evaluate is false" in run.text
+    assert not {line.split(" ")[0] for line in run.lines} & {"evaluate", "publish"}
+
+    def look(layout: Layout, store: Store) -> None:
+        at = layout.run(run.run_id)
+        assert store.read(at.code / "train.py") == seed.read_bytes()
+        (end,) = read_ends(store, at).values()
+        codes = {pod.replica: pod.containers[-1].exit_code for pod in end.pods}
+        assert codes == dict.fromkeys(["chief-0", *(f"worker-{i}" for i in range(workers))], 0)
+        assert {it.key for it in store.read_manifest(at.manifest).objects} == {
+            "output/completion.json"
+        }
+        assert json.loads(store.read(at.not_evaluated))["why"] == WHY_NOT_EVALUATED
+        for absent in (at.verdict, at.failure("json")):
+            with pytest.raises(ObjectNotFoundError):
+                store.head(absent)
+
+    stored(home, look)
+    summary = (home / "runs" / run.run_id / "output.md").read_text()
+    assert summary.startswith("# The output is stored\n") and "**Model:**" not in summary
+    assert WHY_NOT_EVALUATED in summary
+    finish = (home / "runs" / run.run_id / "finish.md").read_text()
+    assert finish.startswith(f"# Run {run.run_id} is complete") and WHY_NOT_EVALUATED in finish
+
+
+@pytest.mark.slow
+def test_the_error_of_keras_3_names_the_option(home: Path, data: Path) -> None:
+    run = start(home, data, "tutorial_train", "train_options.keras=3", "train_epochs=1")
+    assert run.wait() == 1, run.text
+    failure = json.loads((home / "runs" / run.run_id / "failure.json").read_text())
+    assert (failure["step"], failure["verdict"], failure["code"]) == (
+        "launch_tfjob",
+        "user_error",
+        1,
+    )
+    assert "Keras 3 cannot run model.fit on several replicas" in failure["message"]
+    assert "Fix: set train_options.keras to 2" in failure["message"]
+    assert KERAS_2 not in run.text
 
 
 TWO_GPUS = """
