@@ -51,6 +51,14 @@ def test_commands(block: Block) -> None:
                 request(arguments)
 
 
+def test_both_commands_stand_on_the_first_screen_of_the_readme() -> None:
+    shown = [it for it in BLOCKS if it.path == ROOT / "README.md" and it.line <= 40]
+    lines = [line for it in shown if it.language == "sh" for line in it.text.splitlines()]
+    for target in ("run", "test"):
+        (line,) = [it for it in lines if it.split("#")[0].split() == ["make", target]]
+        assert re.search(r"\d+ minutes", line)
+
+
 def parse(arguments: list[str]) -> None:
     """Parse a command line as the program does, without running it."""
     context = main.make_context("kfp-tfjob", list(arguments), resilient_parsing=False)

@@ -6,7 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.notify import SUCCEEDED
+from kfp_tfjob.components.outcome import of_end
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.storage.errors import DataError
@@ -101,6 +105,28 @@ def test_an_output_without_model_or_completion(step):
         sync.run(step)
     assert "holds no model" in str(raised.value)
     assert "completion.json is missing" in str(raised.value)
+
+
+def test_a_run_that_is_not_evaluated_needs_no_model_and_ends_here(step):
+    completion = "output/completion.json"
+    manifest = write(step, {"output/predictions.csv": b"1", completion: FILES[completion]})
+    result = sync.run(step, evaluate=False)
+    assert (result.model_uri, result.output_digest) == ("", manifest.digest)
+    assert "**Model:**" not in result.markdown and "**Not evaluated:**" in result.markdown
+    assert json.loads(step.store.read(step.run.not_evaluated))["run_id"] == RUN
+    ending = finish.run(step, "m")
+    assert ending.failure is None and "**Not evaluated:**" in ending.markdown
+    notice = of_end(step, "m")
+    assert (notice.outcome, notice.step) == (SUCCEEDED, "sync_output")
+    assert WHY_NOT_EVALUATED in notice.message
+
+
+def test_a_model_that_is_not_evaluated_is_named_and_all_is_verified(step):
+    write(step, FILES)
+    assert sync.run(step, evaluate=False).model_uri == str(step.run.model)
+    step.store.delete(step.run.output / "model/saved_model.pb")
+    with pytest.raises(DataError, match="saved_model.pb is missing"):
+        sync.run(step, evaluate=False)
 
 
 def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_path):

@@ -113,6 +113,25 @@ def test_a_uuid_stays_readable():
     assert run_label(RUN_ID) == RUN_ID
 
 
+@pytest.mark.parametrize(
+    ("options", "env", "value"),
+    [
+        ({"command": ["t"]}, {}, None),
+        ({"command": ["t"], "keras": 2}, {}, "1"),
+        ({"command": ["t"], "keras": 3.0}, {}, "0"),
+        ({"command": ["t"], "keras": 2}, {"TF_USE_LEGACY_KERAS": "0"}, "0"),
+        ({"keras": 2}, {}, None),  # the project's own trainer
+    ],
+)
+def test_the_keras_of_an_own_program(options, env, value):
+    given = DEFAULTS | {"train_options": options, "pod": {"all": {"env": env}}}
+    job = build_job(JobSpec.parse(**given), Identity(RUN_ID, 1))
+    for _, container in _containers(job):
+        if container["name"] == "tensorflow":
+            found = {item["name"]: item.get("value") for item in container["env"]}
+            assert found.get("TF_USE_LEGACY_KERAS") == value
+
+
 def test_no_workers_no_worker_key():
     job = build_job(JobSpec.parse(**DEFAULTS | {"train_workers": 0}), Identity(RUN_ID, 1))
     assert list(job["spec"]["tfReplicaSpecs"]) == ["Chief"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.judge import judge, with_log
+from kfp_tfjob.jobs.record import EndedContainer, EndedPod
 from kfp_tfjob.jobs.status import job_condition
 from kfp_tfjob.jobs.verdict import Verdict
 
@@ -200,3 +201,28 @@ def test_an_image_without_the_program_is_told_from_a_node_that_cannot_start_it(m
     chief = pod("chief-0", 128, killed="StartError")
     chief["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = message
     assert judge(job("Failed"), [chief]).verdict == verdict
+
+
+OF_KERAS_3 = (
+    "}) with an unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>) to a"
+    " Tensor."
+)
+
+
+@pytest.mark.parametrize(
+    ("pods", "line", "exit_code", "named"),
+    [
+        ([pod("chief-0", 1), pod("worker-0", 1)], OF_KERAS_3, 1, True),
+        ([pod("chief-0", 1), pod("worker-0", 1)], "ValueError: a mistake", 1, False),
+        ([pod("chief-0", 1), pod("worker-0", 0)], OF_KERAS_3, 0, False),
+        ([pod("chief-0", 137), pod("worker-0", 137)], OF_KERAS_3, 137, False),
+    ],
+)
+def test_the_error_of_keras_3_names_the_option(pods, line, exit_code, named):
+    found = judge(job("Failed"), pods)
+    container = EndedContainer("tensorflow", "terminated", exit_code, "", "", 0, ("x", line))
+    ended = EndedPod("worker-0", "w", "Failed", "", "", (container,))
+    judged = with_log(found, [ended])
+    assert (judged.verdict, judged.code) == (found.verdict, found.code)
+    assert ("train_options.keras to 2" in judged.remedy) == named
+    assert (judged == found) != named

@@ -41,6 +41,7 @@ OUTPUTS = {
         "model_entry": "String",
         "code_uri": "String",
         "changed": "Boolean",
+        "evaluate": "Boolean",
         "inputs_digest": "String",
     },
     "prepare_data": {"dataset_uri": "String", "dataset_digest": "String"},
