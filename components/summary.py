@@ -86,11 +86,7 @@ def unchanged_summary(step: Step, model_name: str, earlier: Trained) -> str:
 
 
 def proven_summary(step: Step) -> str:
-    """Return the summary of a run that ended with its output, because it evaluates no model.
-
-    Args:
-        step: The step that shows it.
-    """
+    """Return the summary of a run that ended with its output, because it evaluates no model."""
     parts = [
         f"**Not evaluated:** {prose(WHY_NOT_EVALUATED)}, so no model was evaluated or published.",
         f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}.",

@@ -80,19 +80,9 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
 
 
 def with_log(judgement: Judgement, pods: Iterable[EndedPod]) -> Judgement:
-    """Return a judgement with the cause and the remedy that only the log of a program shows.
-
-    Args:
-        judgement: The judgement by status and exit codes.
-        pods: The pods with their last lines.
-    """
-    lines = (
-        line
-        for pod in pods
-        for container in pod.containers
-        if container.exit_code
-        for line in container.last_lines
-    )
+    """Return a judgement with the cause and the remedy that only the log of a program shows."""
+    failed = (item for pod in pods for item in pod.containers if item.exit_code)
+    lines = (line for container in failed for line in container.last_lines)
     if judgement.verdict != Verdict.USER_ERROR or not any(_OF_KERAS_3 in line for line in lines):
         return judgement
     sentence = f"{judgement.sentence}. Keras 3 cannot run model.fit on several replicas"

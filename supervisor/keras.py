@@ -24,19 +24,12 @@ _FIND_SECONDS = 60
 
 
 def choose(command: Sequence[str], variables: Mapping[str, str], replicas: int) -> dict[str, str]:
-    """Return the variable that gives the program Keras 2; nothing if it does not need that.
-
-    Args:
-        command: The program and its arguments.
-        variables: Its environment; if the variable is set, the choice was made.
-        replicas: How many train together.
-    """
+    """Return the variable that gives the program Keras 2; nothing if it does not need that."""
     if replicas < 2 or VARIABLE in variables or _TRAINER in command:
         return {}
     code = b"\n".join(_code(command, variables.get("JOB_DIR", "")))
-    if b"MultiWorkerMirroredStrategy" not in code or b".fit(" not in code:
-        return {}
-    if _IMPORTS_KERAS.search(code):
+    fits = b"MultiWorkerMirroredStrategy" in code and b".fit(" in code
+    if not fits or _IMPORTS_KERAS.search(code):
         return {}
     why = "Keras 3 cannot run model.fit on several replicas"
     if not _has_keras_2(command[0], variables):

@@ -397,6 +397,22 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     assert step.store.numbers(step.run.attempts) == [1, 2, 3]
 
 
+def test_a_cause_from_the_log_is_said_again_when_the_step_is_tried_again(
+    backend, spec, step, monkeypatch
+):
+    kind = "<class 'tensorflow.python.distribute.values.PerReplica'>"
+    program = f'raise SystemExit("}}) with an unsupported type ({kind}) to a Tensor.")'
+    wanted = spec(command=["python3", "-c", program])
+    for index in ("0", "1"):  # Kubeflow Pipelines itself makes the second try
+        monkeypatch.setenv("KFP_RETRY_INDEX", index)
+        with pytest.raises(JobFailedError) as failed:
+            launcher.run(step, wanted, backend)
+        assert (failed.value.code, failed.value.verdict) == (1, "user_error")
+        assert "Fix: set train_options.keras to 2" in str(failed.value)
+        assert "Keras 3 cannot run model.fit" in str(failed.value)
+    assert step.store.numbers(step.run.attempts) == [1]
+
+
 # Writes a checkpoint in each of its attempts, and is killed as often as the file says.
 STORES = """
 import os, pathlib, sys, time

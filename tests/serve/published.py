@@ -24,7 +24,7 @@ from kfp_tfjob.uploader import push
 CLASSES = ("cat", "dog", "owl")
 COLUMNS = tuple(f"column {number}" for number in range(6))
 ROWS = 900
-PEOPLE, PETS = "people", "pets"
+PEOPLE, PETS, TUTORIAL = "people", "pets", "tutorial"
 
 
 class Publisher:
@@ -58,6 +58,19 @@ class Publisher:
         other = np.random.default_rng(self._runs).normal(size=weights.shape)
         found = weights + noise * other
         return self._publish(PETS, lambda folder: _packed(found.astype(np.float32), folder), gate)
+
+    def tutorial(self, write: str) -> np.ndarray:
+        """Publish the model that a program with Keras 2 leaves, and return its weights.
+
+        Args:
+            write: `export`, or `save` with its traces of training.
+        """
+        name = f"{TUTORIAL}-{write}"
+        self._datasets[name] = self._datasets[PETS]
+        self._runs += 1
+        weights = np.random.default_rng(11).normal(size=(len(COLUMNS), len(CLASSES)))
+        self._publish(name, lambda folder: _of_keras_2(weights, write, folder), {})
+        return weights
 
     def roll_back(self, model_name: str, version: int) -> Champion:
         """Make an earlier version the champion again."""
@@ -121,6 +134,21 @@ class Publisher:
         done = evaluate.run(step, dataset, model_name, model, options)
         assert done.blessed, json.loads(self.store.read(run.verdict))["reasons"]
         return publish.run(step, model_name, model, str(run.verdict), dataset).version
+
+
+def _of_keras_2(weights: np.ndarray, write: str, folder: Path) -> None:
+    import tf_keras
+
+    layers = [
+        tf_keras.Input((len(COLUMNS),)),
+        tf_keras.layers.Dense(len(CLASSES), "softmax", use_bias=False),
+    ]
+    model = tf_keras.Sequential(layers)
+    model.compile("adam", "sparse_categorical_crossentropy")
+    if write == "save":  # as after some training
+        model.fit(np.zeros((8, len(COLUMNS))), np.zeros(8), verbose=0)
+    model.set_weights([weights])
+    getattr(model, write)(str(folder))
 
 
 def _packed(weights: np.ndarray, folder: Path) -> None:

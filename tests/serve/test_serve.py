@@ -25,7 +25,7 @@ from tests.environments import for_server
 from tests.ports import free_port
 from tests.serve.conftest import Start, get, post
 from tests.serve.process import ServerProcess
-from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher
+from tests.serve.published import COLUMNS, PEOPLE, PETS, TUTORIAL, Publisher
 
 pytestmark = pytest.mark.slow
 PET = dict.fromkeys(COLUMNS, 0.5)
@@ -62,6 +62,21 @@ def people(folder: Path, rows: int) -> tuple[list[dict[str, Any]], dict[str, np.
         name: values if values.dtype.kind in "fi" else values.astype(object)
         for name, values in arrays.items()
     }
+
+
+@pytest.mark.parametrize("write", ["export", "save"])
+def test_what_keras_2_leaves_is_judged_published_and_served(
+    publisher: Publisher, start: Start, write: str
+) -> None:
+    """The server has no tf-keras."""
+    weights = publisher.tutorial(write)
+    server = start(f"{TUTORIAL}-{write}").ready()
+    url = f"{server.url}/v1/models/{TUTORIAL}-{write}:predict"
+    reply = post(url, {"instances": [PET]})
+    assert (reply.status, reply.version) == (200, "1"), reply.body
+    scores = np.exp(0.5 * weights.sum(axis=0))
+    (answer,) = reply.body["predictions"]
+    np.testing.assert_allclose(answer, scores / scores.sum(), rtol=1e-5)
 
 
 def test_every_protocol_answers_like_the_model(
