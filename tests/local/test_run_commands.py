@@ -122,6 +122,15 @@ def test_why_a_run_did_not_train(fake, store, base):
     assert why.run.verdict == "unchanged" and "earlier-run" in why.reason
 
 
+def test_why_a_run_evaluated_nothing(fake, store, base):
+    run = add(fake, base, state="SUCCEEDED")
+    record = json.dumps({"run_id": "r", "why": "train_options.evaluate is false"}).encode()
+    store.write(folder(base, run).not_evaluated, record)
+    why = Client(fake.host).why("last")
+    assert (why.run.verdict, why.reason) == ("not evaluated", "train_options.evaluate is false")
+    assert "train_options.evaluate=true" in why.remedy
+
+
 def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
     from kfp_tfjob.pipelines.kubeflow.package import from_file
 
