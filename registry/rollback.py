@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import Proven, prove
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.records import DamagedRecord, champions, pass_by
 from kfp_tfjob.registry.servable import publish_newest, servers_see
@@ -89,19 +89,20 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
     else:
         choice = walk_back(now, found)
     back_to = next((it for it in choice if it.version not in pruned), None)
+
+    def kept() -> list[Champion]:
+        records = champions(store, layout, model_name, lambda _: None)
+        return [it for it in records if it.version not in pruned]
+
     if back_to is None or (damaged and not version):
-        kept = [
-            it
-            for it in champions(store, layout, model_name, lambda _: None)
-            if it.version not in pruned
-        ]
         raise ConfigurationError(
-            _no_target(model_name, now, version, kept, pruned, damaged),
+            _no_target(model_name, now, version, kept(), pruned, damaged),
             *(it.trouble for it in damaged),
         )
-    proven = prove(store, layout, model_name, back_to.number)
-    assert proven is not None
-    DataError.raise_if(verify(store, proven.version, proven.manifest))
+    try:
+        proven = _whole(store, layout, model_name, back_to)
+    except DataError as error:
+        raise DataError(_damaged(model_name, back_to, kept(), error)) from error
     back_to = replace(back_to, manifest_sha256=proven.manifest.digest)
     return Plan(model_name, now, back_to)
 
@@ -177,12 +178,27 @@ def taken_back(
 def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion) -> bool:
     """Tell whether the champion is that of a rollback that was killed before servers could see it.
 
-    The same command again then finishes it, and does not go further back.
+    The same command again then finishes it, and does not go further back. A damaged one cannot be
+    finished, so it is left.
     """
     if now.action != ROLLBACK:
         return False
-    proven = prove(store, layout, model_name, now.number)
-    return proven is not None and not servers_see(store, layout, proven)
+    try:
+        return not servers_see(store, layout, _whole(store, layout, model_name, now))
+    except DataError:
+        return False
+
+
+def _whole(store: Store, layout: Layout, model_name: str, champion: Champion) -> Proven:
+    """Return a champion whose records agree and whose files are right.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    proven = prove(store, layout, model_name, champion.number)
+    assert proven is not None
+    DataError.raise_if(verify(store, proven.version, proven.manifest))
+    return proven
 
 
 def _no_champion(model_name: str) -> Problem:
@@ -194,6 +210,22 @@ def _no_champion(model_name: str) -> Problem:
     )
 
 
+def _damaged(model_name: str, back_to: Champion, kept: list[Champion], error: DataError) -> Problem:
+    known = [it for it in error.problems if isinstance(it, Problem)]
+    return Problem(
+        f"version {back_to.version} of {model_name} cannot come back: it is damaged",
+        received="; ".join(f"{it.what}: {it.received}" for it in known),
+        expected="a version whose records agree and whose files are right",
+        fix=f"choose another with --to: {_others(kept, back_to.version)}; or promote a run:"
+        " kfp-tfjob models promote",
+    )
+
+
+def _others(kept: list[Champion], version: int) -> str:
+    others = dict.fromkeys(it.version for it in kept if it.version != version)
+    return f"version {listed(map(str, others), 8)}" if others else "none"
+
+
 def _no_target(
     model_name: str,
     now: Champion,
@@ -202,8 +234,7 @@ def _no_target(
     pruned: set[int],
     damaged: list[DamagedRecord],
 ) -> Problem:
-    others = dict.fromkeys(it.version for it in kept if it.version != now.version)
-    known = f"version {listed(map(str, others), 8)}" if others else "none"
+    known = _others(kept, now.version)
     if damaged and not version:
         return Problem(
             f"the champion of {model_name} before version {now.version} is unknown",
@@ -215,7 +246,7 @@ def _no_target(
             f"no champion of {model_name} is left before version {now.version}",
             expected="an earlier champion that was not pruned",
             fix=f"choose one with --to: {known}"
-            if others
+            if known != "none"
             else "to replace it, promote a run: kfp-tfjob models promote",
         )
     was = "was pruned" if version in pruned else "was never the champion"

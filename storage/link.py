@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from threading import Lock, Timer
 from typing import Any, TypeVar
 
+import boto3.session
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -80,10 +81,10 @@ class Link:
         self._renewing = Lock()
         self._answered = False
         session = botocore.session.get_session()
-        session.register_component("data_loader", _descriptions())
         secret.install(session)
-        # Not boto3.client: it adds methods of a transfer manager that are not used here.
-        self.client = session.create_client(
+        with_boto3 = boto3.session.Session(botocore_session=session)
+        session.register_component("data_loader", _descriptions())  # after boto3 has set its own
+        self.client = with_boto3.client(
             "s3",
             endpoint_url=endpoint or None,
             region_name=region,

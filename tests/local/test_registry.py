@@ -279,9 +279,44 @@ def test_a_damaged_version_does_not_come_back(store: Store, layout: Layout) -> N
     publish(store, layout, "r1")
     publish(store, layout, "r2")
     store.write(layout.model(NAME).version(1) / "model" / "saved_model.pb", b"damaged")
-    with pytest.raises(DataError, match="saved_model.pb does not match its manifest"):
+    with pytest.raises(DataError, match="saved_model.pb does not match its manifest") as error:
         rollback.plan(store, layout, NAME)
+    assert not any("models rollback" in it.fix for it in error.value.problems)
     assert newest(store, layout).version == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "unseen"),
+    [
+        ("versions/2/verdict.json", False),
+        ("versions/2/manifest.json", False),
+        ("versions/2/model/saved_model.pb", True),
+    ],
+)
+def test_a_damaged_champion_of_a_rollback_is_left(
+    store: Store, layout: Layout, path: str, unseen: bool
+) -> None:
+    for run_id in ("r1", "r2", "r3"):
+        publish(store, layout, run_id)
+    assert back(store, layout).version == 2
+    store.write(layout.model(NAME).base / path, b"damaged")
+    if unseen:  # killed before servers could see it, so it would be finished if it were whole
+        store.delete(layout.model(NAME).servable(4) / "saved_model.pb")
+    champion = back(store, layout)
+    assert (champion.number, champion.version, champion.action) == (5, 1, "rollback")
+    assert served(store, layout)[champion.served_as] == "graph of r1"
+    # None before it is left: the message names one that is whole, and not the same command.
+    store.write(layout.model(NAME).version(1) / "verdict.json", b"damaged")
+    with pytest.raises(StepError) as stuck:
+        rollback.plan(store, layout, NAME)
+    (problem,) = stuck.value.problems
+    assert problem.fix.startswith("choose one with --to") and "3" in problem.fix
+    assert back(store, layout, 3).version == 3
+    # The next one back is damaged too: it is passed by only if a person names another.
+    with pytest.raises(DataError) as broken:
+        rollback.plan(store, layout, NAME, 1)
+    assert "--to" in broken.value.problems[0].fix
+    assert not any("models rollback" in it.fix for it in broken.value.problems)
 
 
 def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> None:

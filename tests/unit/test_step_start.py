@@ -11,7 +11,6 @@ from kfp_tfjob.components import STEPS
 
 # Seconds of CPU each, and none of them is needed in the pod of a step.
 _NEVER = {
-    "boto3": "botocore does the same without the transfer manager",
     "kubeflow": "the SDK loads when a job is created",
     "kfp_server_api": "a step does not ask the back end of Kubeflow Pipelines",
     "tensorflow": "evaluate loads it when the data is there, the other images lack it",
