@@ -7,41 +7,39 @@ their own, and a process gets a new parent when its parent is killed.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 
 import psutil
 
 TOKEN = "KFP_TFJOB_TOKEN"
 
 
-def carriers(token: str, spare: Collection[int] = ()) -> list[psutil.Process]:
-    """Return the living processes with `token`, except for the ids in `spare`."""
+def carriers(token: str) -> list[psutil.Process]:
+    """Return the living processes with `token`."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid not in spare and process.environ().get(TOKEN) == token:
+            if process.environ().get(TOKEN) == token:
                 found.append(process)
         except psutil.Error:
             continue  # it ended, or it belongs to another user and so not to this run
     return found
 
 
-def end(token: str, grace: float, spare: Collection[int] = ()) -> int:
+def end(token: str, grace: float) -> int:
     """End every process with `token`: SIGTERM, then SIGKILL after the grace period.
 
     Args:
         token: The run's token.
         grace: Seconds between the two signals.
-        spare: Process ids to leave alone.
 
     Returns:
         How many had to be killed.
     """
-    for process in carriers(token, spare):
+    for process in carriers(token):
         _signal(process, psutil.Process.terminate)
     deadline = time.monotonic() + grace
     killed = 0
-    while left := [p for p in carriers(token, spare) if _alive(p)]:
+    while left := [p for p in carriers(token) if _alive(p)]:
         if time.monotonic() >= deadline:
             killed += sum(_signal(process, psutil.Process.kill) for process in left)
         time.sleep(0.1)

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kfp_tfjob.cluster import choice
 from kfp_tfjob.cluster.local import backend as local_backend
@@ -81,7 +81,6 @@ def run(
         stack.enter_context(_only_run(home))
         token = _new_token(home)
         stopped = stack.enter_context(_Signals())
-        stack.enter_context(_Watchdog(token))
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
         folder = home.run(run_id)
         show(f"run {run_id}; logs and reports in {folder}")
@@ -90,9 +89,10 @@ def run(
         if embedded:
             # A replica reads these before the Secret: in a pod, only the form sets them.
             environment = {k: v for k, v in environment.items() if k not in _OTHER_STORE}
-            server = _Embedded(home, environment, show)
+            server = _Embedded(home, show)
             stack.callback(server.stop)
             server.start()
+            environment["AWS_ENDPOINT_URL"] = server.endpoint
             (home.secrets / str(values["storage_secret"])).symlink_to(server.secret)
             try:
                 server.store().make_bucket(Layout.parse(values["output_uri"]).root.bucket)
@@ -100,19 +100,22 @@ def run(
                 if home.is_full():
                     raise home.full_while(run_id) from None
                 raise
-        step = _finish_step(values, run_id, home)
-        stack.callback(lambda: processes.end(token, 0.0, _pids(server)))
+        # After a kill of this process, the training is saved to the store before that ends.
+        stack.enter_context(_Watchdog(token, server.users if server else None))
+        endpoint = server.endpoint if server else str(values["storage_endpoint"])
+        step = _finish_step(values, endpoint, run_id, home)
+        stack.callback(lambda: processes.end(token, 0.0))
         kept = folder / PARAMETERS
         started_with = kept.read_bytes() if kept.exists() else b""
         code = _run_pipeline(values, tick, folder, environment, server, stopped, home, show)
         if started_with and _failed_in(folder) == "preflight":
             kept.write_bytes(started_with)  # preflight refused the new ones
         if code is None:
-            processes.end(token, _STOP_GRACE, _pids(server))
+            processes.end(token, _STOP_GRACE)
             raise home.full_while(run_id)
         if stopped.number:
             show(f"stopping on {signal.Signals(stopped.number).name}: the training saves its state")
-            processes.end(token, _STOP_GRACE, _pids(server))
+            processes.end(token, _STOP_GRACE)
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
         return ending.tell(code, stopped.number)
 
@@ -182,10 +185,10 @@ def _run_pipeline(
     return None if full and not (ended or stopped.number) else pipeline.returncode
 
 
-def _finish_step(values: Mapping[str, Any], run_id: str, home: Home) -> Step:
+def _finish_step(values: Mapping[str, Any], endpoint: str, run_id: str, home: Home) -> Step:
     """Return the step that this process uses to read results."""
     store = Store(
-        str(values["storage_endpoint"]),
+        endpoint,
         str(values["storage_region"]),
         secret=SecretVolume(home.secrets / str(values["storage_secret"])),
         patience=_PATIENCE,
@@ -228,10 +231,6 @@ def _new_token(home: Home) -> str:
     token = secrets.token_hex(16)
     path.write_text(token)
     return token
-
-
-def _pids(server: _Embedded | None) -> set[int]:
-    return {server.pid} if server else set()
 
 
 class _Relay(threading.Thread):
@@ -294,18 +293,19 @@ class _only_run:
 
     def __enter__(self) -> None:
         self._file = open(self._path, "w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise ConfigurationError(
-                Problem(
-                    "a different run is using this folder",
-                    received=str(self._path.parent),
-                    expected="one run per folder at a time",
-                    fix="wait for it to end, or choose a different folder with --home",
-                )
-            ) from None
+        for _ in range(20):  # `is_held` of another command has it for a moment
+            with suppress(OSError):
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(0.05)
+        self._file.close()
+        raise ConfigurationError(
+            Problem(
+                "a different run is using this folder",
+                received=str(self._path.parent),
+                expected="one run per folder at a time",
+                fix="wait for it to end, or choose a different folder with --home",
+            )
+        )
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -341,16 +341,22 @@ class _Signals:
 
 
 class _Watchdog:
-    """The process that ends the others after this one."""
+    """The process that ends the others after this one.
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    Args:
+        token: The token of the others.
+        users: The lock that keeps the embedded server running meanwhile.
+    """
+
+    def __init__(self, token: str, users: IO[str] | None) -> None:
+        self._token, self._users = token, users
 
     def __enter__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kfp_tfjob.pipelines.local.watchdog", self._token],
             stdin=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=[self._users.fileno()] if self._users else (),
         )
 
     def __exit__(self, *_: object) -> None:
@@ -361,41 +367,42 @@ class _Watchdog:
 class _Embedded:
     """The S3 server of a run, restarted when it dies; its data is on disk."""
 
-    def __init__(
-        self, home: Home, environment: Mapping[str, str], show: Callable[[str], None]
-    ) -> None:
-        self._folder, self._environment, self._show = home.s3, environment, show
+    def __init__(self, home: Home, show: Callable[[str], None]) -> None:
+        self._folder, self._show = home.s3, show
         self._server: Server | None = None
-        self._starts, self._port = 0, 0
+        self._starts = 0
 
     def start(self) -> None:
         """Start it, at the same port as before."""
         self._starts += 1
-        self._server = Server.start(self._folder, self._port, self._environment)
-        self._port = int(self._server.endpoint.rpartition(":")[2])
+        self._server = Server.start(self._folder)
 
     def keep_up(self) -> None:
         """Start it again if it is gone."""
-        if self._server.process.poll() is not None and self._starts < _SERVER_STARTS:
+        if self._starts < _SERVER_STARTS and self._server.is_gone:
             self._show("the S3 server is gone; restarting it")
-            time.sleep(0.2)
             self.start()
 
     def stop(self) -> None:
-        """End it."""
+        """End it, unless other commands use it."""
         if self._server:
             self._server.stop()
 
     def store(self) -> Store:
         """Return a store that uses it."""
-        return Store(secret=SecretVolume(self._server.secret), patience=_PATIENCE)
+        return self._server.store(_PATIENCE)
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._server.process.pid
+    def endpoint(self) -> str:
+        """The URL it answers at."""
+        return self._server.endpoint
 
     @property
     def secret(self) -> Path:
         """Its keys."""
         return self._server.secret
+
+    @property
+    def users(self) -> IO[str]:
+        """The lock that keeps it running."""
+        return self._server.users

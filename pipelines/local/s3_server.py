@@ -7,6 +7,12 @@ creates succeeds. It is for one machine: one copy of the data, loopback only. FO
 data. When the server is ready, FOLDER/secret has its address and keys in the form of the Secret
 that pods mount, so every program of the project finds it there.
 
+Several programs may use one folder at once, and any of them may be killed. Whoever comes first
+starts the server, and holds `FOLDER/users` with a shared lock, as do all that come later; the
+server ends when no one does. The server holds `FOLDER/lock`, whose content is its address, from
+before it starts: the lock is taken by the program that starts it, and inherited. So there is one
+server, and the kernel alone knows whether it lives.
+
 Other users of the machine cannot get in without the keys: FOLDER is private, and the inner servers
 of Swift, which need no keys, have no address.
 """
@@ -24,20 +30,22 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
 Application = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
-_START_SECONDS = 60
+_START_SECONDS = 120  # only what hangs reaches it
 _USER = "local:kfp"
 _SERVERS = ("account", "container", "object")
 _HOSTS = ("127.0.0.1", "localhost")
@@ -102,59 +110,57 @@ default = yes
 
 @dataclass(frozen=True)
 class Server:
-    """A server in a separate process.
+    """A server in a separate process, which others may use too.
 
     Attributes:
         folder: The folder of its data.
-        process: The process.
+        endpoint: The URL it answers at.
+        users: The lock that keeps it running; a process that inherits it keeps it too.
+        process: The process; None if another program started it.
     """
 
     folder: Path
-    process: subprocess.Popen[bytes]
+    endpoint: str
+    users: IO[str]
+    process: subprocess.Popen[bytes] | None
 
     @classmethod
-    def start(
-        cls, folder: Path, port: int = 0, environment: Mapping[str, str] | None = None
-    ) -> Server:
-        """Start a server on `folder` and wait until it answers.
+    def start(cls, folder: Path, port: int = 0) -> Server:
+        """Use the server of `folder`; start it if there is none, and wait until it answers.
 
         Args:
             folder: The folder of its data.
-            port: 0 for a free one.
-            environment: Of the process; None for that of the caller.
+            port: 0 for the one before, so that programs with its address find it again.
 
         Raises:
             StepError: It ended, or did not answer in time; the message has its last output.
         """
         _make_private(folder)
-        log = folder / "server.log"
-        ready = folder / "secret" / "AWS_ENDPOINT_URL"
-        ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "kfp_tfjob.pipelines.local.s3_server", str(folder)]
-        log.touch(mode=0o600)
-        with open(log, "wb") as output:
-            process = subprocess.Popen(
-                [*command, "--port", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # the caller handles Ctrl-C and ends the server last
-                env=environment,
-            )
+        users = _lock_file(folder / "users")  # held until `stop`
+        fcntl.flock(users, fcntl.LOCK_SH)  # waits while a server without users ends
+        process = None
         deadline = time.monotonic() + _START_SECONDS
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                process.wait()
-                raise StepError(
-                    Problem(
-                        "the embedded S3 server did not start",
-                        received=log.read_text(errors="replace")[-500:].strip(),
-                        fix=f"read {log}, or use a different store with --endpoint",
-                    )
-                )
+        while time.monotonic() < deadline:
+            with _lock_file(folder / "lock") as lock:
+                if _taken(lock):
+                    if process:
+                        break  # it has ended
+                    process = _spawn(folder, port, lock)
+                elif endpoint := (folder / "lock").read_text():
+                    return cls(folder, endpoint, users, process)
             time.sleep(0.05)
-        return cls(folder, process)
+        users.close()
+        if process:
+            process.kill()
+            process.wait()
+        log = folder / "server.log"
+        raise StepError(
+            Problem(
+                "the embedded S3 server did not start",
+                received=log.read_text(errors="replace")[-500:].strip(),
+                fix=f"read {log}, or use a different store with --endpoint",
+            )
+        )
 
     @property
     def secret(self) -> Path:
@@ -162,38 +168,96 @@ class Server:
         return self.folder / "secret"
 
     @property
-    def endpoint(self) -> str:
-        """The URL it answers at."""
-        return SecretVolume(self.secret).get("AWS_ENDPOINT_URL")
+    def is_gone(self) -> bool:
+        """Whether it has died."""
+        with _lock_file(self.folder / "lock") as lock:
+            return _taken(lock)
 
-    def store(self) -> Store:
-        """Return a store that uses this server."""
-        return Store(secret=SecretVolume(self.secret))
+    def store(self, patience: Patience | None = None) -> Store:
+        """Return a store that uses this server, and no other."""
+        return Store(self.endpoint, secret=SecretVolume(self.secret), patience=patience)
 
     def stop(self) -> None:
-        """End the server; every acknowledged object is on disk."""
-        self.process.terminate()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        """End the server, unless others use it; every acknowledged object is on disk."""
+        with self.users:
+            if not (self.process and _locked(self.users)):
+                return
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
     def __enter__(self) -> Server:
         """Return the server."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the server."""
+        """End the server, unless others use it."""
         self.stop()
 
 
-def serve(folder: Path, port: int = 0) -> None:
+def _spawn(folder: Path, port: int, lock: IO[str]) -> subprocess.Popen[bytes]:
+    """Start the process of a server; it inherits the lock.
+
+    Raises:
+        ConfigurationError: The server is not installed.
+    """
+    if find_spec("swift") is None:
+        raise ConfigurationError(
+            Problem(
+                "the models of local runs are in an embedded store, which is not installed here",
+                received="no package swift",
+                expected="the extra `local`, or beside the extra `serve`: pip install swift",
+                fix="install it, or name the store with --output s3://BUCKET/PREFIX",
+            )
+        )
+    before = SecretVolume(folder / "secret").get("AWS_ENDPOINT_URL").rpartition(":")[2]
+    command = [sys.executable, "-m", "kfp_tfjob.pipelines.local.s3_server", str(folder)]
+    log = folder / "server.log"
+    log.touch(mode=0o600)
+    with open(log, "wb") as output:
+        return subprocess.Popen(
+            [*command, "--port", str(port or before or 0), "--lock", str(lock.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the commands; it ends after the last of them
+            pass_fds=[lock.fileno()],
+        )
+
+
+def _lock_file(path: Path) -> IO[str]:
+    """Open a file to lock, readable only by its owner; its content stays."""
+    return open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _taken(lock: IO[str]) -> bool:
+    """Take the lock of a folder, and tell whether it worked; the address there is out of date."""
+    if _locked(lock):
+        lock.truncate(0)
+        return True
+    return False
+
+
+def _locked(file: IO[str]) -> bool:
+    """Lock a file for this process alone, and tell whether it worked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
     """Serve S3 from `folder` on the loopback interface until the process is ended.
 
     Args:
         folder: The folder of the data; created if it does not exist.
         port: 0 for a free one.
+        inherited: The descriptor of the folder's lock, from the program that has taken it. Then
+            another port is taken if that one is in use, and the server ends with its last user.
 
     Raises:
         SystemExit: Another server uses the folder.
@@ -209,7 +273,7 @@ def serve(folder: Path, port: int = 0) -> None:
     etc, devices = folder / "etc", folder / "data"
     for path in (etc, devices / "d1"):
         path.mkdir(parents=True, exist_ok=True)
-    lock = _only_server(folder)
+    lock = _only_server(folder) if inherited is None else os.fdopen(inherited, "a")
     key = _secret_key(folder)
     (etc / "swift.conf").write_text(_SWIFT)
 
@@ -257,15 +321,24 @@ def serve(folder: Path, port: int = 0) -> None:
     for name, door in doors.items():
         backend = loadapp(str(etc / f"{name}.conf"), global_conf={"log_name": name})
         eventlet.spawn(run, door, backend)
-    front = eventlet.listen(("127.0.0.1", port))
+    try:
+        front = eventlet.listen(("127.0.0.1", port))
+    except OSError:
+        if inherited is None:
+            raise
+        front = eventlet.listen(("127.0.0.1", 0))
     proxy = loadapp(str(etc / "proxy.conf"), global_conf={"log_name": "proxy"})
+    endpoint = f"http://127.0.0.1:{front.getsockname()[1]}"
     for name, value in {
         "AWS_ACCESS_KEY_ID": _USER,
         "AWS_SECRET_ACCESS_KEY": key,
         "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.getsockname()[1]}",  # last: means ready
+        "AWS_ENDPOINT_URL": endpoint,
     }.items():
         _write_private(folder / "secret" / name, value)
+    os.write(lock.fileno(), endpoint.encode())  # means ready
+    if inherited is not None:
+        eventlet.spawn(_end_when_unused, folder)
     run(front, _for_this_machine(_creates_take_turns(proxy)))
     lock.close()
 
@@ -353,15 +426,23 @@ def _creates_take_turns(application: Application) -> Application:
 
 def _only_server(folder: Path):
     """Take the lock of the folder: two servers on one folder would damage each other's data."""
-    lock = open(folder / "lock", "w")  # noqa: SIM115 - held until the process ends
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    lock = _lock_file(folder / "lock")  # held until the process ends
+    if not _taken(lock):
         print(
             f"another S3 server has {folder}; stop it, or use a different folder", file=sys.stderr
         )
-        raise SystemExit(2) from None
+        raise SystemExit(2)
     return lock
+
+
+def _end_when_unused(folder: Path) -> None:
+    """End this process once no program uses it; one that comes then waits for the lock."""
+    from eventlet import sleep
+
+    with _lock_file(folder / "users") as users:
+        while not _locked(users):
+            sleep(0.3)
+        os._exit(0)
 
 
 def _make_private(folder: Path) -> None:
@@ -389,8 +470,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="folder for the data")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
+    parser.add_argument("--lock", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    serve(arguments.folder.absolute(), arguments.port)
+    serve(arguments.folder.absolute(), arguments.port, arguments.lock)
 
 
 if __name__ == "__main__":

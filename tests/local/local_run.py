@@ -66,11 +66,12 @@ class Run:
         return {line.split()[-1] for line in self.lines if "weights sha256" in line}
 
     def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
-        """Return the one process of the run that is wanted, once there is one."""
+        """Return the one process of the run, or its server, that is wanted, once there is one."""
         token = (self.home / "token").read_text()
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            if found := [p for p in processes.carriers(token) if wanted(p)]:
+            running = [*processes.carriers(token), *servers(self.home / "s3")]
+            if found := [p for p in running if wanted(p)]:
                 return found[0]
             time.sleep(0.05)
         raise AssertionError("the process was not found")
@@ -78,9 +79,22 @@ class Run:
     def assert_nothing_left(self) -> None:
         token = (self.home / "token").read_text()
         deadline = time.monotonic() + 120
-        while (left := processes.carriers(token)) and time.monotonic() < deadline:
+        while left := [*processes.carriers(token), *servers(self.home / "s3")]:
+            assert time.monotonic() < deadline, left
             time.sleep(0.1)
-        assert left == []
+
+
+def servers(folder: Path) -> list[psutil.Process]:
+    """Return the embedded servers of a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+        except psutil.Error:
+            continue  # it has just ended
+        if "kfp_tfjob.pipelines.local.s3_server" in command and str(folder) in command:
+            found.append(process)
+    return found
 
 
 def stored(home: Path, read: Callable[[Layout, Store], Any]) -> Any:

@@ -44,13 +44,6 @@ def test_an_orphan_that_ignores_the_first_signal_is_ended(token: str) -> None:
     assert processes.carriers(token) == []
 
 
-def test_who_is_spared_lives(token: str) -> None:
-    start_orphan(token)
-    (orphan,) = processes.carriers(token)
-    processes.end(token, 0, spare={orphan.pid})
-    assert orphan.is_running()
-
-
 def test_the_watchdog_acts_when_the_command_line_is_killed(token: str) -> None:
     start_orphan(token)
     command_line = subprocess.Popen(
