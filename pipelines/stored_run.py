@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
-from kfp_tfjob.pipelines.local.stored import embedded_store, is_held
+from kfp_tfjob.pipelines.local.stored import embedded_store, is_held, store_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
@@ -66,9 +66,9 @@ def stored_run(
     """
     place = Home(home.absolute())
     if given.startswith("s3://"):
-        store = Store(endpoint, patience=_PATIENCE)
         run = RunLayout(_folder(given)).task(task)
-        yield StoredRun(store, run, lambda: _is_over(store, run))
+        with store_of(run.base, endpoint, place, _PATIENCE) as store:
+            yield StoredRun(store, run, lambda: _is_over(store, run))
     elif folder := _local(place, given, local):
         with _local_store(place, folder, endpoint) as (store, values):
             run = find(store, Layout.parse(values["output_uri"]), folder.name).task(task)

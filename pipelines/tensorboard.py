@@ -6,14 +6,16 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import boto3
 import botocore.session
 from botocore.config import Config
 
+from kfp_tfjob.pipelines.local.home import DEFAULT, Home
+from kfp_tfjob.pipelines.local.stored import store_of
 from kfp_tfjob.pipelines.stored_run import nothing_stored
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, RunLayout
 from kfp_tfjob.storage.retry import Patience
@@ -40,14 +42,12 @@ def serve(
         DataError: There is no such run, or it has no logs yet.
     """
     run = _run(run_uri)
-    store = Store(endpoint, patience=_PATIENCE)
-    _require_logs(store, run, known)
-    url = _launch(store, run.logs, port)
-    show(f"TensorBoard shows {run.logs} at {url}. Press Ctrl-C to stop.")
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        return
+    with store_of(run.base, endpoint, Home(DEFAULT.absolute()), _PATIENCE) as store:
+        _require_logs(store, run, known)
+        url = _launch(store, run.logs, port)
+        show(f"TensorBoard shows {run.logs} at {url}. Press Ctrl-C to stop.")
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 def _run(run_uri: str) -> RunLayout:
@@ -108,7 +108,7 @@ def _as_the_store_does(store: Store) -> None:
     """Give boto3 the endpoint, keys and addressing that the store has just used."""
     options = store.link.options
     session = botocore.session.get_session()
-    SecretVolume.from_environment().install(session)
+    session._credentials = store.link.client._get_credentials()
     session.set_config_variable("region", store.region)
     style = options.addressing or ("path" if store.endpoint else "auto")
     session.set_default_client_config(Config(s3={"addressing_style": style}))

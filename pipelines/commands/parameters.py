@@ -25,12 +25,13 @@ import click
 
 from kfp_tfjob.options.fields import fill_user
 from kfp_tfjob.options.pipeline import PARAMETERS, Parameter, completed
+from kfp_tfjob.pipelines.local.home import BUCKET
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_"
 # The defaults of a run on this machine, where they differ from those of the form.
 HERE = {
-    "output_uri": "s3://kfp-tfjob",
+    "output_uri": f"s3://{BUCKET}",
     "model_name": "from --data",
     "storage_endpoint": "the embedded store",
 }

@@ -79,17 +79,16 @@ def _open(output: str, endpoint: str, region: str, folder: Path) -> Models:
         ConfigurationError: An address is wrong, or there are no local runs.
     """
     from kfp_tfjob.pipelines.local.home import Home
-    from kfp_tfjob.pipelines.local.stored import embedded_store
+    from kfp_tfjob.pipelines.local.stored import embedded_store, store_of
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.storage.retry import Patience
-    from kfp_tfjob.storage.store import Store
 
     patience = Patience(seconds=30, first=0.5, silence=15)  # a person waits
     output = output or os.environ.get(f"{VARIABLE}OUTPUT_URI", "")
+    home, opened = Home(folder.absolute()), click.get_current_context().with_resource
     if not output and not endpoint:
-        home = Home(folder.absolute())
         _require_runs(home, folder)
-        store = click.get_current_context().with_resource(embedded_store(home, patience))
+        store = opened(embedded_store(home, patience))
         here = "" if home.is_default else f" --home {folder}"
         return Models(store, Layout.parse(HERE["output_uri"]), here)
     layout = Layout.parse(output or HERE["output_uri"])
@@ -98,7 +97,8 @@ def _open(output: str, endpoint: str, region: str, folder: Path) -> Models:
         for name, value in {"output": output, "endpoint": endpoint, "region": region}.items()
         if value
     )
-    return Models(Store(endpoint, region, patience=patience), layout, more)
+    store = opened(store_of(layout.root, endpoint, home, patience, region))
+    return Models(store, layout, more)
 
 
 def _require_runs(home: Home, given: Path) -> None:

@@ -17,6 +17,7 @@ from kfp_tfjob.storage.layout import MODELS, RUNS, VERDICT
 from kfp_tfjob.storage.words import sized
 
 DEFAULT = Path(".kfp-tfjob")
+BUCKET = "kfp-tfjob"  # in the embedded store, of the runs that name no output_uri
 # In the folder of a run: its parameters, and the time for {date} and {hour}.
 PARAMETERS, TICK = "parameters.json", "tick.txt"
 LEAST_FREE = 32_000_000  # bytes; with less, a run may write incomplete files

@@ -6,8 +6,11 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from kfp_tfjob.pipelines.local.home import Home
+from kfp_tfjob.pipelines.local.home import BUCKET, Home
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
@@ -30,6 +33,41 @@ def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
         server = Server.start(home.s3)
     with server:
         yield server.store(patience)
+
+
+@contextmanager
+def store_of(
+    address: S3Address, endpoint: str, home: Home, patience: Patience, region: str = ""
+) -> Iterator[Store]:
+    """Open the store of an address: the embedded one for its bucket, never AWS.
+
+    Args:
+        address: The address, for instance of a run.
+        endpoint: URL of the store; empty for the environment, else AWS.
+        home: The folder of local runs.
+        patience: How long a call is retried.
+        region: Of the store; empty for that of the environment.
+
+    Raises:
+        ConfigurationError: The address is of local runs, and there are none in the folder.
+        StepError: The embedded server does not start.
+    """
+    store = Store(endpoint, region, patience=patience)
+    host = urlsplit(store.link.client.meta.endpoint_url).hostname or ""
+    if endpoint or address.bucket != BUCKET or "amazonaws.com" not in host:
+        yield store
+        return
+    if not home.s3.is_dir():
+        raise ConfigurationError(
+            Problem(
+                f"{address} is in the embedded store of local runs, and there is none here",
+                received=f"no folder {home.s3}",
+                expected="the folder of the local runs, or the store that has this bucket",
+                fix="start the command in the folder of the run, or name the store with --endpoint",
+            )
+        )
+    with embedded_store(home, patience) as store:
+        yield store
 
 
 def is_held(lock: Path) -> bool:

@@ -158,13 +158,13 @@ def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: lis
         *(("models", "rollback", NAME, *WHY), ("models", "sync", NAME)),
         *(("models", "list", "--json"), ("models", "show", NAME, "--json")),
     )
-    for turn in range(30):
+    for turn in range(10):
         started = [start(home, *dice.choice(words)) for _ in range(5)]
         victims = dice.sample(started, 2)
         for victim in victims:
             time.sleep(dice.uniform(0, 3))
             victim.send_signal(dice.choice((signal.SIGKILL, signal.SIGINT, signal.SIGTERM)))
-        server_too = turn % 5 == 4
+        server_too = turn % 3 == 2
         if server_too:
             for server in servers(home / "s3"):
                 server.kill()
@@ -184,3 +184,44 @@ def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: lis
         return view.show(store, layout, NAME, 1).proof
 
     assert stored(home, proof) == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("models", "show", NAME, "--json", "--output", "s3://kfp-tfjob"),
+        ("logs", "s3://kfp-tfjob/runs/r1"),
+        ("tensorboard", "s3://kfp-tfjob/runs/r1", "--port", "0"),
+    ],
+)
+def test_an_address_of_local_runs_is_never_looked_for_in_aws(
+    home: Path,
+    elsewhere: list[bytes],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-aws")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+    def ends(folder: Path) -> tuple[int, str]:
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "kfp_tfjob.pipelines", *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=HANGS,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    code, text = ends(tmp_path / "nowhere")
+    assert code == 2 and "is in the embedded store of local runs" in text
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/.kfp-tfjob").symlink_to(home)
+    code, text = ends(tmp_path / "here")
+    if words[0] == "models":
+        assert code == 0 and json.loads(text)["champion"]["version"] == 3
+    else:  # the run has stored nothing: that is known from the embedded store
+        assert code == 3 and "there is no run s3://kfp-tfjob/runs/r1" in text
+    assert elsewhere == []
