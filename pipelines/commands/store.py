@@ -13,10 +13,8 @@ import click
 
 from kfp_tfjob.pipelines.commands.parameters import HERE, VARIABLE
 from kfp_tfjob.pipelines.local.home import DEFAULT
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.local.home import Home
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.storage.store import Store
 
@@ -87,7 +85,6 @@ def _open(output: str, endpoint: str, region: str, folder: Path) -> Models:
     output = output or os.environ.get(f"{VARIABLE}OUTPUT_URI", "")
     home, opened = Home(folder.absolute()), click.get_current_context().with_resource
     if not output and not endpoint:
-        _require_runs(home, folder)
         store = opened(embedded_store(home, patience))
         here = "" if home.is_default else f" --home {folder}"
         return Models(store, Layout.parse(HERE["output_uri"]), here)
@@ -99,15 +96,3 @@ def _open(output: str, endpoint: str, region: str, folder: Path) -> Models:
     )
     store = opened(store_of(layout.root, endpoint, home, patience, region))
     return Models(store, layout, more)
-
-
-def _require_runs(home: Home, given: Path) -> None:
-    if not home.s3.is_dir():
-        raise ConfigurationError(
-            Problem(
-                "no store was named, and there are no local runs here",
-                received=f"no folder {given / 's3'}",
-                expected="--output s3://BUCKET/PREFIX, or the folder of local runs",
-                fix="add --output (and --endpoint, if the store is not AWS), or --home",
-            )
-        )

@@ -90,19 +90,20 @@ def run(
             # A replica reads these before the Secret: in a pod, only the form sets them.
             environment = {k: v for k, v in environment.items() if k not in _OTHER_STORE}
             server = _Embedded(home, show)
-            stack.callback(server.stop)
-            server.start()
-            environment["AWS_ENDPOINT_URL"] = server.endpoint
-            (home.secrets / str(values["storage_secret"])).symlink_to(server.secret)
+            stack.callback(lambda: server.now.stop())
+            environment["AWS_ENDPOINT_URL"] = server.now.endpoint
+            (home.secrets / str(values["storage_secret"])).symlink_to(server.now.secret)
             try:
-                server.store().make_bucket(Layout.parse(values["output_uri"]).root.bucket)
+                server.now.store(_PATIENCE).make_bucket(
+                    Layout.parse(values["output_uri"]).root.bucket
+                )
             except StoreUnavailableError:
                 if home.is_full():
                     raise home.full_while(run_id) from None
                 raise
         # After a kill of this process, the training is saved to the store before that ends.
-        stack.enter_context(_Watchdog(token, server.users if server else None))
-        endpoint = server.endpoint if server else str(values["storage_endpoint"])
+        stack.enter_context(_Watchdog(token, server.now.users if server else None))
+        endpoint = server.now.endpoint if server else str(values["storage_endpoint"])
         step = _finish_step(values, endpoint, run_id, home)
         stack.callback(lambda: processes.end(token, 0.0))
         kept = folder / PARAMETERS
@@ -365,44 +366,18 @@ class _Watchdog:
 
 
 class _Embedded:
-    """The S3 server of a run, restarted when it dies; its data is on disk."""
+    """The S3 server of a run, restarted when it dies; its data is on disk.
+
+    Attributes:
+        now: The server.
+    """
 
     def __init__(self, home: Home, show: Callable[[str], None]) -> None:
-        self._folder, self._show = home.s3, show
-        self._server: Server | None = None
-        self._starts = 0
-
-    def start(self) -> None:
-        """Start it, at the same port as before."""
-        self._starts += 1
-        self._server = Server.start(self._folder)
+        self.now, self._show, self._starts = Server.start(home.s3), show, 1
 
     def keep_up(self) -> None:
         """Start it again if it is gone."""
-        if self._starts < _SERVER_STARTS and self._server.is_gone:
+        if self._starts < _SERVER_STARTS and self.now.is_gone:
             self._show("the S3 server is gone; restarting it")
-            self.start()
-
-    def stop(self) -> None:
-        """End it, unless other commands use it."""
-        if self._server:
-            self._server.stop()
-
-    def store(self) -> Store:
-        """Return a store that uses it."""
-        return self._server.store(_PATIENCE)
-
-    @property
-    def endpoint(self) -> str:
-        """The URL it answers at."""
-        return self._server.endpoint
-
-    @property
-    def secret(self) -> Path:
-        """Its keys."""
-        return self._server.secret
-
-    @property
-    def users(self) -> IO[str]:
-        """The lock that keeps it running."""
-        return self._server.users
+            self._starts += 1
+            self.now = Server.start(self.now.folder)

@@ -24,11 +24,21 @@ def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
         patience: How long a call is retried.
 
     Raises:
-        ConfigurationError: The server is not installed, or the folder cannot be used.
+        ConfigurationError: There are no local runs, the server is not installed, or the folder
+            cannot be used.
         StepError: The server does not start.
     """
     from kfp_tfjob.pipelines.local.s3_server import Server
 
+    if not home.s3.is_dir():
+        raise ConfigurationError(
+            Problem(
+                "no store was named, and there are no local runs here",
+                received=f"no folder {home.s3}",
+                expected="--output s3://BUCKET/PREFIX, or the folder of local runs",
+                fix="add --output (and --endpoint, if the store is not AWS), or --home",
+            )
+        )
     with home.errors_told():
         server = Server.start(home.s3)
     with server:
@@ -49,23 +59,13 @@ def store_of(
         region: Of the store; empty for that of the environment.
 
     Raises:
-        ConfigurationError: The address is of local runs, and there are none in the folder.
-        StepError: The embedded server does not start.
+        StepError: As for `embedded_store`.
     """
     store = Store(endpoint, region, patience=patience)
     host = urlsplit(store.link.client.meta.endpoint_url).hostname or ""
     if endpoint or address.bucket != BUCKET or "amazonaws.com" not in host:
         yield store
         return
-    if not home.s3.is_dir():
-        raise ConfigurationError(
-            Problem(
-                f"{address} is in the embedded store of local runs, and there is none here",
-                received=f"no folder {home.s3}",
-                expected="the folder of the local runs, or the store that has this bucket",
-                fix="start the command in the folder of the run, or name the store with --endpoint",
-            )
-        )
     with embedded_store(home, patience) as store:
         yield store
 
