@@ -10,7 +10,7 @@ READY = .venv/.ready
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-serve test-install test-docs test-cluster fuzz lint images release compile docs clean
+.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-serve test-install test-docs test-cluster test-kfp fuzz lint images release compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ test-docs: $(READY) ## run the slow commands of the documents: a local run of ea
 
 test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go, or KUBECONFIG
 	.venv/bin/python -m tests.cluster $(ARGS)
+
+test-kfp: $(READY) ## run the pipeline on Kubeflow Pipelines: KF_PIPELINES_ENDPOINT, KUBECONFIG, TEST_KFP_BUCKET, images
+	.venv/bin/python -m tests.kfp $(ARGS)
 
 fuzz: $(READY) ## search for harmful input for FUZZ_SECONDS, 20 minutes by default
 	.venv/bin/python -m pytest -m fuzz -n 2 --dist load tests/fuzz

@@ -1,0 +1,51 @@
+"""Wrong input: a label that the data lacks, and a Secret that does not exist yet."""
+
+import pytest
+
+from kfp_tfjob.storage.errors import LABELS
+from kfp_tfjob.supervisor.exit_codes import DATA
+from tests.kfp import cluster
+from tests.kfp.browser import Browser
+from tests.kfp.lab import Lab
+
+pytestmark = pytest.mark.kfp
+
+
+def test_wrong_label(lab: Lab, row, browser: Browser | None) -> None:
+    run = lab.start("wrong-label", data_label="digitt")
+    assert lab.finished(run) == "FAILED"
+    failure = lab.bucket.document(f"runs/{run}/failure.json")
+    assert (failure["step"], failure["code"]) == ("preflight", DATA)
+    received, expected, fix = (_part(failure["message"], it) for it in _PARTS)
+    assert "'digit'" in received and "'digitt'" in expected and "'digit'" in fix
+    assert cluster.jobs(run) == []
+    row(run)
+    if browser:
+        browser.go(f"/runs/details/{run}")
+        browser.click("run_summary")
+        browser.click("Visualization")
+        browser.wait(".markdown-viewer")
+        browser.shoot("failure")
+
+
+_PARTS = ("received", "expected", "fix")
+
+
+def _part(message: str, name: str) -> str:
+    """Return a part of a message; it ends where the next one begins."""
+    after = message.partition(LABELS[name])[2]
+    ends = [after.find(LABELS[it]) for it in _PARTS if LABELS[it] in after]
+    return after[: min(ends)] if ends else after
+
+
+def test_missing_secret(lab: Lab, row) -> None:
+    run = lab.start("secret", storage_secret=lab.other_secret)
+    assert lab.finished(run) == "FAILED"
+    why = lab.client.why(run)
+    assert (why.run.state, why.step) == ("failed", "preflight")
+    row(run, "without it")
+    lab.copy_secret()
+    began = lab.retry(run)
+    assert lab.finished(run) == "SUCCEEDED"
+    assert [it["run_id"] for it in lab.bucket.champions("secret")] == [run]
+    row(run, "retried", began)

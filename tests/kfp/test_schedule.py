@@ -1,0 +1,37 @@
+"""A recurring run with three ticks: the first trains, and nothing has changed for the others."""
+
+import pytest
+
+from tests.kfp.lab import Lab, until
+
+pytestmark = pytest.mark.kfp
+
+
+def test_schedule(lab: Lab, row) -> None:
+    options = {"when_unchanged": "skip"}
+    schedule = lab.sdk.create_recurring_run(
+        lab.experiment_id,
+        f"{lab.name}-schedule",
+        interval_second=30,
+        max_concurrency=1,
+        no_catchup=True,
+        params=lab.parameters("schedule", train_options=options),
+        pipeline_id=lab.pipeline_id,
+        version_id=lab.version_id,
+    ).recurring_run_id
+
+    def third() -> list[str]:
+        found = lab.sdk.list_runs(experiment_id=lab.experiment_id, page_size=100).runs or []
+        mine = sorted((it.created_at, it.run_id) for it in found if it.recurring_run_id == schedule)
+        lab.started[:] = [run_id for _, run_id in mine]
+        return lab.started[2:]
+
+    until("the third tick", third)
+    lab.sdk.disable_recurring_run(schedule)
+    first, *others = runs = lab.started[:3]
+    assert [lab.finished(run) for run in runs] == ["SUCCEEDED"] * 3
+    assert [it["run_id"] for it in lab.bucket.champions("schedule")] == [first]
+    for run in others:
+        assert lab.bucket.document(f"runs/{run}/unchanged.json")["run_id"] == first
+    for run in runs:
+        row(run)
