@@ -19,6 +19,7 @@ _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 _CLOCK = r"[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?"
 _ISO = rf"{_DAY}([ T]{_CLOCK}{_ZONE}?)?"
+DOTTED = rf"^[0-9]{{1,2}}\.[0-9]{{1,2}}\.[0-9]{{4}}([ T]{_CLOCK}{_ZONE}?)?$"
 _ZONED = rf"{_ZONE}$"
 _FIRST = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 _LAST = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
@@ -37,6 +38,25 @@ def shown(microseconds: int) -> str:
     date = datetime(1970, 1, 1) + np.timedelta64(microseconds, "us").astype(object)
     text = date.isoformat(timespec="auto")
     return text.removesuffix("T00:00:00")
+
+
+def of_dotted(text: pa.Array) -> pa.Array:
+    """Return days such as 8.4.2022, which are day, month and year, in ISO 8601; others as they are.
+
+    Args:
+        text: Strings of shape [values]; null stays null.
+    """
+    dotted = pc.match_substring_regex(text, DOTTED)
+    if not pc.any(dotted).as_py():
+        return text
+    iso = text
+    for pattern, new in (
+        (r"^([0-9])\.", r"0\1."),
+        (r"^([0-9]{2})\.([0-9])\.", r"\1.0\2."),
+        (r"^([0-9]{2})\.([0-9]{2})\.([0-9]{4})", r"\3-\2-\1"),
+    ):
+        iso = pc.replace_substring_regex(iso, pattern, new)
+    return pc.if_else(dotted, iso, text)
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:

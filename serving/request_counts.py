@@ -37,7 +37,6 @@ _TRAIN = "train"
 _MOST_EXAMPLES = 5
 _MOST_TEXTS = 10_000  # new categories of a column that are counted one by one, for the examples
 _QUANTILE = 3.29  # of the normal distribution, 99.95 %, as in drift.py
-_NO_GAPS = pa.array([""])  # the server stores a gap as null
 
 
 @dataclass
@@ -124,7 +123,7 @@ class RequestCounts:
         }
         self._classes = trained.schema["label"]["classes"]
         self._predicted = _labels_of(trained, edges)
-        self._converter = Converter(NO_KINDS, "", _NO_GAPS)
+        self._converter = Converter(NO_KINDS, "")
 
     def add(self, sample: RequestsSample, since: datetime, until: datetime) -> None:
         """Add the rows of a file that came in the time; a file of other columns is unreadable."""

@@ -16,16 +16,15 @@ from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 
 
-def cells_of(chunk: Chunk, name: str, nulls: pa.Array) -> Cells:
+def cells_of(chunk: Chunk, name: str) -> Cells:
     """Return the values of a column of a chunk, always the same for a chunk.
 
     Args:
         chunk: The chunk.
         name: The column.
-        nulls: The texts that mean a missing value, and the empty one.
     """
     if name not in chunk.cells:
-        chunk.cells[name] = Cells(chunk.columns[name], nulls)
+        chunk.cells[name] = Cells(chunk.columns[name], chunk.nulls)
     return chunk.cells[name]
 
 

@@ -46,11 +46,10 @@ class Converter:
     Args:
         kinds: The kinds of its features.
         label: The label column.
-        nulls: The texts that mean a missing value, and the empty one.
     """
 
-    def __init__(self, kinds: Kinds, label: str, nulls: pa.Array) -> None:
-        self._kinds, self._label, self._nulls = kinds, label, nulls
+    def __init__(self, kinds: Kinds, label: str) -> None:
+        self._kinds, self._label = kinds, label
         self._convert: dict[str, Callable[[Cells, str, BlockFaults], np.ndarray]] = {
             NUMBER: self._numbers,
             BOOLEAN: self._booleans,
@@ -98,7 +97,7 @@ class Converter:
         Returns:
             Numbers and booleans as float64, NaN for a gap; dates as int64, NO_DATE for a gap.
         """
-        cells = cells_of(chunk, feature.name, self._nulls)
+        cells = cells_of(chunk, feature.name)
         if feature.kind in (CATEGORY, TEXT):
             return self._texts(cells, feature.name, chunk.faults)
         return self._convert[feature.kind](cells, feature.name, chunk.faults)
@@ -124,7 +123,7 @@ class Converter:
             return np.where(large, 0, numbers) if large.any() else numbers
         if cells.numbers is not None:
             return self._by_row(cells, cells.numbers, np.nan, name, {}, faults)
-        numbers, found = values.numbers(cells.texts, self._nulls, np.float64)
+        numbers, found = values.numbers(cells.texts, cells.nulls, np.float64)
         numbers[found["not finite"]] = 0  # float32 could not hold them
         found = {rule: found[rule] & ~cells.gaps for rule in ("not finite", "text")}
         numbers = np.where(cells.gaps, np.nan, numbers)

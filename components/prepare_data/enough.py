@@ -73,7 +73,7 @@ def decide(scan: Scan, options: DataOptions) -> Label:
 
 def _enough(scan: Scan, label: Label, options: DataOptions) -> None:
     counts = None if label.classes is None else scan.vocabulary.class_counts(label)
-    check(scan.rows(label), label.name, label.classes, counts, options, scan.split_rule)
+    check(scan.rows(label), label.name, label.classes, counts, options, scan.job.placing.rule)
 
 
 def check(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import Context
@@ -52,11 +51,6 @@ class Job:
     limits: tuple[float, ...] = ()
     block: int = 0
     assumed: bool = False
-
-    @cached_property
-    def nulls(self) -> pa.Array:
-        """The texts that mean a missing value, and the empty one."""
-        return pa.array(sorted({*self.options.null_values, ""}))
 
     @cached_property
     def fractions(self) -> list[float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _BY_HASH = -1
 _TRAIN, _VALIDATION, _TEST = range(3)
+GROUP_REVISION = 2  # of `values_as_texts`; part of schema_digest where it matters
+_AS_IT_IS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class Placing:
@@ -46,6 +49,7 @@ class Placing:
         is_needed: Whether anything else than the hash of a row decides.
         rule: The keys of data_options.split that decide.
         forms: The first time of each form, a date or a number, as text.
+        regrouped: Whether a group was hashed as another text than the one that the file has.
 
     Raises:
         DataError: Only some files are in folders that name a split.
@@ -53,7 +57,6 @@ class Placing:
 
     def __init__(self, source: Source, options: DataOptions, limits: np.ndarray) -> None:
         self._options = options.split
-        self._nulls = pa.array(sorted({*options.null_values, ""}))
         self._fractions = list(options.split.fractions.values())
         self._limits = limits
         DataError.raise_if(folder_problems(source, options))
@@ -63,6 +66,7 @@ class Placing:
         self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
         self.is_needed = bool(self.rule)
         self.forms: dict[str, str] = {}
+        self.regrouped = False
 
     def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
         """Return the split of each row, -1 for that of its hash; mark rows that have none.
@@ -73,11 +77,11 @@ class Placing:
         """
         by, rows = self._options, len(chunk.faults.lines)
         if by.column:
-            return self._named(chunk.columns[by.column], by.column, chunk.faults)
+            return self._named(chunk, by.column)
         if by.group:
-            return self._grouped(chunk.columns[by.group], by.group, chunk.faults)
+            return self._grouped(chunk, by.group)
         if by.time:
-            times = self.as_times(chunk.columns[by.time], by.time, chunk.faults)
+            times = self.as_times(chunk, by.time)
             return np.searchsorted(self._limits, times, side="right").astype(np.int8)
         word = self._given.get(file.name)
         return np.full(rows, SPLITS.index(word) if word else _BY_HASH, np.int8)
@@ -108,25 +112,25 @@ class Placing:
         found = split_of(hashes, [share / sum(shares) for share in shares])
         return np.where(splits == _TRAIN, np.array(among, np.int8)[found], splits)
 
-    def _named(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
-        texts, codes = self._texts(column, name, faults)
+    def _named(self, chunk: Chunk, name: str) -> np.ndarray:
+        texts, codes = self._texts(chunk, name)
         words = [WORDS.get(text.strip().lower()) for text in texts]
         known = np.array([SPLITS.index(word) if word else _BY_HASH for word in words], np.int8)
         found = known[codes]
-        faults.mark(found == _BY_HASH, "split", name, lambda i: texts[codes[i]])
+        chunk.faults.mark(found == _BY_HASH, "split", name, lambda i: texts[codes[i]])
         return np.maximum(found, 0)
 
-    def _grouped(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
-        texts, codes = self._texts(column, name, faults)
-        key = self._options.salt.encode()
-        digests = [blake2b(text.encode(), digest_size=8, key=key).digest() for text in texts]
+    def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
+        texts, codes = self._texts(chunk, name)
+        groups, key = values_as_texts(texts), self._options.salt.encode()
+        self.regrouped |= groups != texts
+        digests = [blake2b(text.encode(), digest_size=8, key=key).digest() for text in groups]
         hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
         return split_of(hashes, self._fractions).astype(np.int8)[codes]
 
-    def _texts(
-        self, column: pa.Array, name: str, faults: BlockFaults
-    ) -> tuple[list[str], np.ndarray]:
+    def _texts(self, chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct texts of a column and the index of each row; gaps are faults."""
+        column, faults = chunk.columns[name], chunk.faults
         if temporal(column.type):
             column = column.cast(pa.string())
         if pa.types.is_binary(column.type):
@@ -137,14 +141,15 @@ class Placing:
                 faults.mark(wrong, "encoding", name, lambda i: "")
         texts = column.dictionary.to_pylist()
         codes = column.indices.to_numpy(zero_copy_only=False)
-        nulls = set(self._nulls.to_pylist())
+        nulls = set(chunk.nulls.to_pylist())
         gaps = np.array([not text or text in nulls for text in texts], bool)
         if gaps.any():
             faults.mark(gaps[codes], "missing", name, lambda i: texts[codes[i]])
         return texts, codes
 
-    def as_times(self, column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
+    def as_times(self, chunk: Chunk, name: str) -> np.ndarray:
         """Return float64 of shape [rows]: numbers as they are, dates as microseconds."""
+        column, faults = chunk.columns[name], chunk.faults
         if temporal(column.type):
             found, beyond = dates.of_typed(column)
             faults.mark(beyond, "date", name, lambda i: str(column[i]))
@@ -154,8 +159,8 @@ class Placing:
             times = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             self._note("a number", ~np.isnan(times), faults, lambda i: str(column[i]))
         else:
-            texts, codes = self._texts(column, name, faults)
-            parsed, good = dates.parse_all(pa.array(texts, pa.string()))
+            texts, codes = self._texts(chunk, name)
+            parsed, good = dates.parse_all(dates.of_dotted(pa.array(texts, pa.string())))
             numbers = [values.number(text) for text in texts]
             known = np.array(
                 [
@@ -203,7 +208,7 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
                 if name not in table.names:
                     return np.empty(0)  # `choose` says so
                 for chunk in table.chunks(Columns((), name)):
-                    times = placing.as_times(chunk.columns[name], name, chunk.faults)
+                    times = placing.as_times(chunk, name)
                     times = times[chunk.faults.good]
                     times.tofile(spill)
                     rows += len(times)
@@ -228,6 +233,26 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
     path.unlink()
     log.info("validation begins at %s of %r, test at %s", limits[0], name, limits[1])
     return limits
+
+
+def values_as_texts(texts: list[str]) -> list[str]:
+    """Return the same text for every spelling of a value: 7 and 7.0, or one time in two zones.
+
+    Args:
+        texts: Distinct, without blanks around them.
+    """
+    found, column = list(texts), pa.array(texts, pa.string())
+    days, is_day = dates.parse_all(dates.of_dotted(column))
+    for i in np.flatnonzero(is_day).tolist():
+        found[i] = dates.shown(int(days[i]))
+    as_it_is = pc.match_substring_regex(column, _AS_IT_IS)
+    odd = pc.and_not(pc.match_substring_regex(column, values.NUMBER), as_it_is)
+    for i in np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist():
+        found[i] = values.number_as_text(texts[i])
+    flag = pc.is_in(pc.utf8_lower(column), value_set=pa.array(["true", "false"]))
+    for i in np.flatnonzero(flag.to_numpy(zero_copy_only=False)).tolist():
+        found[i] = texts[i].lower()
+    return found
 
 
 def _by_folder(source: Source, options: DataOptions) -> bool:

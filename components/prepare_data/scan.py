@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import part_documents
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
@@ -104,7 +102,6 @@ class Reading:
     ) -> None:
         self._source, self._label, self._options = source, data_label, options
         self._executor, self._exchange = executor, executor.context.exchange
-        self._nulls = pa.array(sorted({*options.null_values, ""}))
         self.parts: list[Part] = []
 
     def columns(self, block: int) -> Columns:
@@ -142,11 +139,11 @@ class Reading:
 
     def nothing(self, job: Job) -> dict[str, Seen]:
         """Return the counts of no values."""
-        return {name: Seen(name, self._nulls) for name in job.columns.features}
+        return {name: Seen(name) for name in job.columns.features}
 
     def look(self, seen: dict[str, Seen], found: dict[str, Any], lines: int) -> None:
         """Add the counts of the next part."""
-        later = [Seen.from_plain(plain, self._nulls) for plain in found["seen"]]
+        later = [Seen.from_plain(plain) for plain in found["seen"]]
         for column in later:
             column.shift(lines)
         merge(seen, {column.name: column for column in later})

@@ -20,6 +20,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut
 from kfp_tfjob.components.prepare_data.learned import Counted, counted_for
+from kfp_tfjob.components.prepare_data.placing import GROUP_REVISION
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
@@ -61,6 +62,7 @@ class Scan:
         text_codes: For each part and column of texts, the code of each of its texts; None if
             codes mean the same everywhere.
         shared: The names of what `crossing` counts.
+        regrouped: Whether a group hashes to another split than in versions before codec 2.
     """
 
     job: Job
@@ -74,6 +76,7 @@ class Scan:
     label_codes: list[np.ndarray] = field(default_factory=list)
     text_codes: list[list[np.ndarray | None]] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
+    regrouped: bool = False
 
     @classmethod
     def empty(cls, job: Job, executor: Executor) -> Scan:
@@ -100,8 +103,13 @@ class Scan:
 
     @property
     def split_rule(self) -> dict[str, Any]:
-        """What decides about the split besides salt and fractions."""
-        return self.job.placing.rule
+        """What decides about the split besides salt and fractions.
+
+        Without the revision, a champion of an earlier version would be evaluated on rows that it
+        was trained on.
+        """
+        revision = {"group_revision": GROUP_REVISION} if self.regrouped else {}
+        return self.job.placing.rule | revision
 
     @property
     def identifiers(self) -> list[LeftOut]:
@@ -172,6 +180,7 @@ class Scan:
             for counted, plain in zip(self.counted, found["counted"], strict=True):
                 counted.merge(Counted.from_plain(plain), codes)
         self.runs += [Run.read(self.exchange, name, part) for name in found["runs"]]
+        self.regrouped |= found["regrouped"]
         if found["crossing"]:
             self.shared.append(found["crossing"])
 

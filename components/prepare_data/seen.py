@@ -74,7 +74,6 @@ class Seen:
 
     Args:
         name: The column.
-        nulls: The texts that mean a missing value, and the empty one.
 
     Attributes:
         gaps: The values that are gaps.
@@ -86,8 +85,8 @@ class Seen:
             look at their text depends on the blocks.
     """
 
-    def __init__(self, name: str, nulls: pa.Array) -> None:
-        self.name, self.nulls = name, nulls
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.gaps = self.undecodable = 0
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, tuple[str, int, str]] = {}
@@ -123,9 +122,9 @@ class Seen:
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any], nulls: pa.Array) -> Seen:
+    def from_plain(cls, plain: Mapping[str, Any]) -> Seen:
         """Return counts from the values of `to_plain`."""
-        found = cls(plain["name"], nulls)
+        found = cls(plain["name"])
         found.gaps, found.zero_or_one = plain["gaps"], plain["zero_or_one"]
         found.undecodable = plain["undecodable"]
         found.counts.update(plain["counts"])
@@ -246,8 +245,7 @@ def see(seen: dict[str, Seen], chunk: Chunk) -> None:
     others = 0
     for name in seen:
         if name in rest:
-            cells = cells_of(chunk, name, seen[name].nulls)
-            seen[name].add(cells, chunk.faults.file, chunk.faults.lines)
+            seen[name].add(cells_of(chunk, name), chunk.faults.file, chunk.faults.lines)
             others += seen[name].is_other
             DataError.raise_if([too_many_others(others)] if others > MOST_OTHERS else [])
     fit([column.texts for column in seen.values()])
@@ -261,7 +259,7 @@ def _see_numbers(seen: dict[str, Seen], chunk: Chunk) -> set[str]:
         return set()
     text, wrong = values.text_of(pa.concat_arrays([chunk.columns[name] for name in texts]))
     numbers, known = values.parse_all(text)
-    gap = pc.is_in(text, value_set=seen[texts[0]].nulls).to_numpy(zero_copy_only=False)
+    gap = pc.is_in(text, value_set=chunk.nulls).to_numpy(zero_copy_only=False)
     numbers[gap] = np.nan
     good = ((known & np.isfinite(numbers)) | gap) & ~wrong
     plain = good.reshape(len(texts), rows).all(1)

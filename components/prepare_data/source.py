@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import pyarrow as pa
-
 from kfp_tfjob.components.prepare_data import finished_dataset, weights
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
@@ -155,14 +153,14 @@ def _first_block(
     source: Source, data_label: str, options: DataOptions
 ) -> tuple[Kinds, list[Problem]]:
     """Return the kinds of the first block that has rows, and its problems."""
-    first, nulls = source.files[0], pa.array(sorted({*options.null_values, ""}))
+    first = source.files[0]
     with open_table(source, first, options, _FIRST_BLOCK) as table:
         columns, problems = choose(table.names, data_label, options, first.name)
         problems += table.problems(columns) if columns and not problems else []
         if problems or columns is None:
             return NO_KINDS, problems
         looked = 0
-        seen = {name: Seen(name, nulls) for name in columns.features}
+        seen = {name: Seen(name) for name in columns.features}
         weight = () if options.weight is None else (options.weight,)
         for chunk in table.chunks(Columns(columns.features, data_label, frozenset(), weight)):
             looked += chunk.size
@@ -175,8 +173,8 @@ def _first_block(
         see(seen, chunk)
         kinds, problems = decide(seen.values(), options)
         for name in weight:
-            weights.read(chunk.columns[name], name, nulls, chunk.faults)
-        Converter(kinds, data_label, nulls).rows(table, chunk)
+            weights.read(chunk, name)
+        Converter(kinds, data_label).rows(table, chunk)
         faults = Faults()
         faults.add(chunk.faults)
         if faults.shape_problem():

@@ -7,6 +7,7 @@ step was killed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -55,7 +56,7 @@ def look(context: Context, item: list[Any]) -> list[int]:
         The rows.
     """
     job, part = job_of(context, item[0]), Part.from_plain(item[1])
-    seen = {name: Seen(name, job.nulls) for name in job.columns.features}
+    seen = {name: Seen(name) for name in job.columns.features}
     text = Columns(tuple(seen), job.label, frozenset())
     reader, rows = _Reader(job, part), 0
     for _, table, _ in reader.tables():
@@ -185,7 +186,8 @@ class _Found:
         self._counted = [counted_for(kinds) for _ in range(GROUPS)]
         self._is_counted = not kinds.plain
         self._crossing = crossing.Writer() if job.placing.is_needed else None
-        self._seen = {name: Seen(name, job.nulls) for name in job.columns.features}
+        self.regrouped = False
+        self._seen = {name: Seen(name) for name in job.columns.features}
 
     def look(self, chunk: Chunk) -> None:
         """Count the values of a chunk, if the kinds are only assumed."""
@@ -258,6 +260,7 @@ class _Found:
             ],
             "counted": [counted.to_plain() for counted in self._counted],
             "crossing": shared,
+            "regrouped": self.regrouped,
             "seen": [it.to_plain() for it in self._seen.values()] if self._job.assumed else None,
         }
 
@@ -268,6 +271,7 @@ class _Pass:
     def __init__(self, job: Job, found: _Found) -> None:
         self.job, self.found = job, found
         self._weight = job.options.weight
+        self._placing = copy(job.placing)  # it notes what it sees in one part
 
     def read(self, part: Part) -> tuple[int, int, int] | None:
         """Read a part; return how far a range of a text was read."""
@@ -277,9 +281,10 @@ class _Pass:
             for chunk in table.chunks(columns):
                 self.check(chunk, columns)
                 chunk.faults.dropping = self._dropping(chunk)
-                placing = self.job.placing
+                placing = self._placing
                 splits = placing.splits(file, chunk) if placing.is_needed else None
                 self.add(table, chunk, columns, _Beside(splits, self._weights(chunk)))
+        self.found.regrouped = self._placing.regrouped
         return reader.reached
 
     def wanted(self, columns: Columns) -> Columns:
@@ -296,8 +301,7 @@ class _Pass:
     def _weights(self, chunk: Chunk) -> np.ndarray | None:
         if self._weight is None:
             return None
-        column = chunk.columns[self._weight]
-        return weights.read(column, self._weight, self.job.nulls, chunk.faults)
+        return weights.read(chunk, self._weight)
 
     def _dropping(self, chunk: Chunk) -> frozenset[str]:
         """Return the columns whose gaps leave a row out."""
@@ -328,7 +332,7 @@ class _Mixed(_Pass):
 
     def __init__(self, job: Job, found: _Found) -> None:
         super().__init__(job, found)
-        self._converter = Converter(job.known_kinds, job.label, job.nulls)
+        self._converter = Converter(job.known_kinds, job.label)
 
     def wanted(self, columns: Columns) -> Columns:
         """Return the columns to read; those that may be left out, too, if kinds are assumed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 BLANKS = " \t"
 # Each digit can match in only one way: a text of many digits and a letter is refused at once.
 _NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+NUMBER = f"^{_NUMBER}$"
 LONGEST_LABEL = 1000  # characters
 _NOT_FINITE = r"(?i)[+-]?(nan|inf|infinity)"
 NAMED_NOT_FINITE = f"^{_NOT_FINITE}$"
@@ -27,6 +30,18 @@ _is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 def number(text: str) -> float | None:
     """Return the value of a number in text; None when it is not one that float32 can hold."""
     return value if _is_number(text) and abs(value := float(text)) <= LARGEST else None
+
+
+def number_as_text(text: str) -> str:
+    """Return the same text for every spelling of a number: all digits of a whole one."""
+    value = float(text)
+    if math.isinf(value) or not value.is_integer():
+        return text if math.isinf(value) else repr(value)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:  # an exponent of 19 digits
+        return repr(value)
+    return str(int(exact)) if exact == exact.to_integral_value() else repr(value)
 
 
 def plain_number(text: str) -> bool:
@@ -93,7 +108,7 @@ def numbers(
     """
     missing = pc.is_in(text, value_set=nulls)
     bools = pc.is_in(text, value_set=_BOOLS)
-    numeric = pc.and_not(pc.match_substring_regex(text, f"^{_NUMBER}$"), missing)
+    numeric = pc.and_not(pc.match_substring_regex(text, NUMBER), missing)
     values = pc.if_else(numeric, text, "0").cast(pa.from_numpy_dtype(kind))
     values = values.to_numpy(zero_copy_only=False).copy()
     values[pc.is_in(text, value_set=_TRUE).to_numpy(zero_copy_only=False)] = 1
@@ -186,7 +201,7 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         float64 of shape [values], 0 if it is not a number, infinite if it is too large; and bool.
     """
-    numeric = pc.match_substring_regex(text, f"^{_NUMBER}$")
+    numeric = pc.match_substring_regex(text, NUMBER)
     numbers = pc.if_else(numeric, text, "0").cast(pa.float64()).to_numpy(zero_copy_only=False)
     numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.inf)
     return numbers, numeric.to_numpy(zero_copy_only=False)

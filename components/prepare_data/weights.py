@@ -10,20 +10,23 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.readers.arrow_table import as_texts, numeric, textual
+from kfp_tfjob.components.prepare_data.readers.arrow_table import (
+    Chunk,
+    as_texts,
+    numeric,
+    textual,
+)
 from kfp_tfjob.storage.errors import DataError, Problem
 
 
-def read(column: pa.Array, name: str, nulls: pa.Array, faults: BlockFaults) -> np.ndarray:
+def read(chunk: Chunk, name: str) -> np.ndarray:
     """Return float32 of shape [rows], finite and not negative; a bad weight is a fault of its row.
 
     Args:
-        column: The column as it is in the file.
+        chunk: Has the column as it is in the file; its faults are marked where there is no weight.
         name: Its name.
-        nulls: The texts that mean a missing value, and the empty one.
-        faults: Marked where there is no weight.
     """
+    column, nulls, faults = chunk.columns[name], chunk.nulls, chunk.faults
     if not (numeric(column.type) or textual(column.type) or pa.types.is_binary(column.type)):
         kind = str(column.type)
         faults.mark(np.ones(len(column), bool), "text", name, lambda i: f"the type {kind}")

@@ -49,6 +49,6 @@ def test_another_form_needs_another_format() -> None:
         scan.vocabulary.to_plain(),
         [counted.to_plain() for counted in scan.counted],
         [texts.to_plain() for texts in scan.dictionaries.values()],
-        Seen("city", job.nulls).to_plain(),
+        Seen("city").to_plain(),
     ]
     assert FORMS.get(FORMAT) == digest_of(form(kept))

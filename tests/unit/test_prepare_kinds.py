@@ -18,8 +18,8 @@ NULLS = pa.array(["", "NA"])
 def kind_of(texts: list[str], rows: int = 60) -> str | Problem:
     """Return the kind of a column with these texts in turn."""
     column = pa.array([texts[i % len(texts)] for i in range(rows)]).cast(pa.binary())
-    seen = {"b": Seen("b", NULLS)}
-    see(seen, Chunk({"b": column}, BlockFaults("f", np.arange(rows)), 0))
+    seen = {"b": Seen("b")}
+    see(seen, Chunk({"b": column}, BlockFaults("f", np.arange(rows)), 0, NULLS))
     kinds, problems = decide(seen.values(), DataOptions())
     (found,) = [*kinds.features, *problems]
     return found.kind if isinstance(found, Feature) else found

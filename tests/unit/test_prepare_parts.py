@@ -27,7 +27,6 @@ from kfp_tfjob.trainer.coding import CATEGORY, DATE, NUMBER
 
 FEATURES = ("a", "b", "c")
 OPTIONS = DataOptions(on_bad_row="drop")
-NULLS = pa.array(sorted({*OPTIONS.null_values, ""}))
 BYTES = "binary"  # becomes a byte that is not UTF-8
 FORMS = (
     ["1", "0", "2.5", "-7", " 3 ", "+4", ".5", "1e3"],
@@ -56,7 +55,7 @@ class Counted:
     """What a pass over a table, or a part of it, knows."""
 
     seen: dict[str, Seen] = field(
-        default_factory=lambda: {name: Seen(name, NULLS) for name in FEATURES}
+        default_factory=lambda: {name: Seen(name) for name in FEATURES}
     )
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     codes: dict[str, list[int]] = field(default_factory=dict)
@@ -82,7 +81,7 @@ def look(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds =
 
 
 def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) -> None:
-    converter = Converter(kinds, "y", NULLS)
+    converter = Converter(kinds, "y")
     found.dictionaries = {name: Dictionary() for name in kinds.of(CATEGORY)}
     found.codes = {name: [] for name in found.dictionaries}
     table = opened(rows, block)
@@ -100,7 +99,7 @@ def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) 
 def as_stored(item):
     """Return the same after a way through JSON."""
     plain = json.loads(json.dumps(item.to_plain()))
-    return type(item).from_plain(plain, *([NULLS] if isinstance(item, Seen) else []))
+    return type(item).from_plain(plain)
 
 
 def parts_of(rows: list, cuts: list[int]) -> list[list]:
@@ -239,7 +238,7 @@ def test_a_merged_dictionary_can_be_added_to():
     assert merged.merge(as_stored(whole.dictionaries["b"])).tolist() == [0, 1, 2]
     table = opened(rows, 1 << 16)
     (chunk,) = table.chunks(Columns(("b",), "y", frozenset()))
-    (texts,) = Converter(Kinds(kinds.features[1:2], ()), "y", NULLS).rows(table, chunk).texts
+    (texts,) = Converter(Kinds(kinds.features[1:2], ()), "y").rows(table, chunk).texts
     codes, hashes = merged.add(texts)
     assert codes.tolist() == [1, 2, 1]
     assert hashes.tolist() == [dictionary.text_hash(text) for text in ("red", "green", "red")]
@@ -251,7 +250,7 @@ def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
     monkeypatch.setattr(distinct_texts, "_LARGEST", 1 << 20)
     monkeypatch.setattr(distinct_texts, "MOST_BYTES", 1 << 20)
     names = [f"c{i}" for i in range(40)]
-    found = {name: Seen(name, NULLS) for name in names}
+    found = {name: Seen(name) for name in names}
     for block in range(5):
         columns = {
             name: pa.array([f"{name} {(block * 200 + row) % (i * 25 + 2)}" for row in range(200)])

@@ -29,7 +29,7 @@ NULLS = pa.array(["", "NA"])
 def read(column: pa.Array) -> tuple[list[float], dict[int, str]]:
     """Return the weights, and the first rule that each bad row breaks."""
     faults = BlockFaults("f.csv", np.arange(1, len(column) + 1))
-    found = weights.read(column, "w", NULLS, faults)
+    found = weights.read(Chunk({"w": column}, faults, 0, NULLS), "w")
     assert found.dtype == np.float32
     return found.tolist(), {fault.line: fault.rule for fault in faults.examples}
 

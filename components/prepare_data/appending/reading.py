@@ -233,6 +233,7 @@ class GroupReading:
             "dictionaries": [texts.to_plain() for texts in scan.dictionaries.values()],
             "counted": [counted.to_plain() for counted in scan.counted],
             "crossing": None,
+            "regrouped": scan.regrouped,
             "seen": self._seen.get(number) if scan.job.kinds else None,
         }
         return json.loads(json.dumps(found, default=_whole))

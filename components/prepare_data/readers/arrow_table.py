@@ -23,6 +23,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 # pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 CHUNK_VALUES = 1 << 20  # in a chunk, so wide rows come in small chunks
+_EMPTY = pa.array([""])
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,15 @@ class Chunk:
             has parsed.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
+        nulls: The texts that mean a missing value, the empty one among them. Only a file without
+            types has others: in a typed one, "NA" is Namibia, and a missing value is null.
         cells: What is known of the values of a column, see cells.py.
     """
 
     columns: dict[str, pa.Array]
     faults: BlockFaults
     size: int
+    nulls: pa.Array = field(default_factory=lambda: _EMPTY)
     cells: dict[str, Any] = field(default_factory=dict)
 
 
@@ -80,8 +84,6 @@ class ArrowTable:
 
     def __init__(self, reader: Reader, name: str, options: DataOptions) -> None:
         self._reader, self._name = reader, name
-        self._nulls = frozenset(options.null_values)
-        self._missing = pa.array(sorted(self._nulls | {""}))
         self._chosen = options.columns is not None
         self.names: list[str] = list(reader.schema.names)
 
@@ -137,7 +139,7 @@ class ArrowTable:
         """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
         with undamaged(self._name):
             label = self._label(chunk, name)
-        return values.labels(label, name, self._nulls, chunk.faults)
+        return values.labels(label, name, frozenset(chunk.nulls.to_pylist()), chunk.faults)
 
     def _features(self, chunk: Chunk, names: tuple[str, ...]) -> np.ndarray:
         """Return float32 of shape [rows, features]; values that are not numbers are faults."""
@@ -158,7 +160,7 @@ class ArrowTable:
         # One array for all columns: with many columns of few rows, the calls would cost the most.
         flat = pa.concat_arrays([chunk.columns[name] for name in names])
         text, wrong = values.decode(flat)
-        numbers, found = values.numbers(text, self._missing)
+        numbers, found = values.numbers(text, chunk.nulls)
         found = {"encoding": wrong, **found}
         bad = np.any(list(found.values()), axis=0).reshape(len(names), rows).any(axis=1)
         for j in np.flatnonzero(bad).tolist():

@@ -61,6 +61,7 @@ class CsvTable:
             self.reach = begin(stream, span)
             self._records = CsvRecords(stream, name, options.delimiter, block, self.reach)
             self._blocks, self._first = iter(self._records), None
+        self._nulls = pa.array(sorted({*options.null_values, ""}))
         # A number that means "missing" can be found only while the values are text.
         self._direct = not any(map(values.plain_number, options.null_values))
 
@@ -144,7 +145,7 @@ class CsvTable:
                 return None
         if not all(dates.in_years(found[name]) for name in days):
             return None
-        return Chunk(found, BlockFaults(self._name, block.lines), len(block.data))
+        return Chunk(found, BlockFaults(self._name, block.lines), len(block.data), self._nulls)
 
     def _types(self, at: dict[str, int], columns: Columns) -> dict[str, pa.DataType]:
         """Return the types of columns of text: binary, or a dictionary where texts may repeat."""
@@ -176,7 +177,7 @@ class CsvTable:
             for name, column in found.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
                 faults.mark(hit, "nul", name, lambda i, column=column: values.shown(column[i]))
-        return Chunk(found, faults, size)
+        return Chunk(found, faults, size, self._nulls)
 
     def _read(
         self,
@@ -208,7 +209,7 @@ class CsvTable:
             pa.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
-                null_values=sorted({*self._options.null_values, ""}) if nulls else [],
+                null_values=self._nulls.to_pylist() if nulls else [],
                 strings_can_be_null=False,
             ),
         )

@@ -76,8 +76,12 @@ class _Key:
         if self.form == _form(value):
             self.kinds.update(map(_kind, value if self.form == "list" else [value]))
 
-    def parsed(self, label: bool) -> pa.DataType:
-        """Return the type of the values for Arrow's parser."""
+    def parsed(self, exact: bool) -> pa.DataType:
+        """Return the type of the values for Arrow's parser.
+
+        Args:
+            exact: Whether the text of a number counts, as in a label, a category or a group.
+        """
         kinds = self.kinds - {type(None)}
         if not kinds:
             return pa.null()
@@ -85,7 +89,7 @@ class _Key:
             return pa.string()
         if bool in kinds:
             return pa.bool_()
-        return pa.int64() if label and kinds == {int} else pa.float64()
+        return pa.int64() if exact and kinds == {int} else pa.float64()
 
 
 class JsonTable:
@@ -208,9 +212,11 @@ class JsonTable:
         if b"\\u0000" in data or b"\0" in data or _is_deep(data):
             return None
         names = columns.all
+        exact = columns.texts.union(columns.extra, [columns.label])
+        exact_keys = {self._where.get(name, (name,))[0] for name in exact}
         explicit = {}
         for key in dict.fromkeys(self._where.get(name, (name,))[0] for name in names):
-            kind = self._keys[key].parsed(label=key == columns.label)
+            kind = self._keys[key].parsed(key in exact_keys)
             explicit[key] = pa.list_(kind) if self._keys[key].form == "list" else kind
         try:
             table = pa.json.read_json(
@@ -240,7 +246,7 @@ class JsonTable:
                 column = pc.list_element(column, i)
             if pa.types.is_floating(column.type):
                 numbers = column.drop_null().to_numpy(zero_copy_only=False)
-                most = _EXACT if name == columns.label else np.finfo(np.float32).max
+                most = _EXACT if name in exact else np.finfo(np.float32).max
                 if not (np.abs(numbers) <= most).all():
                     return None
             found[name] = column.cast(pa.binary()) if _as_bytes(column.type) else column
@@ -331,7 +337,7 @@ def _kind(value: Any) -> type:
 
 def _bytes(value: Any) -> bytes | None:
     """Return a value as the text that Arrow's parser and `number_text` lead to."""
-    if value is None:
+    if value is None or (value == "NaN" and isinstance(value, _Literal)):
         return None
     if isinstance(value, bool):
         return b"true" if value else b"false"

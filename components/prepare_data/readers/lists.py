@@ -82,7 +82,7 @@ class WithLists:
                     continue
                 stored, i = self._where[name]
                 found[name] = pc.list_element(lists[stored], i)
-            yield Chunk(found, chunk.faults, chunk.size)
+            yield Chunk(found, chunk.faults, chunk.size, chunk.nulls)
 
     def _stored(self, columns: Columns) -> Columns:
         """Return the columns as they are in the file."""

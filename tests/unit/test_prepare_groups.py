@@ -1,0 +1,190 @@
+"""One value of `split.group` is one group, and one integer one text, however a file writes it."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet
+import pytest
+
+from kfp_tfjob.components.prepare_data import scan
+from kfp_tfjob.components.prepare_data.hashes import split_of
+from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.storage.store import Store
+from tests.unit.prepared_files import options, rows_of
+
+FIRST = datetime(2024, 1, 1)
+DAYS = [FIRST + timedelta(days=i) for i in range(60)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def scanned(folder: Path, **given: object) -> Scan:
+    typed, spill = options(**given), folder.parent / "spill"
+    spill.mkdir(exist_ok=True)
+    return scan.read(list_source(Store("http://127.0.0.1:1"), str(folder)), "y", typed, spill, 4096)
+
+
+def in_two_splits(folder: Path, group_of: Callable[[int], int]) -> tuple[int, Scan]:
+    """Return how many groups are in more than one split; `a` is the number of the row."""
+    found = scanned(folder, split={"group": "g"}, columns=["a"], on_bad_row="drop")
+    rows = rows_of(found)
+    splits: dict[int, set[int]] = {}
+    for row, split in zip(
+        rows["features"][:, 0].astype(int).tolist(),
+        split_of(rows["hash"], found.job.fractions).tolist(),
+        strict=True,
+    ):
+        splits.setdefault(group_of(row), set()).add(split)
+    return sum(len(item) > 1 for item in splits.values()), found
+
+
+def write_json(folder: Path, groups: list[str], others: list[str] | None = None) -> None:
+    rows = [f'{{"a": {i}, "g": {text}, "y": {i % 2}}}' for i, text in enumerate(groups)]
+    (folder / "f.jsonl").write_text("\n".join([*rows, *(others or []), ""]))
+
+
+def write_csv(folder: Path, name: str, groups: list[str]) -> None:
+    rows = [f"{i},{text},{i % 2}\n" for i, text in enumerate(groups)]
+    (folder / f"{name}.csv").write_text("a,g,y\n" + "".join(rows))
+
+
+def write_parquet(folder: Path, name: str, groups: pa.Array) -> None:
+    rows = np.arange(len(groups))
+    pa.parquet.write_table(pa.table({"a": rows, "g": groups, "y": rows % 2}), folder / name)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["integers", "and a float"])
+def test_integers_of_json_keep_their_text(folder: Path, mixed: bool) -> None:
+    """As float64, these 16 are 6."""
+    ids = [10**17 + 5 * i for i in range(16)]
+    texts = [str(ids[i % 16]) for i in range(320)]
+    write_json(folder, texts, ['{"a": 1, "g": 0.5, "y": 0}'] * mixed)
+    found = scanned(folder, types={"g": "category"}, columns=["a", "g"])
+    wanted = [*map(str, ids), *["0.5"] * mixed]
+    assert sorted(found.dictionaries["g"].texts) == sorted(wanted)
+
+
+def test_integers_of_a_json_list_keep_their_text(folder: Path) -> None:
+    rows = [{"a": i, "p": [10**17 + 5 * (i % 16), 2], "y": i % 2} for i in range(320)]
+    (folder / "f.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = scanned(folder, types={"p[0]": "category"})
+    assert len(found.dictionaries["p[0]"].texts) == 16
+
+
+def test_integers_of_json_are_one_group_whatever_else_is_in_the_block(folder: Path) -> None:
+    """With one invalid row after the first MiB, half of these groups were in two splits."""
+    texts = [str(2**60 + i % 37) for i in range(30_000)]
+    write_json(folder, texts, ['{"a": "x", "g": 1, "y": 0}'])
+    split, found = in_two_splits(folder, lambda row: row % 37)
+    assert split == 0 and found.faults.bad == 1 and not found.regrouped
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        [pa.timestamp("s"), pa.timestamp("us")],
+        [pa.timestamp("us"), pa.timestamp("ns", "UTC")],
+        [pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Berlin")],
+        [pa.date32(), pa.timestamp("ms")],
+        [pa.date64(), "{:%Y-%m-%d}"],
+        ["{:%Y-%m-%d}", "{:%Y-%m-%dT%H:%M:%SZ}"],
+        ["{:%Y-%m-%d %H:%M}", "{:%Y-%m-%dT%H:%M:%S.000+00:00}"],
+        ["{:%Y-%m-%d}", "{:%d.%m.%Y}"],
+        ["{:%Y-%m-%d}", pa.timestamp("s"), pa.timestamp("us", "UTC")],
+    ],
+    ids=str,
+)
+def test_a_day_is_one_group_in_every_unit_and_zone(folder: Path, forms: list) -> None:
+    """28 to 37 of 60 days were in two splits."""
+    for i, form in enumerate(forms):
+        days = [DAYS[row % 60] for row in range(240)]
+        if isinstance(form, str):
+            write_csv(folder, str(i), [form.format(day) for day in days])
+        else:
+            zone = "UTC" if pa.types.is_timestamp(form) and form.tz else None
+            typed = pa.array(days, pa.timestamp("us", zone)).cast(form)
+            write_parquet(folder, f"{i}.parquet", typed)
+    split, found = in_two_splits(folder, lambda row: row % 60)
+    assert split == 0 and not found.faults.bad
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ["{}", "{}.0"],
+        ["{}", "+{}", "0{}", "{}.", "{}.00", "{}e0", " {} "],
+        ["{}.0", pa.int32(), pa.float32(), pa.decimal128(22, 2)],
+        ["{}.50", pa.float64(), pa.decimal128(22, 4)],
+    ],
+    ids=str,
+)
+def test_a_number_is_one_group_in_every_spelling(folder: Path, forms: list) -> None:
+    """In CSV, `7` and `7.0` were two groups: 36 of 60 in two splits."""
+    ids = [i % 60 for i in range(240)]
+    half = pa.array([0.5 * ("{}.50" in forms)] * 240)
+    for i, form in enumerate(forms):
+        if isinstance(form, str):
+            write_csv(folder, str(i), [form.format(text) for text in ids])
+        else:
+            exact = pa.compute.add(pa.array(ids, pa.float64()), half)
+            write_parquet(folder, f"{i}.parquet", exact.cast(form))
+    split, found = in_two_splits(folder, lambda row: row % 60)
+    assert split == 0 and not found.faults.bad
+
+
+def test_the_same_group_in_every_typed_column(folder: Path) -> None:
+    """These were one group before, so champions stay comparable."""
+    numbers = pa.array([i % 60 for i in range(240)])
+    write_csv(folder, "csv", [str(i) for i in numbers.to_pylist()])
+    for kind in (pa.uint8(), pa.int64(), pa.float64(), pa.string()):
+        write_parquet(folder, f"{kind}.parquet", numbers.cast(kind))
+        write_parquet(folder, f"{kind}-d.parquet", numbers.cast(kind).dictionary_encode())
+    split, found = in_two_splits(folder, lambda row: row % 60)
+    assert split == 0 and not found.regrouped
+    assert found.split_rule == {"group": "g"}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["true", "True", "TRUE"],
+        ["-0", "0", "0.0", "-0.0", "00"],
+        ["1e3", "1000", "1000.000", "+1E+3"],
+        ["18446744073709551617", "18446744073709551617.0", "018446744073709551617"],
+        ["0.1", "1e-1", ".1", "0.10"],
+        ["1" + "0" * 400, "1" + "0" * 400],
+        ["1e999999999999", "1e999999999999"],
+        ["2024-01-01T01:00+01:00", "2024-01-01", "2023-12-31T19:00:00-0500", "01.01.2024"],
+    ],
+    ids=lambda texts: texts[0][:20],
+)
+def test_spellings_of_one_group(folder: Path, texts: list[str]) -> None:
+    """One group is in one split whatever the salt."""
+    write_csv(folder, "f", texts * 20)
+    for salt in "abcdefgh":
+        found = scanned(folder, split={"group": "g", "salt": salt}, columns=["a"])
+        assert len({*split_of(rows_of(found)["hash"], found.job.fractions).tolist()}) == 1
+
+
+@pytest.mark.parametrize("texts", [["p1", "p2"], ["12", "13"], ["-5", "0"], ["2024-01-01", "x"]])
+def test_groups_that_hash_as_before_keep_the_split_rule(folder: Path, texts: list[str]) -> None:
+    write_csv(folder, "f", texts * 100)
+    found = scanned(folder, split={"group": "g"}, columns=["a"])
+    assert found.split_rule == {"group": "g"}
+
+
+def test_groups_that_hash_differently_have_another_split_rule(folder: Path) -> None:
+    """So a champion of an earlier version is not evaluated on rows that it was trained on."""
+    write_csv(folder, "f", ["7", "8.0"] * 100)
+    found = scanned(folder, split={"group": "g"}, columns=["a"])
+    assert found.split_rule == {"group": "g", "group_revision": 2}
