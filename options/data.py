@@ -32,7 +32,7 @@ _LATER_KEYS = (
 )
 _LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
 # What spreadsheets and pandas write for "no value".
-NULL_VALUES = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 
 
 class Format(NamedTuple):

@@ -61,16 +61,17 @@ def _too_large(values: np.ndarray) -> list[tuple[int, str]]:
 
 
 def _booleans(values: Sequence[Any]) -> Read:
-    """Return b"true", b"false", or b"" for a gap."""
+    """Return b"true", b"false", or b"" for a gap; the numbers 1 and 0 are booleans, too."""
     if isinstance(values, np.ndarray) and values.dtype == bool:
         return np.where(values, b"true", b"false").astype(object), []
     found, wrong = [], []
     for row, value in enumerate(values):
         text = _text(value)
-        word = text.strip().lower() if text is not None else None
-        if value is True or word in TRUE_TEXTS:
+        word = text.strip(_BLANKS).lower() if text is not None else None
+        known = isinstance(value, int | float | np.number) and value in (0, 1)
+        if word in TRUE_TEXTS or (known and value == 1):
             found.append(b"true")
-        elif value is False or word in FALSE_TEXTS:
+        elif word in FALSE_TEXTS or known:
             found.append(b"false")
         elif value is None or word == "":
             found.append(b"")

@@ -28,8 +28,9 @@ TYPES = {NUMBER: "float32", BOOLEAN: BOOLEAN, DATE: DATE, CATEGORY: CATEGORY, TE
 KINDS = {name: kind for kind, name in TYPES.items()}  # by the type in schema.json
 
 NO_DATE = -(2**63)  # a gap in a column of dates
-TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1")  # of a boolean, in any case
-FALSE_TEXTS = ("false", "f", "no", "n", "off", "0")
+# The literals of a boolean, in any case, for training, the exported model and the server.
+TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1", "1.0")  # pandas writes 1.0 beside missing values
+FALSE_TEXTS = ("false", "f", "no", "n", "off", "0", "0.0")
 DATE_PARTS = ("year", "month", "day", "weekday", "hour", "seconds")
 UNKNOWN, GAP, FIRST = 0, 1, 2  # codes of a category
 MOST_CODES = 2**24  # float32 has all whole numbers up to here

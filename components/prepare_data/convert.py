@@ -219,10 +219,7 @@ class Converter:
 
 def _boolean(text: str) -> float:
     """Return 0 or 1, and 2 for a text that is neither."""
-    if text in TRUE_TEXTS or text in FALSE_TEXTS:
-        return float(text in TRUE_TEXTS)
-    number = values.number(text)
-    return number if number in (0, 1) else 2
+    return float(text in TRUE_TEXTS) if text in TRUE_TEXTS or text in FALSE_TEXTS else 2
 
 
 def _columns(columns: list[np.ndarray], rows: int, kind: type) -> np.ndarray:

@@ -4,7 +4,8 @@ The rule, in this order, over the values that are no gaps:
 
 1. Without any value, the column is left out.
 2. It is a boolean if every value is one of true/false, yes/no, t/f, y/n or on/off, of one pair and
-   in any case; 0 and 1 may be among them. A column of only 0 and 1 is a number.
+   in any case; 0 and 1 may be among them. A column of only 0 and 1 is a number. Another spelling
+   of these numbers, such as 01, makes no other kind, but is a fault of its row.
 3. It is a number if nine in ten values are numbers, and a date if nine in ten are dates in ISO
    8601. The other values are faults of their rows.
 4. If nine in ten values are numbers or dates written in another way, such as 1.234,50 or

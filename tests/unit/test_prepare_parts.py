@@ -54,9 +54,7 @@ UNKNOWN = features_of(("unknown",) * 3)
 class Counted:
     """What a pass over a table, or a part of it, knows."""
 
-    seen: dict[str, Seen] = field(
-        default_factory=lambda: {name: Seen(name) for name in FEATURES}
-    )
+    seen: dict[str, Seen] = field(default_factory=lambda: {name: Seen(name) for name in FEATURES})
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     codes: dict[str, list[int]] = field(default_factory=dict)
     rows: list[list[float]] = field(default_factory=list)

@@ -1,0 +1,113 @@
+"""A boolean has the same literals in training, in the exported model and in the server."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, constant_of
+from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
+from kfp_tfjob.serving.column_values import READERS
+from kfp_tfjob.trainer.coding import BOOLEAN, FALSE_TEXTS, TRUE_TEXTS, Coded, Coding, Missing
+from tests.local.test_raw_columns import traced
+from tests.unit.prepared_files import read, rows_of
+
+WRONG = "wrong"
+_SERVED = {b"true": 1.0, b"false": 0.0, b"": None}
+_SPELLINGS = ("01", "+1", "-1", "1e0", "00", "+0", "1.00", "1.", ".0", "2", "j", "truely", "x")
+_WORDS = st.sampled_from((*TRUE_TEXTS, *FALSE_TEXTS, *_SPELLINGS, ""))
+_CASES = st.sampled_from((str.lower, str.upper, str.title))
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """Draw a text that is or looks like a boolean."""
+    word = draw(_CASES)(draw(st.one_of(_WORDS, st.text("01.+-eEtrufalsynoTK", max_size=5))))
+    return draw(st.text(" \t", max_size=2)) + word + draw(st.text(" \t", max_size=2))
+
+
+def trained(column: pa.Array) -> float | str | None:
+    faults = BlockFaults("f", np.arange(1))
+    feature = Feature("b", BOOLEAN, None, 0)
+    (found,) = Converter(NO_KINDS, "y").column(Chunk({"b": column}, faults, 0), feature)
+    if not faults.good.all():
+        return WRONG
+    return None if np.isnan(found) else float(found)
+
+
+def requested(value: Any) -> float | str | None:
+    found, wrong = READERS[BOOLEAN]([value])
+    return WRONG if wrong else _SERVED[found[0]]
+
+
+@pytest.fixture(scope="module")
+def exported() -> Callable[[str], float | None]:
+    """Return what the graph makes of a text; it has no way to refuse one."""
+    pack = traced(Coding((Coded("b", BOOLEAN, Missing("constant", 1, True)),)))
+    import tensorflow as tf
+
+    def of(text: str) -> float | None:
+        value, missing = pack([tf.constant([text.encode()])])[0].tolist()
+        return None if missing else value
+
+    return of
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=texts())
+@example(text="1.0")
+@example(text="01")
+@example(text="+1")
+@example(text=" TRUE\t")
+def test_a_text_is_the_same_in_training_model_and_server(
+    exported: Callable[[str], float | None], text: str
+) -> None:
+    found = trained(pa.array([text.encode()]))
+    assert found == trained(pa.array([text])) == trained(pa.array([text]).dictionary_encode())
+    assert requested(text) == requested(text.encode()) == found
+    assert exported(text) == (None if found == WRONG else found)
+    if text.strip(" \t"):
+        assert constant_of(BOOLEAN, text.strip(" \t")) == (None if found == WRONG else found)
+
+
+@pytest.mark.parametrize("text", [*TRUE_TEXTS, *FALSE_TEXTS])
+def test_each_literal_is_a_boolean(exported: Callable[[str], float | None], text: str) -> None:
+    wanted = float(text in TRUE_TEXTS)
+    assert trained(pa.array([text.upper()])) == requested(text) == exported(text) == wanted
+
+
+@pytest.mark.parametrize("value", [True, False, 1, 0, 1.0, 0.0, -0.0, None, 2, -1, 0.5, 1e300])
+def test_a_typed_value_is_the_same_in_training_and_server(value: Any) -> None:
+    found = trained(pa.array([value], pa.string() if value is None else None))
+    assert requested(value) == found
+    if value is not None:
+        tensor = np.array([value])
+        values, wrong = READERS[BOOLEAN](tensor)
+        assert (WRONG if wrong else _SERVED[values[0]]) == found
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_file_with_booleans_as_pandas_writes_them(tmp_path: Path, ending: str) -> None:
+    """A column of true, false and missing values becomes 1.0, 0.0 and an empty one."""
+    words = ["1.0", "0.0", "true", "False", ""]
+    path = tmp_path / f"f.{ending}"
+    if ending == "csv":
+        rows = [f"{i},{words[i % 5]},{i % 2}\n" for i in range(60)]
+        path.write_text("a,b,y\n" + "".join(rows))
+    else:
+        plain = [{"a": i, "b": words[i % 5], "y": i % 2} for i in range(60)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in plain))
+    found = read(path)
+    assert [(item.name, item.kind) for item in found.kinds.features] == [
+        ("a", "number"),
+        ("b", BOOLEAN),
+    ]
+    assert not found.faults.bad and found.kinds.features[1].missing == 12

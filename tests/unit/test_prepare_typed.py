@@ -1,0 +1,79 @@
+"""`data_options.null_values` is for CSV: a string of a typed file stays what it is."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.options.data import NULL_VALUES
+from tests.unit.prepared_files import data_of, faults_of, read
+
+COUNTRIES = ["NA", "DE", "n/a", "FR", "", "null"]
+
+
+def write(path: Path, columns: dict[str, list]) -> Path:
+    """Write columns in the format of the ending."""
+    table = pa.table(columns)
+    if path.suffix == ".csv":
+        rows = [
+            ",".join("" if it is None else str(it) for it in row)
+            for row in zip(*columns.values(), strict=True)
+        ]
+        path.write_text("\n".join([",".join(columns), *rows, ""]))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    elif path.suffix == ".feather":
+        pa.feather.write_feather(table, path)
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: np.array(values) for name, values in columns.items()})
+    else:
+        pa.parquet.write_table(table, path)
+    return path
+
+
+def texts_of(found: Scan) -> list[str]:
+    return sorted(found.dictionaries["c"].texts)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "feather", "npz"])
+def test_na_is_namibia_in_a_typed_file(tmp_path: Path, ending: str) -> None:
+    columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["NA", "b"] * 30}
+    found = read(write(tmp_path / f"f.{ending}", columns))
+    assert texts_of(found) == ["DE", "FR", "NA", "n/a", "null"]
+    assert found.faults.bad == 0 and sorted(found.vocabulary._codes) == ["NA", "b"]
+
+
+def test_na_is_a_missing_value_in_csv(tmp_path: Path) -> None:
+    columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["u", "v"] * 30}
+    assert texts_of(read(write(tmp_path / "f.csv", columns))) == ["DE", "FR"]
+    assert "n/a" in NULL_VALUES
+
+
+def test_files_of_a_folder_have_their_own_missing_values(tmp_path: Path) -> None:
+    columns = {"a": list(range(60)), "c": ["NA", "DE"] * 30, "y": ["u", "v"] * 30}
+    for name in ("1.csv", "2.parquet"):
+        write(tmp_path / name, columns)
+    assert read(tmp_path).dictionaries["c"].rows == 30 + 60
+
+
+def test_a_group_and_a_weight_of_a_typed_file(tmp_path: Path) -> None:
+    groups, weights = ["NA", "DE", ""] * 20, ["1", "2", "NA"] * 20
+    columns = {"a": list(range(60)), "g": groups, "w": weights, "y": ["u", "v"] * 30}
+    given = {"split": {"group": "g"}, "on_bad_row": "drop", "max_bad_fraction": 1}
+    found = read(write(tmp_path / "f.parquet", columns), **given, drop=["w"])
+    assert found.faults.counts() == {"missing": 20}
+    found = read(write(tmp_path / "f.parquet", columns), weight="w", drop=["g"], on_bad_row="drop")
+    assert found.faults.counts() == {"text": 20}
+
+
+@pytest.mark.parametrize("others", ['{"a": 2.5, "y": 1}', '{"a": "3", "y": 1}'])
+def test_nan_of_json_is_missing(tmp_path: Path, others: str) -> None:
+    """Python writes it for a missing number."""
+    (tmp_path / "f.jsonl").write_text(f'{{"a": NaN, "y": 0}}\n{{"a": null, "y": 0}}\n{others}\n')
+    _, _, faults = data_of(tmp_path / "f.jsonl")
+    assert faults_of(faults) == [(1, "a", "", "missing"), (2, "a", "", "missing")]
