@@ -19,12 +19,13 @@ _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 _CLOCK = r"[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?"
 _ISO = rf"{_DAY}([ T]{_CLOCK}{_ZONE}?)?"
-DOTTED = rf"^[0-9]{{1,2}}\.[0-9]{{1,2}}\.[0-9]{{4}}([ T]{_CLOCK}{_ZONE}?)?$"
+_DOTTED = rf"^[0-9]{{1,2}}\.[0-9]{{1,2}}\.[0-9]{{4}}([ T]{_CLOCK}{_ZONE}?)?$"
 _ZONED = rf"{_ZONE}$"
 _FIRST = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 _LAST = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
 _TRIED = 20  # texts, before all: arrow continues after a text that is no date, and each is costly
 UNIT = pa.timestamp("us")
+DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
 
 
 def parse(text: str) -> int | None:
@@ -46,7 +47,7 @@ def of_dotted(text: pa.Array) -> pa.Array:
     Args:
         text: Strings of shape [values]; null stays null.
     """
-    dotted = pc.match_substring_regex(text, DOTTED)
+    dotted = pc.match_substring_regex(text, _DOTTED)
     if not pc.any(dotted).as_py():
         return text
     iso = text
@@ -57,6 +58,11 @@ def of_dotted(text: pa.Array) -> pa.Array:
     ):
         iso = pc.replace_substring_regex(iso, pattern, new)
     return pc.if_else(dotted, iso, text)
+
+
+def is_dotted(text: pa.Array) -> np.ndarray:
+    """Tell which texts are written like 8.4.2022."""
+    return pc.match_substring_regex(text, _DOTTED).to_numpy(zero_copy_only=False)
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:

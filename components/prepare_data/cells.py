@@ -68,6 +68,14 @@ class Cells:
         """Which of `texts` are gaps."""
         return pc.is_in(self.texts, value_set=self.nulls).to_numpy(zero_copy_only=False)
 
+    def read_as(self, format: str) -> Cells:
+        """Return the same values with those of a format written as plain numbers or ISO dates."""
+        found = Cells(self.column, self.nulls)
+        day_first = format == dates.DAY_FIRST
+        plain = dates.of_dotted(self.texts) if day_first else values.ungrouped(self.texts, format)
+        found._texts, found.gaps = (plain, *self._texts[1:]), self.gaps
+        return found
+
     @cached_property
     def present(self) -> pa.Array:
         """`texts` with null for a gap."""

@@ -98,6 +98,8 @@ class Converter:
             Numbers and booleans as float64, NaN for a gap; dates as int64, NO_DATE for a gap.
         """
         cells = cells_of(chunk, feature.name)
+        if feature.format and not (numeric(cells.column.type) or temporal(cells.column.type)):
+            cells = cells.read_as(feature.format)
         if feature.kind in (CATEGORY, TEXT):
             return self._texts(cells, feature.name, chunk.faults)
         return self._convert[feature.kind](cells, feature.name, chunk.faults)

@@ -320,6 +320,8 @@ def _schema(
     if coding:
         raw = [f"{stem}.parquet" for stem in stems["test"]]
         more = {"coding": columns["coding"], "test_raw": raw}
+    if formats := {item.name: item.format for item in scan.kinds.features if item.format}:
+        more["formats"] = formats  # of files; the model takes numbers and dates
     if options.weight is not None:
         more["weight"] = {"name": options.weight}
     left_out = [{"name": item.name, "reason": item.reason} for item in scan.kinds.left_out]

@@ -53,7 +53,8 @@ _COLUMN_RULES = {
     "date": "is not a date",
 }
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
-_GAP = "name a text that means a gap in data_options.null_values"
+_GAP = "name a text of a CSV that means a missing value in data_options.null_values"
+_WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date")
 _DROP = "drop these rows with data_options.on_bad_row=drop"
 
@@ -264,8 +265,8 @@ class Faults:
             fix = (
                 "choose a different data_label, or shorten its values"
                 if rules == ["long"]
-                else f'leave it out with data_options.drop=["{column}"], or set its kind with'
-                f' data_options.types={{"{column}": "category"}}'
+                else f'leave it out with data_options.drop=["{column}"], or '
+                + self._other_kind(column, rules)
             )
             if "encoding" in rules:
                 fix = f"{_ENCODING}, or {fix}"
@@ -276,6 +277,12 @@ class Faults:
                 fix=fix,
             )
         return problems
+
+    def _other_kind(self, column: str, rules: list[str]) -> str:
+        """Return what to do with a column that is no number, boolean or date."""
+        if rules[0] in ("text", "date") and any(map(str.isdigit, self._values.get(column, ""))):
+            return f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
+        return f'set its kind with data_options.types={{"{column}": "category"}}'
 
     def shape_problem(self) -> Problem | None:
         """Describe a header that does not match the rows."""

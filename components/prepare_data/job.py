@@ -150,6 +150,7 @@ def plain_of(kinds: Kinds) -> dict[str, Any]:
                 item.gaps and item.gaps.model_dump(mode="json"),
                 item.missing,
                 item.asked,
+                item.format,
             ]
             for item in kinds.features
         ],
@@ -161,8 +162,8 @@ def kinds_of(plain: dict[str, Any]) -> Kinds:
     """Return what `plain_of` has written."""
     return Kinds(
         tuple(
-            Feature(name, kind, gaps and Gaps.model_validate(gaps), missing, asked)
-            for name, kind, gaps, missing, asked in plain["features"]
+            Feature(name, kind, gaps and Gaps.model_validate(gaps), missing, asked, format)
+            for name, kind, gaps, missing, asked, format in plain["features"]
         ),
         tuple(LeftOut(*item) for item in plain["left_out"]),
     )

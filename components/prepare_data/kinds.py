@@ -5,11 +5,13 @@ The rule, in this order, over the values that are no gaps:
 1. Without any value, the column is left out.
 2. It is a boolean if every value is one of true/false, yes/no, t/f, y/n or on/off, of one pair and
    in any case; 0 and 1 may be among them. A column of only 0 and 1 is a number. Another spelling
-   of these numbers, such as 01, makes no other kind, but is a fault of its row.
+   of these numbers, such as 01, is an invalid value of its row.
 3. It is a number if nine in ten values are numbers, and a date if nine in ten are dates in ISO
    8601. The other values are faults of their rows.
-4. If nine in ten values are numbers or dates written in another way, such as 1.234,50 or
-   31.12.2024, the run ends with the name of the column: a guess could be wrong.
+4. Numbers such as 1.234,50 are read where a value has both separators, which proves what each
+   means, and none contradicts it. So are dates such as 31.12.2024, which are day, month and year.
+   If nine in ten values are numbers or dates written in another way, such as 1,5 or 12/31/2024,
+   the run ends with the name of the column: a guess could be wrong.
 5. Other texts are a category. It is left out if every value is different, as in an identifier, if
    there are more than 100,000 different ones (fewer if those of all columns would not fit in
    memory, see distinct_texts.py), or if one in ten is longer than 1,000 characters.
@@ -21,7 +23,7 @@ plays a part. `data_options.types` replaces the rule.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
@@ -48,6 +50,7 @@ from kfp_tfjob.trainer.coding import (
     TRUE_TEXTS,
 )
 
+_WRITTEN = (Form.SEPARATED, Form.COMMA, Form.POINT)
 _MOST_NAMED = 50  # columns in a line of the log
 NO_VALUE = "no value in any row"
 ALL_DIFFERENT = "a different text in every row, like an identifier"
@@ -65,6 +68,7 @@ class Feature:
         gaps: The rule for its gaps; None if a gap has a code of its own.
         missing: The gaps that were found.
         asked: Whether data_options.missing has a rule for it.
+        format: How files write its numbers or dates; empty for 1234.5 and ISO 8601.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Feature:
     gaps: Gaps | None
     missing: int
     asked: bool = False
+    format: str = ""
 
     @property
     def imputed(self) -> bool:
@@ -101,20 +106,20 @@ class Kinds:
 
     @property
     def plain(self) -> bool:
-        """Whether there are only numbers, without a gap that a value stands for.
+        """Whether there are only plain numbers, without a gap that a value stands for.
 
         A rule in data_options.missing that fills gaps makes a model that accepts them.
         """
         return all(
-            item.kind == NUMBER and not (item.imputed and (item.missing or item.asked))
+            item.kind == NUMBER
+            and not (item.format or (item.imputed and (item.missing or item.asked)))
             for item in self.features
         )
 
     def is_like(self, others: Kinds) -> bool:
         """Tell whether rows are the same with other kinds; the counts of gaps may differ."""
         mine, theirs = (
-            [(item.name, item.kind, item.gaps, item.asked) for item in kinds.features]
-            for kinds in (self, others)
+            [replace(item, missing=0) for item in kinds.features] for kinds in (self, others)
         )
         return mine == theirs and self.plain == others.plain
 
@@ -149,7 +154,19 @@ def _decide(seen: Seen, options: DataOptions) -> Feature | LeftOut | Problem:
         if seen.texts.texts is None:
             return too_many(name, reason)
     asked = name in options.missing or EVERY_COLUMN in options.missing
-    return Feature(name, kind, gaps, seen.gaps, asked)
+    return Feature(name, kind, gaps, seen.gaps, asked, _format(seen, kind))
+
+
+def _format(seen: Seen, kind: str) -> str:
+    """Return how the numbers or dates of a column are written, if its values prove it."""
+    counts = seen.counts
+    if kind == DATE and counts[Form.DOTTED]:
+        return dates.DAY_FIRST  # dates in ISO 8601 mean the same in it
+    if kind != NUMBER or bool(counts[Form.POINT]) == bool(counts[Form.COMMA]):
+        return ""
+    if counts[Form.POINT]:
+        return values.POINT  # plain numbers mean the same in it
+    return values.COMMA if seen.is_other else ""
 
 
 def _kind(seen: Seen) -> str | Problem:
@@ -157,24 +174,24 @@ def _kind(seen: Seen) -> str | Problem:
     for word in BOOLEANS:
         if counts[word] and counts[word] + seen.zero_or_one == total:
             return BOOLEAN
-    if not seen.is_other:
+    numbers = counts[Form.NUMBER] + counts[Form.INFINITE] + sum(counts[form] for form in _WRITTEN)
+    if not seen.is_other or (_format(seen, NUMBER) and numbers >= MOST * total):
         return NUMBER
-    if counts[Form.DATE] >= MOST * total:
+    days = counts[Form.DATE] + counts[Form.DOTTED]
+    if days >= MOST * total:
         return DATE
-    if counts[Form.NUMBER] + counts[Form.SEPARATED] >= MOST * total:
+    if numbers - counts[Form.INFINITE] >= MOST * total:
         return _written(
             seen,
-            Form.SEPARATED,
+            _WRITTEN,
             "numbers in a form that has several readings",
             "numbers such as 1234.5",
         )
-    if counts[Form.DATE] + counts[Form.OTHER_DATE] >= MOST * total:
+    if days + counts[Form.OTHER_DATE] >= MOST * total:
         return _written(
             seen,
-            Form.OTHER_DATE,
-            "dates in several forms"
-            if counts[Form.DATE]
-            else "dates in a form of several readings",
+            (Form.OTHER_DATE,),
+            "dates in several forms" if days else "dates in a form of several readings",
             "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00",
         )
     return CATEGORY
@@ -189,14 +206,16 @@ def _unusable(seen: Seen) -> str:
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
 
-def _written(seen: Seen, form: Form, what: str, expected: str) -> Problem:
-    file, line, value = seen.examples[form]
+def _written(seen: Seen, forms: tuple[Form, ...], what: str, expected: str) -> Problem:
+    file, line, value = next(seen.examples[form] for form in forms if form in seen.examples)
+    like = sum(seen.counts[form] for form in forms)
     return Problem(
         f"column {seen.name!r} has {what} ({file}, line {line})",
-        received=f"{value!r}, and {seen.counts[form]:,} of {seen.count:,} values like it",
+        received=f"{value!r}, and {like:,} of {seen.count:,} values like it",
         expected=expected,
-        fix=f'write them so, take the column as it is with data_options.types={{"{seen.name}":'
-        f' "category"}}, or leave it out with data_options.drop=["{seen.name}"]',
+        fix=f'write them so, or leave the column out with data_options.drop=["{seen.name}"]; only'
+        f' if they are codes and no amounts or days, set data_options.types={{"{seen.name}":'
+        ' "category"}',
     )
 
 
@@ -261,13 +280,14 @@ def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns
         label: The label column.
         extra: Columns that decide about the split.
     """
+    written = frozenset(item.name for item in kinds.features if item.format)
     return Columns(
         tuple(item.name for item in kinds.features),
         label,
-        frozenset(kinds.of(NUMBER)),
+        frozenset(kinds.of(NUMBER)) - written,
         extra,
-        frozenset(kinds.of(DATE)),
-        frozenset(kinds.of(BOOLEAN, CATEGORY, TEXT)),
+        frozenset(kinds.of(DATE)) - written,
+        frozenset(kinds.of(BOOLEAN, CATEGORY, TEXT)) | (written & {*kinds.of(DATE)}),
     )
 
 
@@ -276,6 +296,9 @@ def described(kinds: Kinds) -> Iterator[str]:
     for kind in (NUMBER, BOOLEAN, CATEGORY, DATE, TEXT):
         if names := kinds.of(kind):
             yield f"{kind}: {listed(names, _MOST_NAMED)}"
+    for format in dict.fromkeys(item.format for item in kinds.features if item.format):
+        names = [item.name for item in kinds.features if item.format == format]
+        yield f"read in the format {format}: {listed(names, _MOST_NAMED)}"
     for item in kinds.left_out:
         yield f"left out: {item.name!r}, {item.reason}"
 

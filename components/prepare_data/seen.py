@@ -33,7 +33,10 @@ class Form(StrEnum):
     INFINITE = "not finite"
     DATE = "date"
     OTHER_DATE = "other date"
+    DOTTED = "dotted date"
     SEPARATED = "separated"
+    POINT = values.POINT
+    COMMA = values.COMMA
     LONG = "long"
     TEXT = "text"
 
@@ -43,9 +46,12 @@ _WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in _PAIRS for word in pair}
 _WORD_SET = pa.array(list(_WORDS))
 BOOLEANS = tuple(dict.fromkeys(_WORDS.values()))
 _FORMS = (*BOOLEANS, *Form)
-_KEPT = (Form.OTHER_DATE, Form.SEPARATED)  # an example of each is kept
+_GROUPED = (Form.POINT, Form.COMMA)
+_KEPT = (Form.OTHER_DATE, Form.SEPARATED, *_GROUPED)  # an example of each is kept
 _INDEX = {name: i for i, name in enumerate(_FORMS)}
-_UNTRACKED = [_INDEX[form] for form in (Form.NUMBER, Form.INFINITE, Form.DATE)]
+_UNTRACKED = [
+    _INDEX[form] for form in (Form.NUMBER, Form.INFINITE, Form.DATE, Form.DOTTED, *_GROUPED)
+]
 _MONEY = r"([$€£¥]|EUR|USD|GBP|CHF|JPY)"
 # Only such texts are compared with the patterns below, which costs more.
 _MAY_BE_NUMBER = (
@@ -314,6 +320,7 @@ def _forms_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         for pattern, form in (
             (_SEPARATED_PATTERN, Form.SEPARATED),
             (_OTHER_DATE_PATTERN, Form.OTHER_DATE),
+            *((values.proof_of(form), form) for form in _GROUPED),
         ):
             match = pc.match_substring_regex(some, pattern).to_numpy(zero_copy_only=False)
             found[at[match & short]] = _INDEX[form]
@@ -322,7 +329,8 @@ def _forms_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         found[at[finite]] = _INDEX[Form.NUMBER]
         found[at[known & ~finite & short]] = _INDEX[Form.INFINITE]
         bits[at] = known & ((numbers == 0) | (numbers == 1))
-        found[at[dates.parse_all(some)[1]]] = _INDEX[Form.DATE]
+        dotted, is_day = dates.is_dotted(some), dates.parse_all(dates.of_dotted(some))[1]
+        found[at[is_day]] = np.where(dotted, _INDEX[Form.DOTTED], _INDEX[Form.DATE])[is_day]
     rest = np.flatnonzero(found == _INDEX[Form.TEXT])
     if len(rest):
         some = texts.take(pa.array(rest))

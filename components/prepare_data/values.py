@@ -21,6 +21,9 @@ _NOT_FINITE = r"(?i)[+-]?(nan|inf|infinity)"
 NAMED_NOT_FINITE = f"^{_NOT_FINITE}$"
 _BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 _TRUE = _BOOLS[:3]
+# The formats of numbers with groups of thousands, named after the decimal separator.
+POINT, COMMA = "1,234.5", "1.234,5"
+_SEPARATORS = {POINT: (",", "."), COMMA: (".", ",")}
 LARGEST = float(np.finfo(np.float32).max)
 # Arrow continues after a text that is no number, and each is costly: a few are tried first.
 _TRIED = 20
@@ -42,6 +45,22 @@ def number_as_text(text: str) -> str:
     except InvalidOperation:  # an exponent of 19 digits
         return repr(value)
     return str(int(exact)) if exact == exact.to_integral_value() else repr(value)
+
+
+def proof_of(format: str) -> str:
+    """Return the pattern of a number with both separators, which no other format can have."""
+    group, point = map(re.escape, _SEPARATORS[format])
+    return rf"^[+-]?[1-9][0-9]{{0,2}}({group}[0-9]{{3}})+{point}[0-9]+$"
+
+
+def ungrouped(text: pa.Array, format: str) -> pa.Array:
+    """Return numbers of a format as plain ones; a text that has another meaning becomes none."""
+    group, point = _SEPARATORS[format]
+    pattern = rf"^[+-]?([1-9][0-9]{{0,2}}(\{group}[0-9]{{3}})+|[0-9]+)(\{point}[0-9]*)?$"
+    plain = pc.replace_substring(pc.replace_substring(text, group, ""), point, ".")
+    # 12.50 would be read as a number, but is none where the point separates thousands.
+    other = pc.binary_join_element_wise(text, "?", "") if format == COMMA else text
+    return pc.if_else(pc.match_substring_regex(text, pattern), plain, other)
 
 
 def plain_number(text: str) -> bool:

@@ -18,7 +18,7 @@ from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 from kfp_tfjob.serving.column_values import READERS
 from kfp_tfjob.trainer.coding import BOOLEAN, FALSE_TEXTS, TRUE_TEXTS, Coded, Coding, Missing
 from tests.local.test_raw_columns import traced
-from tests.unit.prepared_files import read, rows_of
+from tests.unit.prepared_files import read
 
 WRONG = "wrong"
 _SERVED = {b"true": 1.0, b"false": 0.0, b"": None}

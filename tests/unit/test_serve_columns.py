@@ -135,7 +135,7 @@ def test_a_table_of_numbers_is_packed_in_the_order_of_the_schema() -> None:
         ({"signed up": 10**18}, "'signed up' has a value that is a number instead of a date"),
         ({"signed up": 1.5e15}, "'signed up' has a value that is a number instead of a date"),
         ({"signed up": True}, "'signed up' has a value that is true or false instead of a date"),
-        ({"member": 1}, "'member' has a value that is a number instead of true or false"),
+        ({"member": 2}, "'member' has a value that is a number instead of true or false"),
         ({"member": "perhaps"}, "'member' has a value that is a text instead of true or false"),
         ({"height": None}, "'height' has 1 gap, and the model knows no gaps in it"),
         ({"income": "low"}, "'income' is the label, which the model predicts"),

@@ -1,0 +1,199 @@
+"""Tables as offices write them: 7,249.68 or 7.249,68, and 08.04.2022."""
+
+import json
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from kfp_tfjob.components.prepare_data import kinds
+from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.storage.errors import DataError
+from tests.unit.prepared_files import check, read
+
+RANDOM = np.random.default_rng(3)
+AMOUNTS = np.round(np.exp(RANDOM.normal(6.5, 1.5, 400)), 2)
+DAYS = [date(2022, 1, 1) + timedelta(days=int(day)) for day in RANDOM.integers(0, 700, 400)]
+
+
+def english(amount: float) -> str:
+    return f"{amount:,.2f}"
+
+
+def german(amount: float) -> str:
+    return english(amount).translate(str.maketrans(",.", ".,"))
+
+
+def dotted(day: date) -> str:
+    return f"{day.day:02}.{day.month:02}.{day.year}"
+
+
+def write(path: Path, amounts: list[str], days: list[str], delimiter: str = ";") -> Path:
+    """Write a table whose label follows from its amounts."""
+    rows = zip(amounts, days, (AMOUNTS > np.median(AMOUNTS)).astype(int), strict=False)
+    lines = [delimiter.join(map(str, row)) for row in rows]
+    path.write_text("\n".join([delimiter.join(("amount", "day", "y")), *lines, ""]))
+    return path
+
+
+def kinds_of(found: Scan) -> list[tuple[str, str, str]]:
+    return [(item.name, item.kind, item.format) for item in found.kinds.features]
+
+
+def values_of(found: Scan, name: str) -> list[float | int]:
+    """Return the values of a column, sorted; of a table with one number and one date at most."""
+    field = "dates" if name == "day" else "features"
+    bodies = [found.exchange.read(f"{run.name}.rows") for run in found.runs]
+    rows = np.frombuffer(b"".join(bodies), found.job.row_kind)
+    return sorted(rows[field][:, 0].tolist())
+
+
+@pytest.fixture
+def scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return `read`, whose runs stay until the test ends."""
+    folder = tmp_path / "spill"
+    folder.mkdir()
+
+    class Kept:
+        def __enter__(self) -> str:
+            return str(folder)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", Kept)
+    return lambda path, **given: read(path, 1 << 12, **given)
+
+
+MICROSECONDS = sorted((day - date(1970, 1, 1)) // timedelta(microseconds=1) for day in DAYS)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("write_amount", [english, german])
+def test_an_office_table_has_numbers_and_dates(
+    tmp_path: Path, scanned, write_amount, ending: str
+) -> None:
+    """Following the advice of earlier versions, the amounts were a category: AUC 0.872, not 0.960.
+
+    As numbers, they tell the label of every row; as a category, every amount has its own code.
+    """
+    amounts, days = [*map(write_amount, AMOUNTS)], [*map(dotted, DAYS)]
+    path = tmp_path / f"f.{ending}"
+    labels = [f"l{above}" for above in (AMOUNTS > np.median(AMOUNTS)).astype(int)]
+    table = pa.table({"amount": amounts, "day": days, "y": labels})
+    if ending == "csv":
+        write(path, amounts, days)
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        pa.parquet.write_table(table, path, row_group_size=100)
+    given = {"delimiter": ";"} if ending == "csv" else {}
+    assert check(path, **given) == []
+    found = scanned(path, **given)
+    format = "1,234.5" if write_amount is english else "1.234,5"
+    assert kinds_of(found) == [("amount", "number", format), ("day", "date", "31.12.2024")]
+    assert not found.faults.bad and not found.kinds.plain
+    assert values_of(found, "amount") == sorted(AMOUNTS.astype(np.float32).tolist())
+    assert values_of(found, "day") == MICROSECONDS
+    assert list(kinds.described(found.kinds))[-2:] == [
+        f"read in the format {format}: amount",
+        "read in the format 31.12.2024: day",
+    ]
+
+
+def test_a_table_of_nothing_but_such_numbers(tmp_path: Path, scanned) -> None:
+    path = write(tmp_path / "f.csv", [*map(english, AMOUNTS)], ["1"] * 400)
+    found = scanned(path, delimiter=";", drop=["day"])
+    assert kinds_of(found) == [("amount", "number", "1,234.5")]
+    assert values_of(found, "amount") == sorted(AMOUNTS.astype(np.float32).tolist())
+
+
+def test_the_proof_may_come_late_and_only_once(tmp_path: Path, scanned) -> None:
+    """Plain numbers mean the same in 1,234.5, whatever their share is."""
+    amounts = [f"{amount:.2f}" for amount in AMOUNTS[:399]] + ["7,249.68"]
+    days = [*map(dotted, DAYS)]
+    found = scanned(write(tmp_path / "f.csv", amounts, days), delimiter=";")
+    assert kinds_of(found)[0] == ("amount", "number", "1,234.5") and not found.faults.bad
+    assert values_of(found, "amount").count(float(np.float32(7249.68))) >= 1
+
+
+@pytest.mark.parametrize(
+    ("amounts", "bad"),
+    [
+        (["1.234,50", "950", "12,5", "12.50"], ["12.50"]),
+        (["1.234,50", "1.000", "950,00", "0.123"], ["0.123"]),
+        (["1.234,50", "950,00", "-12,5", "1.23.456", "x"], ["1.23.456", "x"]),
+        (["1,234.50", "950", ".5", "1e3", "+1,000", "1,5"], ["1,5"]),
+        (["1,234.50", "950", "$5"], ["$5"]),
+    ],
+)
+def test_what_the_format_does_not_allow_is_an_invalid_value(
+    tmp_path: Path, amounts: list[str], bad: list[str]
+) -> None:
+    rows = [amounts[0]] * 50 + amounts
+    path = write(tmp_path / "f.csv", rows, ["01.02.2022", "2.3.2022 08:30"] * 30)
+    found = read(path, delimiter=";", types={"amount": "number"}, on_bad_row="drop")
+    assert [fault.value for fault in found.faults.examples] == bad
+    assert {fault.rule for fault in found.faults.examples} == {"text"}
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [["7,249.68", "7.249,68"], ["1,234", "2,345"], ["$7,249.68", "$1.50"], ["1 234,5", "3 456,7"]],
+)
+def test_what_proves_nothing_is_refused_and_the_advice_leads_on(
+    tmp_path: Path, amounts: list[str]
+) -> None:
+    path = write(tmp_path / "f.csv", amounts * 50, ["2022-01-01"] * 100)
+    with pytest.raises(DataError) as refused:
+        read(path, delimiter=";")
+    (problem,) = refused.value.problems
+    assert "1234.5" in problem.expected and "codes" in problem.fix
+    # Who takes it as a number is not sent to a category and back.
+    (said,) = check(path, delimiter=";", types={"amount": "number"})
+    assert "category" not in said and "1234.5" in said
+    (said,) = check(path, delimiter=";", types={"day": "number", "amount": "category"})
+    assert "category" not in said
+
+
+@pytest.mark.parametrize(
+    ("days", "bad"),
+    [
+        (["08.04.2022", "8.4.2022", "31.12.2022 10:30"], []),
+        (["08.04.2022", "2022-04-08", "2022-04-08T12:00:00Z", "09.04.2022"], []),
+        (["08.04.2022"] * 9 + ["12.31.2022"], ["12.31.2022"]),
+        (["08.04.2022"] * 9 + ["29.02.2023"], ["29.02.2023"]),
+    ],
+)
+def test_dotted_days_are_day_month_and_year(tmp_path: Path, scanned, days, bad) -> None:
+    path = write(tmp_path / "f.csv", ["1", "2"] * 100, days * 20)
+    found = scanned(path, delimiter=";", on_bad_row="drop")
+    assert kinds_of(found)[1] == ("day", "date", "31.12.2024")
+    assert {fault.value for fault in found.faults.examples} == {*bad}
+    first = (date(2022, 4, 8) - date(1970, 1, 1)) // timedelta(microseconds=1)
+    assert values_of(found, "day")[0] == first
+
+
+def test_split_time_takes_dotted_days(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.csv", [*map(english, AMOUNTS)], [*map(dotted, DAYS)])
+    found = read(path, delimiter=";", split={"time": "day"}, drop=["day"])
+    limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
+    assert list(found.job.limits) == limits.astype("M8[us]").astype(float).tolist()
+
+
+def test_na_in_lower_case_is_missing(tmp_path: Path) -> None:
+    amounts = [*map(german, AMOUNTS[:390]), *["n/a"] * 10]
+    found = read(write(tmp_path / "f.csv", amounts, [*map(dotted, DAYS)]), delimiter=";")
+    assert kinds_of(found)[0][1:] == ("number", "1.234,5") and found.kinds.features[0].missing == 10
+
+
+def test_files_of_one_folder_may_be_typed_and_not(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "1.csv", [*map(german, AMOUNTS)], [*map(dotted, DAYS)])
+    table = pa.table({"amount": AMOUNTS, "day": DAYS, "y": [0, 1] * 200})
+    pa.parquet.write_table(table, tmp_path / "in" / "2.parquet")
+    found = read(tmp_path / "in", delimiter=";", types={"amount": "number", "day": "date"})
+    assert not found.faults.bad and sum(found.rows(found.vocabulary.decide("auto")).values()) == 800
