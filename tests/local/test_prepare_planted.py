@@ -60,7 +60,7 @@ CELLS: dict[str, tuple[Text, str, list[str]]] = {
     "dates of people": (
         day,
         "date",
-        ["31.12.2024", "01/02/2024", "2024-1-2", "today", "12", "2024-02-20 10:00 Europe/Berlin"],
+        ["31.13.2024", "01/02/2024", "2024-1-2", "today", "12", "2024-02-20 10:00 Europe/Berlin"],
     ),
     "dates that do not exist": (
         day,
@@ -123,9 +123,9 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
     "an empty second file": ({"1.csv": NUMBERS, "2.csv": b""}, {}, "2.csv is empty"),
     "a second file of empty lines": ({"1.csv": NUMBERS, "2.csv": b"\n"}, {}, "2.csv is empty"),
     "dates in two forms": (
-        table(lambda i: day(i) if i % 2 else "31.12.2024"),
+        table(lambda i: day(i) if i % 2 else "31/12/2024"),
         {},
-        "column 'b' has dates in several forms (f.csv, line 2). Received: '31.12.2024', and 70 of"
+        "column 'b' has dates in several forms (f.csv, line 2). Received: '31/12/2024', and 70 of"
         " 140 values like it",
     ),
     "dates of another form in the second file": (

@@ -1,0 +1,71 @@
+"""What prepare_data stores of an office table is what it stores of the same plain values."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, Layout
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.coding import Coding
+from tests.local.append_world import World, named
+
+FORMATS = {"plain": None, "english": "1,234.5", "german": "1.234,5"}
+
+
+def office(number: int, style: str, rows: int = 200, ids: str = "{}") -> str:
+    """Return a CSV with amounts, days and missing values of both."""
+    draw = random.Random(number)
+    lines = ["amount;day;id;y"]
+    for i in range(rows):
+        amount, year, month, day = draw.lognormvariate(7, 2), 2022 + i % 3, i % 12 + 1, i % 28 + 1
+        text, date = f"{amount:.2f}", f"{year}-{month:02}-{day:02}"
+        if style != "plain":
+            text, date = f"{amount:,.2f}", f"{day:02}.{month:02}.{year}"
+        if style == "german":
+            text = text.translate(str.maketrans(",.", ".,"))
+        missing = draw.random() < 0.05
+        lines.append(";".join(["n/a" if missing else text, date, ids.format(i % 37), "uv"[i % 2]]))
+    return "\n".join([*lines, ""])
+
+
+@pytest.mark.parametrize("style", ["english", "german"])
+def test_every_object_is_that_of_plain_values(
+    store: Store, base: S3Address, tmp_path: Path, style: str
+) -> None:
+    """So training, statistics, the exported model and evaluate cannot tell the difference."""
+    found, schemas = {}, {}
+    for name in ("plain", style):
+        (tmp_path / f"{name}.csv").write_text(office(1, name))
+        step = Step("prepare_data", "r1", Layout(base / name), store)
+        done = run(step, str(tmp_path / f"{name}.csv"), "y", {"delimiter": ";"})
+        folder = S3Address.parse(done.dataset_uri)
+        found[name] = {item.address.name: store.read(item.address) for item in store.list(folder)}
+        schemas[name] = json.loads(found[name].pop(SCHEMA))
+        found[name].pop(MANIFEST)
+    assert found["plain"] == found[style] and "test-00000.parquet" in found[style]
+    formats = schemas[style].pop("formats")
+    assert formats == {"amount": FORMATS[style], "day": "31.12.2024"}
+    assert schemas["plain"] == schemas[style]
+    features = Coding.of_schema(schemas[style]).features
+    assert [item.kind for item in features] == ["number", "date", "number"]
+
+
+def test_files_are_appended_to_an_office_table(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    world = World(store, base, tmp_path)
+    given = {"delimiter": ";", "split": {"group": "id"}}
+    files = named({i: office(i, "german") for i in range(3)})
+    first = world.prepare(files, given)
+    assert first.schema["formats"]["amount"] == "1.234,5"
+    assert "group_revision" not in first.schema["split"]
+    done = world.prove(files | named({3: office(3, "german", ids="{}.0")}), given)
+    assert done.appended and done.schema["split"]["group_revision"] == 2
+    # The groups that were kept still say that theirs hash differently.
+    more = files | named({3: office(3, "german", ids="{}.0"), 4: office(4, "german")})
+    assert world.prove(more, given).schema["split"]["group_revision"] == 2
