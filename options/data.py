@@ -223,7 +223,10 @@ class DataOptions(Group):
         "Format of the files; `auto` decides by the first bytes of each file, and takes a folder"
         " with pictures and no table as `pictures` in the folders of their classes.",
     )
-    null_values: tuple[Text, ...] = option(NULL_VALUES, "Texts in a CSV that mean a missing value.")
+    null_values: tuple[Text, ...] = option(
+        NULL_VALUES,
+        "Texts in a CSV that mean a missing value; strings of other formats stay what they are.",
+    )
 
     weight: Text | None = option(
         None,
