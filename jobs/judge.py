@@ -85,7 +85,8 @@ def with_log(judgement: Judgement, pods: Iterable[EndedPod]) -> Judgement:
     lines = (line for container in failed for line in container.last_lines)
     if judgement.verdict != Verdict.USER_ERROR or not any(_OF_KERAS_3 in line for line in lines):
         return judgement
-    sentence = f"{judgement.sentence}. Keras 3 cannot run model.fit on several replicas"
+    who = judgement.sentence.partition(": ")[0]
+    sentence = f"{who}: Keras 3 cannot run model.fit on several replicas"
     return replace(judgement, sentence=sentence, fix=_KERAS_2)
 
 

@@ -226,3 +226,6 @@ def test_the_error_of_keras_3_names_the_option(pods, line, exit_code, named):
     assert (judged.verdict, judged.code) == (found.verdict, found.code)
     assert ("train_options.keras to 2" in judged.remedy) == named
     assert (judged == found) != named
+    if named:
+        cause = "Keras 3 cannot run model.fit on several replicas"
+        assert judged.sentence == f"chief-0 ended with exit code 1: {cause}"
