@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions
-from kfp_tfjob.options.parse import Group
+from kfp_tfjob.options.parse import Group, whole_numbers
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainOptions
 
@@ -132,14 +132,8 @@ PARAMETERS: dict[str, Parameter] = {
 
 def completed(*values: Mapping[str, Any]) -> dict[str, Any]:
     """Return run parameters, the last of each; a whole number such as 1e3 becomes an int."""
-    return {
-        name: int(value)
-        if isinstance(value, float) and value.is_integer() and _is_whole(name)
-        else value
-        for given in values
-        for name, value in given.items()
-    }
-
-
-def _is_whole(name: str) -> bool:
-    return name in PARAMETERS and PARAMETERS[name].type is int
+    found = {name: value for given in values for name, value in given.items()}
+    for name in found.keys() & PARAMETERS.keys():
+        if PARAMETERS[name].type is int and isinstance(found[name], float):
+            found[name] = whole_numbers(found[name])
+    return found

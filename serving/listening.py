@@ -9,12 +9,11 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # Seconds: a connection without data before the first probe, between probes, and how many of them.
 IDLE, _BETWEEN, _PROBES = 60, 15, 4
-EVERYWHERE, HERE = "0.0.0.0", "127.0.0.1"
 
 
 def default_host() -> str:
     """Return where to listen if the user does not say: in a pod everywhere, else only here."""
-    return EVERYWHERE if os.environ.get("KUBERNETES_SERVICE_HOST") else HERE
+    return "0.0.0.0" if os.environ.get("KUBERNETES_SERVICE_HOST") else "127.0.0.1"
 
 
 def listen(host: str, port: int, option: str = "--port") -> socket.socket:

@@ -5,6 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
+from kfp_tfjob.serving import listening
 from kfp_tfjob.serving.listening import default_host, listen
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -23,6 +24,18 @@ def test_a_connection_ends_with_its_client() -> None:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+
+
+def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "IDLE", 1)
+    monkeypatch.setattr(listening, "_PROBES", 1)
+    monkeypatch.setattr(listening, "_BETWEEN", 1)
+    with listen("127.0.0.1", 0) as server:
+        server.listen()
+        with socket.create_connection(server.getsockname()), server.accept()[0] as accepted:
+            with pytest.raises(TimeoutError):
+                while True:
+                    accepted.sendall(bytes(1_000_000))
 
 
 def test_an_address_that_is_taken_or_foreign_is_refused() -> None:
