@@ -188,3 +188,12 @@ def test_groups_that_hash_differently_have_another_split_rule(folder: Path) -> N
     write_csv(folder, "f", ["7", "8.0"] * 100)
     found = scanned(folder, split={"group": "g"}, columns=["a"])
     assert found.split_rule == {"group": "g", "group_revision": 2}
+
+
+@pytest.mark.parametrize("kind", [pa.time32("s"), pa.duration("ms")], ids=str)
+def test_a_group_of_times_of_day_or_durations(folder: Path, kind: pa.DataType) -> None:
+    """These ended the step with a TypeError."""
+    integers = pa.int32() if kind == pa.time32("s") else pa.int64()
+    write_parquet(folder, "f.parquet", pa.array([i % 60 for i in range(240)], integers).cast(kind))
+    split, found = in_two_splits(folder, lambda row: row % 60)
+    assert split == 0 and not found.faults.bad

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any, Protocol
 
 import numpy as np
@@ -279,6 +280,8 @@ def number_text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if not isinstance(value, Number):  # a time of day or a duration, as a group
+        return str(value)
     whole = abs(value) < 2**63 and value == int(value)
     return str(int(value)) if whole else str(value)
 
