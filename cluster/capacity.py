@@ -89,12 +89,13 @@ def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
     return found
 
 
-def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, Decimal]:
-    """Return the resources that no node has enough of, with the most that one node has."""
+def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, tuple[Decimal, str]]:
+    """Return the resources that no node has enough of, with the most that one has, and its name."""
     found = {}
     for name, amount in asked.items():
-        largest = max((_largest(name, node, amount) for node in nodes), default=Decimal(0))
-        if largest < amount:
+        has = [(_largest(name, node, amount), node["metadata"].get("name", "")) for node in nodes]
+        largest = max(has, default=(Decimal(0), ""))
+        if largest[0] < amount:
             found[name] = largest
     return found
 

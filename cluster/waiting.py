@@ -17,6 +17,7 @@ _CONFIGURATION = frozenset(
 )
 # Of the training operator, and of the Jobs of Kubernetes itself.
 _NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService", "FailedCreate"})
+PULLING = "pulling its images"  # a use of a Secret
 _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
@@ -147,7 +148,7 @@ def missing_secrets(
         for event in events:
             named = _PULL_SECRETS.search(str(event.get("message")))
             if event.get("reason") == _NO_PULL_SECRET and named and about(event, pod):
-                who = (replica_of(pod), role_of(pod), "pulling its images", "")
+                who = (replica_of(pod), role_of(pod), PULLING, "")
                 names = named[1].split(", ")
                 refused, own = _REFUSED.search(said), _pull_secrets(job)
                 found += [MissingSecret(n, "", *who, said) for n in names if refused or n in own]

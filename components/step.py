@@ -191,6 +191,9 @@ def step(
     with reported(name) as report:
         storage = (storage_endpoint, storage_region)
         report.step = open_step(name, run_id, output_uri, *storage, task_key)
+        if not is_retry():
+            # A person's retry may end without a record; then the earlier one must not explain it.
+            _forget(name, report.step)
         yield report.step
 
 
@@ -212,6 +215,12 @@ def reported(name: str) -> Iterator[FailureReport]:
         _forget(name, report.step)
     except Exception as error:
         _fail(failure_of(name, error), report.step)
+
+
+def is_retry() -> bool:
+    """Tell whether KFP retries this step by itself; a retry by a person starts at index 0 again."""
+    record = os.environ.get(FAILURE_FILE)  # of the local run, which has no index
+    return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 
 def failure_of(name: str, error: Exception) -> Failure:
@@ -245,7 +254,7 @@ def local_failure(name: str) -> Failure | None:
 
 
 def _forget(name: str, context: Step | None) -> None:
-    """Remove the record of an earlier failure after a manual retry has succeeded.
+    """Remove the record of an earlier failure when a person retries, or a retry has succeeded.
 
     The record is from this step, or from a run that was ended and now resumes.
     """

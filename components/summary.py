@@ -174,5 +174,5 @@ def _attempts(step: Step) -> Iterator[str]:
         where = f" in namespace {code(end.namespace)}" if end.namespace else ""
         yield (
             f"attempt {attempt} {end.verdict.replace('_', ' ')}, {counted(len(end.pods), 'pod')},"
-            f" {spent or 'less than a second'}, {code(end.job)}{where}"
+            f" {spent or 'less than a second'}, {code(end.job or 'recorded by its chief')}{where}"
         )

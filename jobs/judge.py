@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
-from kfp_tfjob.jobs.record import EndedPod
 from kfp_tfjob.jobs.status import (
     decides,
     is_being_deleted,
@@ -19,6 +19,9 @@ from kfp_tfjob.jobs.status import (
 )
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 from kfp_tfjob.supervisor import exit_codes
+
+if TYPE_CHECKING:
+    from kfp_tfjob.jobs.record import EndedPod  # which imports this module
 
 # Status reasons of a kubelet that cannot keep or admit a pod; the job is not at fault.
 _OF_THE_NODE = frozenset(
@@ -88,6 +91,24 @@ def with_log(judgement: Judgement, pods: Iterable[EndedPod]) -> Judgement:
     who = judgement.sentence.partition(": ")[0]
     sentence = f"{who}: Keras 3 cannot run model.fit on several replicas"
     return replace(judgement, sentence=sentence, fix=_KERAS_2)
+
+
+def judge_chief(end: Mapping[str, Any]) -> Judgement:
+    """Return the verdict on a job of which only the chief's own record is left.
+
+    Args:
+        end: The record; see `supervisor/last_words.py` and `uploader/watch.py`.
+    """
+    replica, code = f"{CHIEF}-0", end["code"]
+    if code == exit_codes.DONE:
+        return Judgement(Verdict.SUCCEEDED, "the chief succeeded")
+    if code is None:
+        return Judgement(Verdict.LOST, f"{replica}: {end['reason']}")
+    said = ContainerFailure(replica, "", code, "", str(end["reason"]), str(end["time"]))
+    if end["stop_within"] is None:
+        return _of_containers([said])
+    told = f"{replica} was told to stop within {end['stop_within']:g} s"
+    return Judgement(Verdict.CANCELLED, f"{told}; {said.sentence}")
 
 
 def _of_sidecar(pod: Mapping[str, Any]) -> str:

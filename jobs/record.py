@@ -1,18 +1,21 @@
 """The record of how an attempt ended: `runs/<run_id>/attempts/NNNN.end.json`.
 
 The pods of a job and their logs are gone soon after it ends, and Kubeflow Pipelines loses the
-outputs of a failed step. So this record keeps everything a person needs afterwards.
+outputs of a failed step. So this record keeps everything a person needs afterwards. The launcher
+may be killed before the job has ended: then the record that the chief's own pod leaves,
+`NNNN.chief.json`, takes its place or completes it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.labels import KEY_LABEL
+from kfp_tfjob.jobs.judge import judge_chief
+from kfp_tfjob.jobs.kind import CHIEF, JobKind
+from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import replica_of
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -61,6 +64,12 @@ class EndedPod:
     reason: str
     containers: tuple[EndedContainer, ...]
 
+    @property
+    def of_chief(self) -> tuple[EndedContainer, ...]:
+        """Its containers apart from the sidecars, if it is the chief."""
+        mine = self.replica.startswith(CHIEF)
+        return tuple(it for it in self.containers if mine and it.name not in (SETUP, UPLOADER))
+
 
 @dataclass(frozen=True)
 class AttemptEnd:
@@ -68,7 +77,7 @@ class AttemptEnd:
 
     Attributes:
         attempt: From 1.
-        job: Name of the job.
+        job: Name of the job; empty if only the chief's own record is left.
         namespace: Where it was; empty in a local run.
         verdict: One word.
         code: Exit code of the step if this attempt is the last.
@@ -118,7 +127,8 @@ def read_ends(
 ) -> dict[int, AttemptEnd | None]:
     """Return the record of every claimed attempt, by its number, the newest last.
 
-    None means that the attempt is running, or ended while no launcher was there.
+    None means that the attempt is running, or ended without any record. A record that the chief
+    alone has left names no job.
 
     Args:
         store: The store.
@@ -128,13 +138,33 @@ def read_ends(
     Raises:
         StepError: The store cannot be read.
     """
-    ends: dict[int, AttemptEnd | None] = {}
-    for number in store.numbers(run.attempts) if claimed is None else claimed:
-        try:
-            ends[number] = AttemptEnd.from_bytes(store.read(run.attempt_end(number)))
-        except ObjectNotFoundError:
-            ends[number] = None
-    return ends
+    numbers = store.numbers(run.attempts) if claimed is None else claimed
+    return {number: _read_end(store, run, number) for number in numbers}
+
+
+def _read_end(store: Store, run: RunLayout, number: int) -> AttemptEnd | None:
+    end: AttemptEnd | None = None
+    try:
+        end = AttemptEnd.from_bytes(store.read(run.attempt_end(number)))
+        if any(item.exit_code is not None for pod in end.pods for item in pod.of_chief):
+            return end
+    except ObjectNotFoundError:
+        pass
+    try:
+        return _completed(end, number, json.loads(store.read(run.chief_end(number))))
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        return end  # a record may come from an image with another version
+
+
+def _completed(end: AttemptEnd | None, number: int, chief: Mapping[str, Any]) -> AttemptEnd:
+    """Return a record with what the chief's own record adds to it."""
+    found = judge_chief(chief)
+    after = f", step {chief['step']}" if chief["step"] else ""
+    sentence = f"{Mask()(found.sentence)} ({chief['time']}{after})"
+    if end is None:
+        own = replace(found, sentence=sentence)
+        return end_of(number, TFJOB, None, "", own, (), {"running": chief["seconds"]})
+    return replace(end, sentence=f"{end.sentence}; {sentence}")
 
 
 def pods_of(

@@ -18,7 +18,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import find
+from kfp_tfjob.storage.run_folder import find, full_id
 from kfp_tfjob.storage.store import Store
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _local(home: Home, given: str, local: bool) -> Path | None:
         found = [path for path in runs.glob("*") if (path / PARAMETERS).is_file()]
         if newest := max(found, key=lambda path: path.stat().st_mtime, default=None):
             return newest
+    given = full_id(given, (path.parent.name for path in runs.glob(f"*/{PARAMETERS}")))
     if "/" in given or not (runs / given / PARAMETERS).is_file():
         if local:
             raise ConfigurationError(
@@ -174,7 +175,7 @@ def nothing_stored(run: RunLayout, known: str, argument: str) -> DataError:
 def _is_over(store: Store, run: RunLayout) -> bool:
     """Tell from the records of a run whether it gets no more attempts."""
     ends = list(read_ends(store, run).values())
-    if ends and ends[-1]:
+    if ends and ends[-1] and ends[-1].job:  # the launcher's record says that its log is stored
         return not _may_continue(ends[-1]) or _failed(store, run)
     return not ends and _failed(store, run)
 

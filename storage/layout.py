@@ -11,7 +11,7 @@ from datetime import date, datetime
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.supervisor import barrier, completion
+from kfp_tfjob.supervisor import barrier, completion, last_words
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
@@ -60,6 +60,7 @@ CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # i
 # In OUTPUT_DIR, between the supervisor and the sidecar; never in the store.
 UPLOADER = barrier.FOLDER
 FLUSH_REQUEST, FLUSH_REPLY = barrier.REQUEST, barrier.REPLY
+CHIEF_END = last_words.END
 UPLOADER_STATE, UPLOADER_JOURNAL = "state.json", "journal.jsonl"
 UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
 
@@ -134,6 +135,10 @@ class RunLayout:
     def attempt_end(self, number: int) -> S3Address:
         """The record of how an attempt ended."""
         return self.attempts / f"{number:04d}.end.json"
+
+    def chief_end(self, number: int) -> S3Address:
+        """How the chief of an attempt ended, as its own pod recorded it."""
+        return self.attempts / f"{number:04d}.chief.json"
 
     def uploader(self, attempt: int, number: int) -> S3Address:
         """The claim of an uploader in an attempt."""
@@ -393,7 +398,17 @@ class Layout:
 
     def folder_record(self, run_id: str) -> S3Address:
         """The record of the folder of a run, if `output_uri` shapes it."""
-        return self.root / RUNS / _INDEX / f"{run_id}.json"
+        return self.folder_records / f"{run_id}.json"
+
+    @property
+    def folder_records(self) -> S3Address:
+        """The prefix of these records."""
+        return self.runs / _INDEX
+
+    @property
+    def runs(self) -> S3Address:
+        """The prefix of the folders of runs."""
+        return self.root / RUNS
 
     def model(self, name: str) -> ModelLayout:
         """The directory of a model."""

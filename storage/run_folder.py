@@ -9,11 +9,19 @@ the run id finds the same folder.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Problem,
+)
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.words import listed
 
 
 def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
@@ -47,6 +55,33 @@ def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
             )
         ) from error
     return layout.run(run_id, folder)
+
+
+def full_id(given: str, known: Iterable[str]) -> str:
+    """Return the only run id that begins with the given text; the text itself if none does.
+
+    Raises:
+        ConfigurationError: Several do.
+    """
+    found = sorted({name for name in known if given and name.startswith(given)})
+    if given in found or not found:
+        return given
+    if len(found) > 1:
+        raise ConfigurationError(
+            Problem(
+                f"several runs begin with {given}",
+                received=given,
+                expected=f"one of {listed(found, 5)}",
+                fix="give more of the id",
+            )
+        )
+    return found[0]
+
+
+def stored_ids(store: Store, layout: Layout) -> list[str]:
+    """Return the ids of all runs below output_uri."""
+    records = (item.address.name for item in store.list(layout.folder_records))
+    return [*store.folders(layout.runs), *(name.removesuffix(".json") for name in records)]
 
 
 def claim(store: Store, layout: Layout, run_id: str, folder: str) -> RunLayout:

@@ -1,12 +1,17 @@
-"""Writes the last words of a replica: why it ends, in the file that the cluster shows."""
+"""Writes the last words of a replica: why it ends, where the cluster or the sidecar reads it."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Mapping
+from typing import Any, Mapping
 
-from kfp_tfjob.supervisor.environment import TERMINATION_LOG
+from kfp_tfjob.supervisor.barrier import FOLDER
+from kfp_tfjob.supervisor.environment import TERMINATION_LOG, Environment
+from kfp_tfjob.supervisor.files import write_json
+from kfp_tfjob.supervisor.log import log
 
+END = "end.json"  # in FOLDER, for the sidecar, which stores it
 _MOST_BYTES = 4096  # Kubernetes keeps no more
 
 
@@ -23,3 +28,19 @@ def leave(path: Path, text: str) -> None:
     """
     if path.exists():
         path.write_bytes(text.encode(errors="backslashreplace")[:_MOST_BYTES])
+
+
+def record(told: Environment, end: Mapping[str, Any]) -> None:
+    """Write the end of the chief for its sidecar.
+
+    Args:
+        told: The environment, with the output folder.
+        end: `code`, the `signal` to stop or 0, `reason`, `seconds`, and the last `step` or 0.
+    """
+    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    whose = {"run_id": told.run_id, "attempt": told.attempt, "time": time}
+    try:
+        (told.output_dir / FOLDER).mkdir(parents=True, exist_ok=True)
+        write_json(told.output_dir / FOLDER / END, dict(whose, **end))
+    except OSError as error:
+        log(f"the end cannot be recorded: {error}")

@@ -20,6 +20,11 @@ class StopWithin:
     def __init__(self, podinfo: Path | None, say: Callable[[str], None]) -> None:
         self._path, self._say, self._said = podinfo and podinfo / "stop-within", say, ""
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a pod whose annotation can be read."""
+        return self._path is not None
+
     def seconds(self) -> float | None:
         """Return its value in seconds; None if it is not set or not valid."""
         text = read_text(self._path) if self._path else ""

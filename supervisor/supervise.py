@@ -44,6 +44,7 @@ class Supervisor:
         self._environment, self._cluster = Environment(), Topology()
         self._restarts = Restarts(self._environment)
         self._patience = math.inf  # seconds left to wait for the peers
+        self._began, self._step = time.monotonic(), 0
         self._spare: Child | None = None
 
     def run(self) -> int:
@@ -74,7 +75,10 @@ class Supervisor:
             code = exit_codes.STOPPED
         if code == exit_codes.DONE:
             code, reason = self._store()
-        return self._end(code, reason) if code else code
+        if code:
+            return self._end(code, reason)
+        self._record(code, exit_codes.MEANING[code])
+        return code
 
     def _store(self) -> tuple[int, str]:
         """Write the completion record, and wait until it and all other output are stored."""
@@ -154,6 +158,7 @@ class Supervisor:
                 spare_wanted = False
                 self._spare = start_spare(self.command, self._of_command(self._restarts.count + 1))
         child.hear(0, -1)  # its last lines may still be in the pipe
+        self._step = child.done or self._step
         child.bury()
         self._end_strays()
         if late:
@@ -224,12 +229,21 @@ class Supervisor:
             self._forget_words()
         reason = reason or exit_codes.meaning_of(code)
         log(f"exit code {code}: {reason}")
+        self._record(code, reason)
         try:
             if self._words.exists() and not self._words.stat().st_size:
                 last_words.leave(self._words, reason)
         except OSError as error:
             log(f"{self._words} cannot be written: {error}")
         return code
+
+    def _record(self, code: int, reason: str) -> None:
+        """Let the sidecar store how the chief ended: no launcher may be there to see it."""
+        told = self._environment
+        if told.flush_barrier and told.output_dir and self._cluster.writes:
+            spent = round(time.monotonic() - self._began, 1)
+            end = {"code": code, "signal": self._stop.signal, "reason": reason, "seconds": spent}
+            last_words.record(told, dict(end, step=self._step))
 
     def _forget_words(self) -> None:
         """Delete the last words of the command, because they do not explain this end."""

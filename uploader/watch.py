@@ -8,6 +8,7 @@ ends this process. A periodic scan finds all changes; nothing depends on notific
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import threading
@@ -15,15 +16,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
-from kfp_tfjob.storage.layout import UPLOADER, UPLOADER_LOCK, RunLayout
+from kfp_tfjob.storage.layout import CHIEF_END, UPLOADER, UPLOADER_LOCK, RunLayout
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.supervisor import exit_codes
+from kfp_tfjob.supervisor.files import read_json
 from kfp_tfjob.supervisor.stop_within import StopWithin
 from kfp_tfjob.uploader.barrier import Barrier, Request
 from kfp_tfjob.uploader.inventory import Scan, inventory, scan
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 _POLL = 0.1  # seconds; how soon a request or SIGTERM is noticed
 _LOCK_SECONDS = 2  # a restarted container may overlap with the end of its predecessor
 _AFTERWARDS = 2.0  # seconds a call may need to notice that time is up
+_ORDER_SECONDS = 1.5  # an annotation reaches the pod half a second later, and may follow SIGTERM
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ class _Sidecar:
         self._ready = self.returned = False
         self._scan = Scan()
         self._answered = 0.0
+        self._end: dict[str, Any] = {}
+        self._end_stored = False
         self._told: set[str] = set()
 
     def run(self) -> int:
@@ -155,6 +161,7 @@ class _Sidecar:
             if request := self._barrier.pending():
                 missing = self._mirror.missing(self._scan)
                 self._barrier.answer(request, *self._count(missing), str(error))
+        self._keep_end()
         write(self._settings.folder, state, ended=True)
         return error.code
 
@@ -253,6 +260,8 @@ class _Sidecar:
                 self._mirror.store(current, current, True, grace.over)
             self._scan, earlier = scan(self._settings.folder), missing
             missing = self._missing() + list(self._scan.errors)
+            if not (self._ready and self._keep_end()):
+                missing.append(f"{UPLOADER}/{CHIEF_END}")
             if not missing:
                 files = len(self._scan.files)
                 log.info("everything is stored: %s", counted(files, "file"))
@@ -263,6 +272,33 @@ class _Sidecar:
             if grace.over() or hopeless:
                 return self._not_stored(missing)
             time.sleep(min(self._settings.interval, 1))
+
+    def _keep_end(self) -> bool:
+        """Store how the chief ended, once; return whether that is done.
+
+        A fenced sidecar does so as well: the record is of its own attempt.
+        """
+        run_id, attempt = self._settings.run_id, self._settings.attempt
+        if not self._end:
+            self._end = dict(read_json(self._settings.folder / UPLOADER / CHIEF_END))
+            # The folder may outlive pods, and have the end of an earlier attempt.
+            if (self._end.get("run_id"), self._end.get("attempt")) != (run_id, attempt):
+                said = "its supervisor left no record, for instance because it was killed"
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                self._end = {"run_id": run_id, "attempt": attempt, "time": now, "code": None}
+                self._end |= {"signal": 0, "reason": said, "seconds": 0.0, "step": 0}
+            self._end["stop_within"] = self._grace.order() if self._end["signal"] else None
+        address = RunLayout(self._settings.run).chief_end(attempt)
+        try:
+            if not self._end_stored:
+                self._store.create(address, json.dumps(self._end, indent=1).encode())
+        except ObjectExistsError:
+            log.info("the end of attempt %d is recorded already", attempt)
+        except StepError as error:
+            self._mirror.note("the record of the end", error)
+            return False
+        self._end_stored = True
+        return True
 
     def _not_stored(self, missing: list[str]) -> int:
         code, verdict = (
@@ -304,6 +340,15 @@ class _Grace:
         """Start to count, unless it has already started."""
         if self._began is None:
             self._began = time.monotonic()
+
+    def order(self) -> float | None:
+        """Return the seconds of an order to stop; wait a moment for one, counted from SIGTERM."""
+        until = (self._began or time.monotonic()) + _ORDER_SECONDS
+        while (found := self._stop_within.seconds()) is None and self._stop_within.known:
+            if time.monotonic() > until:
+                break
+            time.sleep(_POLL)
+        return found
 
     def over(self, more: float = 0.0) -> bool:
         """Return whether it has been over for `more` seconds."""

@@ -35,7 +35,6 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.judged import lost_race, verdict_in_force
-from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.text import code, prose, row
 from kfp_tfjob.storage.trained import Trained
@@ -96,11 +95,11 @@ def run_as_exit_task(
         log.warning("cannot read how the run ended: %s", error)
         if left and left.cause and left.unexplained:
             notify.notify(_notice(run_id, model_name, left.cause), None, None)
-        about = _lines(page.about(left, _folder(output_uri, run_id))) if left else ""
+        about = _lines(page.about(left, run_id)) if left else ""
         left = left or Left()
         if left.cause:
             _log(left.cause)
-        return Mask()(_unread(run_id, error, left) + explain(left.ends) + about)
+        return Mask()(about + _unread(run_id, error, left) + explain(left.ends))
 
 
 def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
@@ -127,15 +126,6 @@ def _notice(run_id: str, model_name: str, failure: Failure) -> notify.Notice:
     return replace(notify.failure(run_id, *astuple(failure)), model_name=model_name)
 
 
-def _folder(output_uri: str, run_id: str) -> str:
-    """Return the folder of a run for a page, without the store that may have shaped it."""
-    try:
-        layout = Layout.parse(output_uri)
-    except StepError:
-        return output_uri
-    return str(layout.run(run_id, layout.template).base)
-
-
 def _patience() -> Patience:
     """Return how long to wait for the store; a failed preflight has already waited for it."""
     return _SHORT_PATIENCE if local_failure("preflight") else _PATIENCE
@@ -158,13 +148,13 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     """
     tasks = _tasks(step)
     failures = {task: failure for task in tasks if (failure := _failure(task))}
-    about = _lines(page.about(left, str(step.run.base))) if left else ""
+    about = _lines(page.about(left, step.run_id)) if left else ""
     succeeded = left is not None and left.succeeded
     left = left or Left()
     verdicts = {task: verdict for task in tasks if (verdict := _verdict(task))}
     if not (failures or verdicts or left.cause) and (same := _unchanged(step)):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
-        return RunReport(unchanged_summary(step, model_name, same) + about, None)
+        return RunReport(unchanged_summary(step, model_name, same), None)
     done = all(_is_done(*judged, model_name) for judged in verdicts.items())
     proven = [task for task in tasks if _json(task, task.run.not_evaluated)]
     done = done and bool(verdicts or succeeded or proven)
@@ -177,8 +167,8 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
         for verdict in verdicts.values():
             log.info("the run is done: %s", "; ".join(verdict["reasons"]))
         parts = [summary(task, model_name) for task in verdicts] or [_trained(tasks, proven)]
-        return RunReport("\n".join(parts) + about, None)
-    report = _failed(step, failures, tasks, left) + explain(_ends(tasks, left)) + about
+        return RunReport("\n".join(parts), None)
+    report = about + _failed(step, failures, tasks, left) + explain(_ends(tasks, left))
     markdown = Mask()(report)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     for failure in failures.values():
@@ -249,11 +239,15 @@ def _of(task: Step) -> str:
 
 
 def _ends(tasks: Sequence[Step], left: Left) -> list[AttemptEnd]:
-    """Return the end of every attempt: the launcher's record, else the cluster's."""
+    """Return the end of every attempt: the launcher's record, else the cluster's, which is kept."""
     known = {(end.task_key, end.attempt): end for end in left.ends}
     for task in tasks:
-        ends = read_ends(task.store, task.run).items()
-        known |= {(task.task_key, attempt): end for attempt, end in ends if end}
+        for attempt, end in read_ends(task.store, task.run).items():
+            key = task.task_key, attempt
+            if end and (end.pods or key not in known):
+                known[key] = end
+            elif key in known:
+                task.store.write(task.run.attempt_end(attempt), known[key].to_bytes())
     return list(known.values())
 
 

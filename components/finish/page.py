@@ -61,25 +61,21 @@ def _block(quoted: Sequence[str]) -> list[str]:
     return [*fence(quoted), ""] if quoted else []
 
 
-def about(left: Left, folder: str) -> list[str]:
-    """Return which attempt the page describes, and where to read the run's status.
+def about(left: Left, run_id: str) -> list[str]:
+    """Return the first line: which try the page describes, and where the newest result is.
 
-    An exit task runs once: after a manual retry, its page still describes the earlier attempt.
+    An exit task that has succeeded does not run again after a retry.
 
     Args:
         left: The state of the run on the cluster.
-        folder: The folder of the run's output.
+        run_id: The run.
     """
-    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     ends = [_time(task.ended) for task in left.failed if task.ended]
-    ended = f" that ended at {ends[0]}" if ends else ""
+    at = ends[0] if ends else f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return [
-        "## The attempt that this page describes",
-        "",
-        f"Written at {now} for the attempt{ended}. A retry of this run does not update it.",
-        "",
-        f"The current status of the run: {code(folder)}, which has `failure.json` only if the last"
-        " attempt failed, and the page of the last step of the run.",
+        f"This page describes the try of this run that ended at {at}, and Kubeflow Pipelines does"
+        " not update it. If the run was retried since, the newest result is on the page of its"
+        f" last step: {code(f'kfp-tfjob why {run_id[:8]}')} shows it.",
         "",
     ]
 

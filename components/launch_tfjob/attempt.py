@@ -13,6 +13,7 @@ from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import LogWriter
+from kfp_tfjob.components.launch_tfjob.checks import too_small
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _LAST_LINES_SECONDS = 10.0
 _SHOWN_LINES = 12
+_NAME_SHORTAGE_SECONDS = 60.0
 _BEATS = 6  # heartbeats within the time after which the chief gives up on its launcher
 _LONGEST_ANNOTATION = 1000
 _NOT_STORED = Judgement(
@@ -107,6 +109,7 @@ class Attempt:
         watchdogs = JobLimits(options, grace, self.waited, self.run_left, self.clock)
         job: Object | None = None
         given_up: Judgement | None = None
+        told = False
         while given_up is None:
             latest = follower.look()
             job = latest or job
@@ -116,6 +119,8 @@ class Attempt:
             silence = self.backend.silence(self.name)
             seen = Snapshot(latest, follower.pods, silence, lambda: follower.events)
             given_up = self._with_remedy(watchdogs.look(seen), seen)
+            if watchdogs.pending >= _NAME_SHORTAGE_SECONDS and not told:
+                told = self._name_shortage(seen, watchdogs.pending)
             if given_up is None:
                 self._beat(follower.pods)
                 longest = min(follower.pause, self._beat_seconds)
@@ -162,12 +167,24 @@ class Attempt:
         events = seen.events()
         if missing := waiting.missing_secrets(seen.pods, events, seen.job):
             if found.verdict == Verdict.USER_ERROR:
-                return replace(found, fix=secret_remedy(self.spec, missing))
+                place = seen.job["metadata"].get("namespace", "")
+                return replace(found, fix=secret_remedy(self.spec, missing, place))
         fix = remedy(found.verdict, self.spec, seen.pods, events)
         if found.verdict == Verdict.PARTLY_PLACED and (never := self._lacks_room(seen)):
             # Releasing nodes helps only if other jobs hold the missing ones, not if too few exist.
             return Judgement(Verdict.UNSCHEDULABLE, f"{never}; {found.sentence}", fix=fix)
         return replace(found, fix=fix)
+
+    def _name_shortage(self, seen: Snapshot, seconds: float) -> bool:
+        """Log what keeps pods from nodes, and the parameter to change; return whether any does."""
+        nodes = self.backend.nodes()
+        said = list(too_small(self.spec, nodes)) if nodes else []
+        if not (said := said or waiting.unscheduled(seen.pods)):
+            return False
+        fix = remedy(Verdict.UNSCHEDULABLE, self.spec, seen.pods, seen.events())
+        where = f"{self.name} has waited for nodes for {seconds:.0f} s"
+        log.warning("%s: %s. Fix: %s", where, "; ".join(said), fix or "add nodes")
+        return True
 
     def _lacks_room(self, seen: Snapshot) -> str:
         """Return why the cluster at its present size can never hold the job, or "" if unknown.

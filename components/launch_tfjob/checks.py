@@ -16,6 +16,7 @@ from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
+from kfp_tfjob.components.launch_tfjob.shortage import STORE_KEYS, create_secret
 from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.kind import JobKind
@@ -55,10 +56,10 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str, task_key: str = "") ->
     nodes = _nodes(api)
     problems += shared_gpus(spec, nodes or [])
     # Without the ClusterRole of deploy/optional/nodes, nodes cannot be listed: no warning.
-    warnings += too_small(spec, nodes) if nodes is not None else []
-    for warning in warnings:
+    waits = list(too_small(spec, nodes)) if nodes is not None else []
+    for warning in (*waits, *warnings):
         log.warning("%s", warning)
-    return Findings(problems, warnings)
+    return Findings(problems, warnings, waits)
 
 
 def _rights(api: ClusterClient, spec: JobSpec, identity: Identity) -> Iterator[Problem | str]:
@@ -147,7 +148,8 @@ def _storage_secret(spec: JobSpec, namespace: str) -> Iterator[str]:
         # Without it, the standard AWS credential chain applies, which may be intended.
         yield (
             f"Secret {spec.storage_secret} does not exist in namespace {namespace}, or is empty;"
-            " replicas get their keys from the node or the service account"
+            " replicas get their keys from the node or the service account. To create it:"
+            f" `{create_secret(spec.storage_secret, STORE_KEYS, namespace)}`"
         )
 
 
@@ -202,9 +204,9 @@ def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
         elif small := capacity.too_much(fitting, asked) if fitting else {}:
             room = "the largest node that fits is too small: " + "; ".join(
                 f"one {role} requests {capacity.shown(name, asked[name])} {name} in all, set by"
-                f" {decided_by(spec, role, name)}, and the node can allocate"
+                f" {decided_by(spec, role, name)}, and node {node} can allocate"
                 f" {capacity.shown(name, largest)}"
-                for name, largest in small.items()
+                for name, (largest, node) in small.items()
             )
         yield (
             f"{count} {role}{'s' * (count > 1)}{each} requested, but {room}: the pods will wait"

@@ -14,8 +14,10 @@ class Findings:
 
     Attributes:
         problems: What would make the run fail.
-        warnings: What may be wrong: a cluster can scale from zero, and may hide some objects.
+        warnings: What may be wrong: a cluster may hide some objects.
+        waits: Why pods would wait for nodes: a cluster can scale from zero.
     """
 
     problems: Sequence[Problem | str] = ()
     warnings: Sequence[str] = ()
+    waits: Sequence[str] = ()

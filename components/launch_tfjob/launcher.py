@@ -12,18 +12,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
-from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS, RunLogs
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.launch_tfjob import start
@@ -35,9 +32,10 @@ from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
-from kfp_tfjob.components.step import FAILURE_FILE, Step
+from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.jobs.record import end_of, read_ends
+from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -53,6 +51,9 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LOST_NODE_SECONDS = 60.0
 _CREATE_SECONDS = 60.0  # after that, a launcher that has claimed an attempt counts as gone
 _LONGEST_BACKOFF = 600.0
+_UNSEEN = Judgement(
+    Verdict.LOST, "it ended while no launcher was there, and its chief left no record"
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Launcher:
             ConfigurationError: A job of this name does not belong to this run.
         """
         if done := self._records.completed():
-            self._keep_rest_of_log(done)
+            self._record_end(done, Judgement(Verdict.SUCCEEDED, "the chief succeeded"))
             return self._launched(done)
         failure: JobFailedError | None = None
         backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
@@ -228,6 +229,7 @@ class Launcher:
                 raise _not_ours(manifest, found)
             if action == Action.ADOPT:
                 return manifest
+            self._record_end(claimed[-1], _UNSEEN)
             if action == Action.REPEAT:
                 judgement = judge(job, pods)
                 if end := read_ends(self.step.store, self.step.run).get(claimed[-1]):
@@ -277,20 +279,39 @@ class Launcher:
                 self.backend.delete(made)
             raise _failure(cancelled(why), [])
 
-    def _keep_rest_of_log(self, attempt: int) -> None:
-        """Store what a completed job printed after its launcher was gone; never raises."""
-        name = self._manifest(attempt)["metadata"]["name"]
+    def _record_end(self, attempt: int, unseen: Judgement) -> None:
+        """Record the end of an attempt whose launcher was killed before it could; never raises.
+
+        Args:
+            attempt: The attempt; its job has ended, or is about to.
+            unseen: The verdict if neither its job nor its chief's own record is left.
+        """
+        manifest = self._manifest(attempt)
+        name = manifest["metadata"]["name"]
         try:
-            if not self.logs or read_ends(self.step.store, self.step.run).get(attempt):
+            end = read_ends(self.step.store, self.step.run, [attempt])[attempt]
+            if end and end.job:
                 return
-            if self.backend.get(name) is None:
-                return
+            job, until = self.backend.get(name), self.clock() + CLOSING_SECONDS
+            while job and not (is_over(job) or is_being_deleted(job)) and self.clock() < until:
+                self.sleep(_LOOK_AGAIN_SECONDS)
+                job = self.backend.get(name)
+            if job and is_over(job) and not is_being_deleted(job):
+                keep = self.logs.attempt(attempt) if self.logs else None
+                found = Attempt(self.backend, manifest, self.spec, attempt, keep=keep).follow()
+                self._records.keep_end(found.end)
+            elif job is None or is_being_deleted(job):
+                found = end or end_of(attempt, self.spec.kind, job, name, unseen, ())
+                self._records.keep_end(replace(found, job=name, task_key=self.step.task_key))
         except StepError as error:
-            log.info("the rest of the log of attempt %d is not stored: %s", attempt, error)
-            return
-        follower = Follower(self.backend, name, self.logs.attempt(attempt))
-        follower.start()
-        follower.finish(CLOSING_SECONDS)
+            log.info("the end of attempt %d is not recorded: %s", attempt, error)
+
+    def record_cancel(self, why: str) -> None:
+        """Record that the run was ended, before its job has; a later record replaces this one."""
+        for attempt in self._records.claimed()[-1:]:
+            name = self._manifest(attempt)["metadata"]["name"]
+            end = end_of(attempt, self.spec.kind, None, name, cancelled(why), ())
+            self._records.keep_end(replace(end, task_key=self.step.task_key), final=False)
 
     def _has_completed(self, attempt: int) -> bool:
         return self._records.completed() == attempt
@@ -394,7 +415,8 @@ def run(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None
     """
 
     def farewell(why: str) -> None:
-        telling = threading.Thread(target=_tell_end, args=(step, spec, why), daemon=True)
+        ended = Launcher(step, spec, backend, owner)
+        telling = threading.Thread(target=_tell_end, args=(ended, why), daemon=True)
         telling.start()
         if logs:
             logs.hurry()
@@ -403,22 +425,18 @@ def run(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None
 
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
     with backend.watch_workflow(step.run_id, owner, seconds, farewell) as ended:
-        return Launcher(step, spec, backend, owner, _is_retry(), ended, logs=logs).run()
+        return Launcher(step, spec, backend, owner, is_retry(), ended, logs=logs).run()
 
 
-def _tell_end(step: Step, spec: JobSpec, why: str) -> None:
-    """Notify of a run that was ended; the launcher may be killed before it fails."""
+def _tell_end(launcher: Launcher, why: str) -> None:
+    """Record and notify that the run was ended; the launcher may be killed before it fails."""
+    step, spec = launcher.step, launcher.spec
     if why:
+        launcher.record_cancel(why)
         ended = _failure(cancelled(why), [])
         said = (step.run_id, step.name, ended.code, ended.verdict, str(ended))
         notice = replace(notify.failure(*said), model_name=spec.model_name)
         notify.notify(notice, step.store, step.whole_run)
-
-
-def _is_retry() -> bool:
-    """Tell whether KFP retries by itself; a retry by a person starts at index 0 again."""
-    record = os.environ.get(FAILURE_FILE)  # of the local run, which has no index
-    return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 
 def _not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:

@@ -49,11 +49,18 @@ class Records:
             return False
         return True
 
-    def keep_end(self, end: AttemptEnd) -> None:
-        """Record the end of an attempt; an unreachable store is not an error."""
-        address = self.step.run.attempt_end(end.attempt)
+    def keep_end(self, end: AttemptEnd, final: bool = True) -> None:
+        """Record the end of an attempt; an unreachable store is not an error.
+
+        Args:
+            end: The record.
+            final: Whether it replaces an earlier record.
+        """
+        address, store = self.step.run.attempt_end(end.attempt), self.step.store
         try:
-            self.step.store.write(address, end.to_bytes())
+            (store.write if final else store.create)(address, end.to_bytes())
+        except ObjectExistsError:
+            return
         except StepError as error:
             log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
 

@@ -9,7 +9,9 @@ from kfp_tfjob.cluster import quota, waiting
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
 from kfp_tfjob.jobs.verdict import Verdict
+from kfp_tfjob.options.pod import SecretKey
 
+STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _TOGETHER = (
     "place all pods of a job together: with Kueue (pod.all.queue), or with Volcano or the"
@@ -55,17 +57,30 @@ def remedy(
     return ", or ".join(ways)
 
 
-def secret_remedy(spec: JobSpec, missing: Iterable[waiting.MissingSecret]) -> str:
+def secret_remedy(
+    spec: JobSpec, missing: Iterable[waiting.MissingSecret], namespace: str = ""
+) -> str:
     """Return a remedy for missing Secrets."""
     ways = []
     for item in missing:
-        make = f"add the key {item.key} to Secret {item.name}" if item.key else ""
-        make = make or f"create Secret {item.name} in the namespace of the run"
         own = getattr(spec.pod, item.role).env or {}
+        value = (spec.pod.of(item.role).env or {}).get(item.variable)
+        keys = [value.key] if isinstance(value, SecretKey) else []
+        keys = keys or (["KEY"] if item.use != waiting.PULLING else [])
+        make = f"add the key {item.key} to Secret {item.name}" if item.key else ""
+        make = make or f"create the Secret: `{create_secret(item.name, keys, namespace)}`"
         where = f"pod.{item.role if item.variable in own else 'all'}.env.{item.variable}"
         where = where if item.variable else key(spec, item.role, "image_pull_secret")
         ways.append(f"{make}, or correct {where}")
     return "; ".join(dict.fromkeys(ways))
+
+
+def create_secret(name: str, keys: Iterable[str], namespace: str = "") -> str:
+    """Return the command that creates a Secret; without keys, one to pull images with."""
+    values = " ".join(f"--from-literal={key}=..." for key in keys)
+    values = values or "--docker-server=... --docker-username=... --docker-password=..."
+    kind = "generic" if "--from" in values else "docker-registry"
+    return f"kubectl {f'-n {namespace} ' if namespace else ''}create secret {kind} {name} {values}"
 
 
 def key(spec: JobSpec, role: str, field: str) -> str:

@@ -52,6 +52,7 @@ _SECRET_IN_A_PARAMETER = (
     "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; in `pod`, set the"
     ' variable from a Kubernetes Secret: `{{"secret": "NAME", "key": "KEY"}}`'
 )
+_LESS = "Lower the value that it names, or add nodes; the run waits until then"
 _PLAIN = "kfp_tfjob.trainer.models:mlp"
 _OF_PICTURES = "kfp_tfjob.trainer.models:cnn"
 
@@ -125,7 +126,7 @@ def run(
         if not isinstance(error.__cause__, StoreUnavailableError):
             report.step = step
         # The findings may report a missing Secret, which explains the missing keys.
-        notes = [*said, *found.warnings]
+        notes = [*found.waits, *said, *found.warnings]
         raise ConfigurationError(*error.problems, *found.problems, notes=notes) from error
     if folder:
         step = replace(step, place=claim(step.store, step.layout, step.run_id, folder))
@@ -161,6 +162,8 @@ def run(
         if rehearsal and not earlier:
             ConfigurationError.raise_if(rehearsal.problems())
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
+    if not earlier:
+        head = "".join(f"**Warning:** {prose(text)}. {_LESS}.\n\n" for text in found.waits)
     return Checked(
         data_uri=str(values["data_uri"]),
         source_digest=digest,
@@ -305,7 +308,7 @@ def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Fin
     except StepError as error:
         return Findings([*problems, *error.problems], [])
     problems += [*found.problems, *own_pods.problems]
-    return Findings(problems, [*found.warnings, *own_pods.warnings])
+    return Findings(problems, [*found.warnings, *own_pods.warnings], found.waits)
 
 
 def _check_store(step: Step) -> list[str]:

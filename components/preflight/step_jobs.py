@@ -164,7 +164,7 @@ def too_large(
     small = "; ".join(
         f"{capacity.shown(name, asked[name])} {name} requested, and the largest node that fits can"
         f" allocate {capacity.shown(name, largest)}"
-        for name, largest in capacity.too_much(fitting, asked).items()
+        for name, (largest, _) in capacity.too_much(fitting, asked).items()
     )
     yield (
         f"pod.{job.name} fits on no current node: {small or 'no node has all of it at once'}; its"

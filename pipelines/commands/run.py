@@ -50,9 +50,12 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     """
     from kfp_tfjob.components.preflight.parameters import check
     from kfp_tfjob.pipelines.local.run import run as run_here
+    from kfp_tfjob.storage.run_folder import full_id
 
     place = Home(home.absolute())
     with place.errors_told():
+        if run_id:
+            run_id = full_id(run_id, (path.name for path in place.run("x").parent.glob("*")))
         earlier = _earlier(place, run_id) if run_id else None
     # The environment of today must not change a run of yesterday.
     found = parameters_of(given, earlier, environment={} if earlier else os.environ)

@@ -22,6 +22,7 @@ from kfp_tfjob.pipelines.commands.output import (
     without_asking,
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import counted, sized
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 @with_pipeline
 @without_asking
 @dry_run
+@click.option(
+    "--wait-for-nodes",
+    is_flag=True,
+    help="with --yes, start even if no node can hold a replica now",
+)
 @click.option("--watch", "follows", is_flag=True, help="follow the run to its end")
 @as_json
 def submit(
@@ -45,6 +51,7 @@ def submit(
     chosen: Chosen,
     yes: bool,
     dry_run: bool,
+    wait_for_nodes: bool,
     follows: bool,
     json_: bool,
     **given: Any,
@@ -74,6 +81,15 @@ def submit(
     def tell() -> None:
         show_plan(plan, client.back_end.host, client.back_end.namespace)
 
+    if yes and plan.waits and not (dry_run or wait_for_nodes):
+        raise ConfigurationError(
+            Problem(
+                "nothing was started: no node can hold a replica of this run",
+                received="; ".join(text.partition(". Fix: ")[0] for text in plan.waits),
+                expected="a node that is large enough, or a cluster that adds one",
+                fix="lower the value that it names, or add --wait-for-nodes",
+            )
+        )
     if not proceed(plan, tell, yes, dry_run, json_):
         return
     run = client.submit(found.values, package, run_name, chosen.account)

@@ -252,7 +252,7 @@ class Client:
                 return found  # do not wait for each of them
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             known = [Records(run, self._endpoint) for run in found]
-            judged = list(pool.map(Records.judged, known))
+            judged = list(pool.map(lambda it: reasons.judged(self.back_end, it), known))
         for trouble in dict.fromkeys(it.trouble for it in known if it.trouble):
             tell(trouble)
         return judged
@@ -271,7 +271,7 @@ class Client:
 
     def run(self, run: str) -> Run:
         """Return one run, with its verdict if it is over and the store can be read."""
-        return Records(self._found(run), self._endpoint).judged()
+        return reasons.judged(self.back_end, Records(self._found(run), self._endpoint))
 
     def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
         """Yield what a run looks like until it is over.

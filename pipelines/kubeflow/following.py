@@ -68,7 +68,10 @@ def follow(
         }
         new = tuple(f"{what}: {why}" for what, why in notes.items() if why and what not in said)
         said |= {what for what, why in notes.items() if why}
-        yield Moment(run, changed, progress, seen.waits if seen else (), new)
+        waits = seen.waits if seen else ()
+        if run.root_driver and not (run.steps or run.is_over):
+            waits = (f"{run.root_driver}; Kubeflow Pipelines tries it again", *waits)
+        yield Moment(run, changed, progress, waits, new)
         if run.is_over:
             return
         sleep(seconds)

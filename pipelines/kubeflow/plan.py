@@ -16,6 +16,7 @@ from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.words import counted, minutes
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Plan:
             masked.
         warnings: What may keep the run from starting, with what to do.
         notes: What could not be found out, and why.
+        waits: The warnings about pods that no node can hold now.
     """
 
     model: str
@@ -84,6 +86,7 @@ class Plan:
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     own_pods: Sequence[str] = ()
+    waits: Sequence[str] = ()
 
 
 def make_plan(
@@ -105,6 +108,9 @@ def make_plan(
         images: The images of its steps.
         sources: Where each given parameter comes from.
         tick: The tick of a schedule; None for a run that is submitted now.
+
+    Raises:
+        ConfigurationError: A Secret that the run names does not exist.
     """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
@@ -116,7 +122,8 @@ def make_plan(
     tick = tick or Tick(datetime.now(UTC))
     moves = any(has_time(str(values[name])) for name in ("data_uri", "output_uri"))
     workers = workers_in(values["data_options"])
-    warnings, notes = nodes.compare(spec, workers)
+    compared = nodes.compare(spec, workers, back_end.namespace)
+    ConfigurationError.raise_if(compared.problems)
     extra = sum(kind.replicas for kind in (spec.pod.ps, spec.pod.evaluator))
     return Plan(
         model=str(values["model_name"]),
@@ -136,8 +143,9 @@ def make_plan(
             name: {"value": masked({name: values[name]})[name], "source": source}
             for name, source in (sources or {}).items()
         },
-        warnings=tuple(warnings),
-        notes=(*inputs.notes, *notes),
+        waits=tuple(compared.waits),
+        warnings=(*compared.waits, *compared.warnings),
+        notes=(*inputs.notes, *compared.notes),
         own_pods=tuple(map(_own_pod, asked_for(spec.pod, workers=workers))),
     )
 

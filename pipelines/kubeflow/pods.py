@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kfp_tfjob.components.finish.workflow import FailedTask
 
 _RUN = "pipeline/runid"  # Kubeflow Pipelines labels the pods of the steps and the Workflow
-_INSTALLATION = "kubeflow"  # where a back end without users runs everything
+INSTALLATION = "kubeflow"  # where a back end without users runs everything
 _SECONDS = 4.0
 _OVER = ("Succeeded", "Failed")
 
@@ -121,7 +121,7 @@ class RunOnCluster:
             return None
         logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
         tried: list[StepError] = []
-        for place in dict.fromkeys([namespace] if namespace else [api.namespace, _INSTALLATION]):
+        for place in dict.fromkeys([namespace] if namespace else [api.namespace, INSTALLATION]):
             api.namespace = place
             try:
                 if api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}", limit="1"):

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.components.finish.workflow import cause
+from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.storage.errors import LABELS
+from kfp_tfjob.storage.errors import LABELS, ConfigurationError
 from kfp_tfjob.storage.words import minutes
 
 _FIX = LABELS["fix"]
@@ -171,9 +173,9 @@ def _gate_remedy(verdict: Mapping[str, Any], checks: Sequence[Check]) -> str:
 
 
 def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
-    failure = records.failure()
     attempts = _attempts(run, records.ends())
-    notes, log = _notes(records), ()
+    failure, log, notes = _cause(run, records, back_end)
+    run = _with_verdict(run, failure)
     if run.was_cancelled and (failure is None or _says_nothing(failure)):
         # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
         step = next((it.name for it in run.steps if it.state == "failed"), "")
@@ -182,15 +184,6 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
         code = failure.code if failure else None
         said = "The run was cancelled."
         return Why(run, said, reason, remedy, step, code, attempts, notes=notes)
-    if failure is None or _says_nothing(failure):
-        cluster = RunOnCluster(run.run_id, back_end.namespace)
-        tasks = cluster.failed()
-        found = cause(tasks, None)
-        if found and not (failure and found.code == 143):
-            failure = found
-            log = tuple(line for task in tasks for line in task.last_words[-_LINES:])
-        if failure is None and cluster.trouble:
-            notes = (*notes, f"the pods of the run cannot be read: {cluster.trouble}")
     if failure is None:
         step = next((it.name for it in run.steps if it.state == "failed"), "")
         said = run.error or next((it.error for it in run.steps if it.error), "")
@@ -217,6 +210,37 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     )
 
 
+def judged(back_end: BackEnd, records: Records) -> Run:
+    """Return the run with the verdict that `explain` shows."""
+    run = records.judged()
+    if run.state not in ("failed", "canceled"):
+        return run
+    return _with_verdict(run, _cause(run, records, back_end)[0])
+
+
+def _with_verdict(run: Run, failure: Failure | None) -> Run:
+    word = failure.verdict if failure else "cancelled" if run.was_cancelled else ""
+    return replace(run, verdict=word)
+
+
+def _cause(
+    run: Run, records: Records, back_end: BackEnd
+) -> tuple[Failure | None, tuple[str, ...], tuple[str, ...]]:
+    """Return what ended a run: its record, else what the cluster shows, with its log; and notes."""
+    failure, notes = records.failure(), _notes(records)
+    if run.was_cancelled or not (failure is None or _says_nothing(failure)):
+        return failure, (), notes
+    cluster = RunOnCluster(run.run_id, back_end.namespace)
+    tasks = cluster.failed()
+    found = cause(tasks, None)
+    if found and not (failure and found.code == 143):
+        log = tuple(line for task in tasks for line in task.last_words[-_LINES:])
+        return found, log, notes
+    if failure is None and cluster.trouble:
+        notes = (*notes, f"the pods of the run cannot be read: {cluster.trouble}")
+    return failure, (), notes
+
+
 def _says_nothing(failure: Failure) -> bool:
     """Tell whether the record only says that the run was ended."""
     return failure.step == "run"
@@ -240,9 +264,12 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     step = current.name if current else ""
     attempts = _attempts(run, records.ends())
     if seen and seen.waits:
-        remedy = _wait_remedy("; ".join(seen.waits))
+        waits = "; ".join(seen.waits)
+        remedy = _wait_remedy(waits)
+        if "nodes are available" in waits and (small := _too_small(run, back_end)):
+            waits, remedy = "; ".join([*small, waits]), nodes.FIX
         summary = f"The run waits in {step}." if step else "The run waits."
-        return Why(run, summary, "; ".join(seen.waits), remedy, step, None, attempts, notes=notes)
+        return Why(run, summary, waits, remedy, step, None, attempts, notes=notes)
     progress = records.progress() if step == "launch_tfjob" else None
     if progress:
         reason = f"it trains: {progress_line(progress)}"
@@ -252,11 +279,22 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
         reason = f"the pod of {step} is being made"
     elif step:
         reason = f"{step} is at work"
+    elif not run.steps and run.root_driver:
+        reason = f"{run.root_driver}; Kubeflow Pipelines tries it again"
     elif not run.steps:
         reason = "Kubeflow Pipelines has not started its first step yet"
     else:
         reason = "the back end is between two steps"
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
+
+
+def _too_small(run: Run, back_end: BackEnd) -> list[str]:
+    """Return which replicas no node can hold, the largest node, and the parameter to change."""
+    try:
+        found = nodes.compare(job_spec(run.parameters), namespace=back_end.namespace)
+    except (ConfigurationError, KeyError):
+        return []  # a run of another pipeline
+    return [text.partition(". Fix: ")[0] for text in found.waits]
 
 
 def _wait_remedy(waits: str) -> str:

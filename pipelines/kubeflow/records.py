@@ -88,10 +88,14 @@ class Records:
         return self._open(lambda: find(self._store, self._layout, self._run.run_id))
 
     def failure(self) -> Failure | None:
-        """Return what ended the run, as the failed step wrote it; tasks with a key come last."""
+        """Return what ended the run, as the failed step wrote it; tasks with a key come last.
 
-        def read(store: Store, at: RunLayout) -> Failure:
-            return Failure.from_bytes(store.read(at.failure("json")))
+        A person may end a retry before it replaces the record of the first try.
+        """
+
+        def read(store: Store, at: RunLayout) -> Failure | None:
+            found = Failure.from_bytes(store.read(at.failure("json")))
+            return None if self._run.was_cancelled and found.verdict != "cancelled" else found
 
         if failure := self._read(read):
             return failure

@@ -72,6 +72,8 @@ class Run:
         schedule: The id of the schedule that started it; empty for none.
         is_archived: Whether a person has archived it; `runs` and `last` leave it out.
         was_cancelled: Whether a person has ended it, in its newest try; its state is `failed` then.
+        root_driver: How often Kubeflow Pipelines failed to start its first step, and why; else
+            empty.
     """
 
     run_id: str
@@ -90,6 +92,7 @@ class Run:
     schedule: str = ""
     is_archived: bool = False
     was_cancelled: bool = False
+    root_driver: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -229,6 +232,7 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
         schedule=raw.recurring_run_id or "",
         is_archived=raw.storage_state == _ARCHIVED,
         was_cancelled=_was_cancelled(raw, state),
+        root_driver=_root_driver(tasks),
     )
 
 
@@ -238,6 +242,16 @@ def _was_cancelled(raw: Any, state: str) -> bool:
     while before and before[-1] == state:
         before.pop()
     return state in ("failed", "canceled") and before[-1:] == ["canceling"]
+
+
+def _root_driver(tasks: list[Any]) -> str:
+    """Return how often the driver of the whole run has failed; the back end tries it again."""
+    tries = [task for task in tasks if str(task.display_name).startswith("root-driver(")]
+    failed = [task for task in tries if _state(task.state) in ("failed", "error")]
+    if not failed:
+        return ""
+    said = "; ".join(dict.fromkeys(filter(None, (_message(task.error) for task in failed))))
+    return f"its root driver failed {counted(len(failed), 'time')}{f': {said}' if said else ''}"
 
 
 def defaults_of(spec: Any) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import kfp_server_api as api
 import pytest
 
 from kfp_tfjob import Client
+from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Failure
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout
@@ -239,6 +241,46 @@ def test_a_cancelled_run_is_not_a_failed_one(fake, base):
     assert "during preflight" in why.reason and "retry" in why.remedy
     run.state_history += [api.V2beta1RuntimeStatus(state=it) for it in ("RUNNING", "FAILED")]
     assert Client(fake.host).why("one").summary != "The run was cancelled."
+
+
+def test_the_record_of_the_first_try_does_not_explain_a_cancelled_retry(fake, store, base):
+    run = add(fake, base, state="FAILED")
+    first = Failure("launch_tfjob", 2, "user_error", "the first try. Its last lines:\n    old")
+    store.write(folder(base, run).failure("json"), first.to_bytes())
+    assert Client(fake.host).why("one").run.verdict == "user_error"
+    states = ("RUNNING", "FAILED", "RUNNING", "CANCELING", "FAILED")
+    run.state_history = [api.V2beta1RuntimeStatus(state=state) for state in states]
+    why = Client(fake.host).why("one")
+    assert (why.summary, why.run.verdict) == ("The run was cancelled.", "cancelled")
+    assert "first try" not in f"{why.reason} {why.log}" and why.code is None
+    assert [it.verdict for it in Client(fake.host).runs()] == ["cancelled"]
+    # What this try has recorded counts.
+    own = Failure("launch_tfjob", 2, "cancelled", "the run was ended: a person terminated it")
+    store.write(folder(base, run).failure("json"), own.to_bytes())
+    assert Client(fake.host).why("one").reason == own.message
+
+
+def test_runs_and_why_show_the_same_verdict(fake, store, base, monkeypatch):
+    """A step that was killed leaves no record: the cluster shows how it ended."""
+    add(fake, base, state="FAILED")
+    killed = FailedTask("evaluate", False, "OOMKilled (exit code 137)", "2026-11-23T10:00:00Z")
+    monkeypatch.setattr(RunOnCluster, "failed", lambda self: [killed])
+    client = Client(fake.host)
+    assert client.why("one").run.verdict == "out_of_memory"
+    assert [it.verdict for it in client.runs()] == ["out_of_memory"]
+    assert client.run("one").verdict == "out_of_memory"
+
+
+def test_a_root_driver_that_is_tried_again_is_reported(fake, base, monkeypatch):
+    run = add(fake, base)
+    error = api.GoogleRpcStatus(message="Error (exit code 1)")
+    fake.task(run, "root-driver(0)", "FAILED", error=error)
+    fake.task(run, "root-driver(1)", "RUNNING")
+    said = "its root driver failed 1 time: Error (exit code 1)"
+    assert Client(fake.host).why("one").reason.startswith(said)
+    assert next(Client(fake.host).watch("one")).waits[0].startswith(said)
+    fake.task(run, "preflight", "RUNNING")
+    assert next(Client(fake.host).watch("one")).waits == ()
 
 
 def test_an_attempt_that_was_cancelled_does_not_seem_to_run(fake, store, base):

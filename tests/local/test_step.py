@@ -117,6 +117,20 @@ def test_a_step_that_works_at_last_removes_its_record(
     assert len(list(store.list(base))) == 1
 
 
+@pytest.mark.parametrize(("index", "left"), [("0", []), ("1", ["of the first try"])])
+def test_the_record_of_an_earlier_try_does_not_explain_a_later_one(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index, left
+) -> None:
+    """A person retries, and the new try is killed; an automatic retry still needs the record."""
+    place = base / "runs/run-1/failure.json"
+    store.write(place, Failure("prepare_data", 2, "user_error", "of the first try").to_bytes())
+    monkeypatch.setenv("KFP_RETRY_INDEX", index)
+    ended = run(base, "import os; os.kill(os.getpid(), 9)", tmp_path)
+    assert ended.returncode == -9
+    found = [Failure.from_bytes(store.read(it.address)).message for it in store.list(base)]
+    assert found == left
+
+
 def test_a_step_that_works_removes_the_record_of_an_ended_run(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
@@ -163,13 +177,29 @@ def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Ad
     ending = finish.run(step, "m", Left(failed=[killed]))
     assert (ending.failure.step, ending.failure.verdict) == ("prepare_data", "out_of_memory")
     assert Failure.from_bytes(store.read(step.run.failure("json"))) == ending.failure
-    assert (
-        "reading x" in ending.markdown and "The attempt that this page describes" in ending.markdown
+    assert "reading x" in ending.markdown and ending.markdown.startswith(
+        "This page describes the try"
     )
     assert store.read(step.run.failure("md")).decode() == ending.markdown
 
     store.delete(step.run.failure("json"))
     assert finish.run(step, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED
+
+
+def test_a_replica_that_no_node_can_hold_comes_first_in_the_table(
+    store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CHOICE, raising=False)
+    waits = "node n7 can allocate 2, set by pod.all.cpu (4 now)"
+    found = Findings(warnings=["another"], waits=[waits])
+    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
+    store.write(base / "rows.csv", b"a,y\n1,0\n2,1\n")
+    data = {"data_uri": str(base / "rows.csv"), "data_label": "y", "model_name": "m"}
+    values = defaults() | data | {"output_uri": str(base)}
+    table = preflight.run(FailureReport(), "run-1", values).table
+    first, *_ = table.splitlines()
+    assert first.startswith("**Warning:** node n7 can allocate 2") and "pod.all.cpu" in first
+    assert table.count("n7") == 1 and table.index("another") > table.index("# Parameters")
 
 
 def test_a_warning_is_not_counted_as_a_problem(

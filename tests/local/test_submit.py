@@ -7,6 +7,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import kfp_server_api as api
 import pytest
@@ -161,19 +162,18 @@ def test_a_store_that_this_machine_cannot_ask_is_left_to_preflight(
     assert len(fake.runs) == 1
 
 
-def test_the_plan_compares_the_pods_with_the_nodes(
-    fake, package, data, base, monkeypatch, tmp_path
-):
-    """The nodes are those of a server that knows nothing else."""
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A server that knows nodes, accounts and Secrets, by path; the kubeconfig names it."""
     has = {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "100Gi"}
-    node = {"metadata": {"name": "n", "labels": {}}, "status": {"allocatable": has}, "spec": {}}
-    status = 200
+    node = {"metadata": {"name": "n7", "labels": {}}, "status": {"allocatable": has}, "spec": {}}
+    known: dict[str, Any] = {"/api/v1/nodes": {"items": [node], "metadata": {}}}
 
-    class Nodes(BaseHTTPRequestHandler):
+    class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            reply = {"items": [node], "metadata": {}} if status == 200 else {"message": "no"}
-            data = json.dumps(reply).encode()
-            self.send_response(status)
+            reply = known.get(self.path.partition("?")[0])
+            data = json.dumps(reply or {"message": "no"}).encode()
+            self.send_response(403 if reply == {} else 200 if reply else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -182,7 +182,7 @@ def test_the_plan_compares_the_pods_with_the_nodes(
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Nodes) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         config = {
@@ -196,17 +196,57 @@ def test_the_plan_compares_the_pods_with_the_nodes(
         # The Kubernetes client reads KUBECONFIG only when it is imported.
         name = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
         monkeypatch.setattr(name, str(path))
-        plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
-        assert len(plan["warnings"]) == 2, plan["notes"]  # the chief and the worker
-        for part in ("4.", "can allocate 2", "16", "can allocate 4 GiB", "pod.all.cpu", address):
-            assert part in plan["warnings"][0], plan["warnings"]
-        small = ("--set", "pod.all.cpu=0.25", "--set", "pod.all.memory=1Gi")
-        found = submitted(package, data, base, "--dry-run", *small)
-        assert "warning" not in found.stdout and "not checked" not in found.stdout
-        status = 403
-        found = submitted(package, data, base, "--dry-run")
-        assert "you may not list nodes" in found.stdout
+        known["address"] = address
+        yield known
         server.shutdown()
+
+
+SMALL = ("--set", "pod.all.cpu=0.25", "--set", "pod.all.memory=1Gi")
+
+
+def test_the_plan_compares_the_pods_with_the_nodes(fake, package, data, base, cluster):
+    plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
+    assert len(plan["warnings"]) == 2, plan["notes"]  # the chief and the worker
+    assert plan["waits"] == plan["warnings"]
+    for part in ("4.", "node n7 can allocate 2", "16", "can allocate 4 GiB", "pod.all.cpu"):
+        assert part in plan["warnings"][0], plan["warnings"]
+    assert cluster["address"] in plan["warnings"][0]
+    found = submitted(package, data, base, "--dry-run", *SMALL)
+    assert "warning" not in found.stdout and "not checked" not in found.stdout
+    cluster["/api/v1/nodes"] = {}
+    found = submitted(package, data, base, "--dry-run")
+    assert "you may not list nodes" in found.stdout
+
+
+def test_a_run_that_no_node_can_hold_is_started_only_on_purpose(fake, package, data, base, cluster):
+    found = submitted(package, data, base, "--yes")
+    assert found.exit_code == 2 and not fake.runs
+    assert "node n7 can allocate 2" in found.stderr and "--wait-for-nodes" in found.stderr
+    assert submitted(package, data, base, "--yes", *SMALL).exit_code == 0
+    assert submitted(package, data, base, "--yes", "--wait-for-nodes").exit_code == 0
+    assert len(fake.runs) == 2
+
+
+def test_a_secret_that_does_not_exist_is_named_with_its_command(fake, package, data, base, cluster):
+    token = ("--set", 'pod.all.env.TOKEN={"secret": "hub", "key": "token"}', *SMALL)
+    place = "/api/v1/namespaces/kubeflow"
+    found = submitted(package, data, base, "--dry-run", *token)
+    assert found.exit_code == 0, found.output  # not the namespace of runs: nothing is known
+    cluster[f"{place}/serviceaccounts/pipeline-runner"] = {"metadata": {}}
+    found = submitted(package, data, base, "--yes", *token)
+    assert found.exit_code == 2 and not fake.runs
+    command = "kubectl -n kubeflow create secret generic hub --from-literal=token=..."
+    assert command in found.stderr.replace("\n", " "), found.stderr
+    cluster[f"{place}/secrets/hub"] = {"data": {"other": "eA=="}}
+    assert "no key token" in submitted(package, data, base, "--yes", *token).stderr
+    cluster[f"{place}/secrets/hub"] = {"data": {"token": "eA=="}}
+    # The default Secret of the store may be left out: the pods may have an account of their own.
+    plan = json.loads(submitted(package, data, base, "--dry-run", "--json", *token).stdout)
+    assert "create secret generic objstore-cred" in plan["warnings"][0] and not plan["waits"]
+    wrong = submitted(package, data, base, "--yes", *token, "--set", "storage_secret=typo")
+    assert wrong.exit_code == 2 and "Secret typo does not exist" in wrong.stderr
+    cluster[f"{place}/secrets/objstore-cred"] = {}  # no right to read it
+    assert submitted(package, data, base, "--yes", *token).exit_code == 0
 
 
 def test_everything_wrong_is_said_before_anything_is_sent(fake):

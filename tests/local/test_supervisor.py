@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,39 @@ def _until(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("program", "environment", "end"),
+    [
+        (
+            "import os; os.write(int(os.environ['SUPERVISOR_PIPE']), b'steps 40 41\\n'); exit(3)",
+            {},
+            {"code": 3, "signal": 0, "step": 40, "reason": "data is missing or corrupt"},
+        ),
+        (
+            "import os, time; os.kill(os.getppid(), 15); time.sleep(600)",
+            {},
+            {"code": 143, "signal": 15, "step": 0, "reason": "stopped by a signal"},
+        ),
+        ("", {"ATTEMPT": "one"}, None),
+        ("exit(3)", {"FLUSH_BARRIER": ""}, None),  # without a sidecar nothing would store it
+    ],
+)
+def test_the_chief_records_its_end_for_the_sidecar(
+    supervisor: Path, tmp_path: Path, program: str, environment: dict[str, str], end: dict | None
+):
+    replica = Replica(supervisor, tmp_path)
+    values = {"FLUSH_BARRIER": "1"} | environment
+    code, _ = replica.run(sys.executable, "-c", program, **values)
+    path = replica.output / ".uploader/end.json"
+    if end is None:
+        assert not path.exists()
+        return
+    found = json.loads(path.read_text())
+    assert found.pop("seconds") >= 0 and datetime.fromisoformat(found.pop("time"))
+    assert found == {"run_id": "run", "attempt": 2} | end
+    assert code == end["code"]
 
 
 def _alive(pid: int) -> bool:
@@ -253,7 +287,7 @@ def test_a_signal_reaches_the_command_which_may_save(
     process.send_signal(number)
     assert process.wait(SECONDS) == 143
     assert (tmp_path / "saved").exists()
-    assert not (replica.output / ".uploader").exists()
+    assert not (replica.output / ".uploader/flush-request.json").exists()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

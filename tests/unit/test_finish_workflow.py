@@ -220,7 +220,9 @@ def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     markdown = engine.run_as_exit_task("r1", "s3://b/team-a", "http://127.0.0.1:9", "", "m")
-    assert "# Run r1 failed in `preflight`" in markdown
+    first, _, heading, *_ = markdown.splitlines()
+    assert "This page describes the try" in first and "`kfp-tfjob why r1`" in first
+    assert heading == "# Run r1 failed in `preflight`"
     assert "there are no credentials to write `s3://b/runs/r1/probe`." in markdown
     assert "**Fix:** create the Secret named by `storage_secret`." in markdown
     assert "Secret objstore-cred does not exist" in markdown
@@ -231,11 +233,10 @@ def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys
     assert "create the Secret named by storage_secret" in said
 
 
-def test_the_page_says_which_attempt_it_describes() -> None:
-    text = "\n".join(page.about(Left(failed=(failed(LOG),)), "s3://b/runs/r1"))
-    assert "for the attempt that ended at 2026-11-22 12:00:31 UTC" in text
-    assert "A retry of this run does not update it" in text
-    assert "`s3://b/runs/r1`" in text and "the last step" in text
+def test_the_page_says_first_which_try_it_describes() -> None:
+    (text, _) = page.about(Left(failed=(failed(LOG),)), "c82b2f4a-0000")
+    assert "ended at 2026-11-22 12:00:31 UTC" in text
+    assert "last step" in text and "`kfp-tfjob why c82b2f4a`" in text
 
 
 HOSTILE = 'a"\n```\n<script>alert(1)</script>\n# b `c` \x1b[2J_d_ | e'

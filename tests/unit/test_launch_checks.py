@@ -68,6 +68,8 @@ def machine(gpus: int = 0, **has: str) -> dict:
 
 
 SMALL = machine(cpu="3920m", memory="64Gi", ephemeral_storage="100Gi")
+SMALL["metadata"]["name"] = "small"
+SMALLER = machine(cpu="1", memory="2Gi", ephemeral_storage="1Gi")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +80,13 @@ SMALL = machine(cpu="3920m", memory="64Gi", ephemeral_storage="100Gi")
             spec(gpus=0),
             [SMALL],
             [
-                "one chief requests 4.25 cpu in all, set by pod.all.cpu (4 now), and the node"
+                "one chief requests 4.25 cpu in all, set by pod.all.cpu (4 now), and node small"
                 " can allocate 3.92",
-                "one worker requests 4 cpu in all, set by pod.all.cpu (4 now), and the node"
+                "one worker requests 4 cpu in all, set by pod.all.cpu (4 now), and node small"
                 " can allocate 3.92",
             ],
         ),
+        (spec(gpus=0), [SMALLER, SMALL, SMALLER], ["node small can allocate 3.92"] * 2),
         (spec(gpus=0, cpu="3500m"), [SMALL, SMALL], []),
         (spec(gpus=0, cpu=1), [SMALL], []),
         (spec(gpus=0, cpu=3), [SMALL], ["the job asks for 6.25 cpu in all"]),
@@ -113,6 +116,7 @@ def test_the_secret_of_the_store_is_seen_by_its_mount(tmp_path, monkeypatch):
     (tmp_path / "..data").mkdir()  # of every Secret volume, an empty one too
     (warning,) = _storage_secret(spec(), "team-a")
     assert "Secret objstore-cred does not exist in namespace team-a, or is empty" in warning
+    assert "kubectl -n team-a create secret generic objstore-cred --from-literal=AWS_A" in warning
     (tmp_path / "AWS_ACCESS_KEY_ID").write_text("x")
     assert not list(_storage_secret(spec(), "team-a"))
 

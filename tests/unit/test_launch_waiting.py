@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 
 from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.components.launch_tfjob.attempt import Attempt
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.components.launch_tfjob.watchdogs import Snapshot
 from kfp_tfjob.jobs.verdict import Verdict
 from tests.unit.launch_parameters import DEFAULTS
 
@@ -267,6 +270,29 @@ def test_missing_secrets_are_read_from_containers_and_events():
     )
 
 
+def test_a_secret_that_is_missing_has_its_command():
+    wanted = spec(all={"env": {"TOKEN": {"secret": "hub", "key": "t"}}})
+    missing = waiting.MissingSecret("hub", "", "chief-0", "chief", "", "TOKEN", "not found")
+    assert secret_remedy(wanted, [missing], "team-a") == (
+        "create the Secret: `kubectl -n team-a create secret generic hub --from-literal=t=...`, or"
+        " correct pod.all.env.TOKEN"
+    )
+
+
+def test_after_a_minute_the_log_names_the_largest_node_and_the_parameter(caplog):
+    lagging = pod("chief-0", says="0/2 nodes are available: 2 Insufficient cpu.")
+    has = {"cpu": "2", "memory": "256Gi", "ephemeral-storage": "1Ti"}
+    node = {"metadata": {"name": "n7"}, "spec": {}, "status": {"allocatable": has}}
+    for nodes, part in (([node], "node n7 can allocate 2"), (None, "2 Insufficient cpu")):
+        caplog.clear()
+        backend = SimpleNamespace(nodes=lambda nodes=nodes: nodes)
+        attempt = Attempt(backend, job(), spec(), 1)
+        assert attempt._name_shortage(Snapshot(job(), [lagging]), 61)
+        (line,) = caplog.messages
+        assert part in line and "61 s" in line and "lower pod.all.cpu (4 now)" in line
+    assert not attempt._name_shortage(Snapshot(job(), [pod("chief-0")]), 61)
+
+
 def test_a_pull_secret_is_missed_only_by_an_image_that_cannot_be_had():
     said = "Unable to retrieve some image pull secrets (a, b); attempting to pull may not succeed."
     events = [event("j-worker-0", "FailedToRetrieveImagePullSecret", said)]
@@ -274,7 +300,9 @@ def test_a_pull_secret_is_missed_only_by_an_image_that_cannot_be_had():
     assert not waiting.missing_secrets([pod("worker-1", **PULL)], events, job())
     found = waiting.missing_secrets([pod("worker-0", **PULL)], events, job())
     assert [(item.name, item.variable) for item in found] == [("a", ""), ("b", "")]
-    assert "or correct pod.all.image_pull_secret" in secret_remedy(spec(), found)
+    said = secret_remedy(spec(), found, "team-a")
+    assert "or correct pod.all.image_pull_secret" in said
+    assert "`kubectl -n team-a create secret docker-registry a --docker-server=... " in said
     # A registry that is busy refuses no Secret: one that only the service account names may be
     # missing for good.
     busy = {"waiting": {"reason": "ErrImagePull", "message": "pull QPS exceeded"}}
