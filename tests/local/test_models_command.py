@@ -56,10 +56,12 @@ def test_the_commands(
 
     # A run that was not blessed becomes the champion, if a person says why.
     judged(store, layout, "r3", tmp_path / "run")
-    several = models("promote", NAME, "--run", "r", *WHY, "--dry-run")
-    assert several.exit_code == 2 and "r2" in several.stderr and "r3" in several.stderr
-    judged(store, layout, "c82b2f4a-1", tmp_path / "other")
-    short = models("promote", NAME, "--run", "c82b", *WHY, "--dry-run")
+    judged(store, layout, "c82b2f4a-1", tmp_path / "one")
+    judged(store, layout, "c82b9999-1", tmp_path / "two")
+    several = models("promote", NAME, "--run", "c82b", *WHY, "--dry-run")
+    assert several.exit_code == 2
+    assert "c82b2f4a-1" in several.stderr and "c82b9999-1" in several.stderr
+    short = models("promote", NAME, "--run", "c82b2", *WHY, "--dry-run")
     assert "the version of run c82b2f4a-1" in short.output, short.output
     plan = models("promote", NAME, "--run", "r3", *WHY, "--dry-run")
     assert "not blessed: it does not beat the champion" in plan.output
