@@ -78,12 +78,6 @@ def full_id(given: str, known: Iterable[str]) -> str:
     return found[0]
 
 
-def stored_ids(store: Store, layout: Layout) -> list[str]:
-    """Return the ids of all runs below output_uri."""
-    records = (item.address.name for item in store.list(layout.folder_records))
-    return [*store.folders(layout.runs), *(name.removesuffix(".json") for name in records)]
-
-
 def claim(store: Store, layout: Layout, run_id: str, folder: str) -> RunLayout:
     """Record the folder of a run, and return it; an earlier record of the run wins.
 

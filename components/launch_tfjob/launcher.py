@@ -308,10 +308,13 @@ class Launcher:
 
     def record_cancel(self, why: str) -> None:
         """Record that the run was ended, before its job has; a later record replaces this one."""
-        for attempt in self._records.claimed()[-1:]:
-            name = self._manifest(attempt)["metadata"]["name"]
-            end = end_of(attempt, self.spec.kind, None, name, cancelled(why), ())
-            self._records.keep_end(replace(end, task_key=self.step.task_key), final=False)
+        try:
+            attempt = self._records.claimed()[-1]
+        except (StepError, IndexError):
+            return
+        name = self._manifest(attempt)["metadata"]["name"]
+        end = end_of(attempt, self.spec.kind, None, name, cancelled(why), ())
+        self._records.keep_end(replace(end, task_key=self.step.task_key), final=False)
 
     def _has_completed(self, attempt: int) -> bool:
         return self._records.completed() == attempt

@@ -131,10 +131,11 @@ def promote(
     """
     from kfp_tfjob.components.publish import by_hand
     from kfp_tfjob.components.step import Step
-    from kfp_tfjob.storage.run_folder import full_id, stored_ids
+    from kfp_tfjob.storage.layout import RUNS
+    from kfp_tfjob.storage.run_folder import full_id
 
     person, why = _person(by), _text(reason)
-    run_id = full_id(run_id, stored_ids(place.store, place.layout))
+    run_id = full_id(run_id, place.store.folders(place.layout.root / RUNS))
     step = Step("publish", run_id, place.layout, place.store, task)
     planned = by_hand.plan(step, model)
 

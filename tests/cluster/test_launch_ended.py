@@ -6,6 +6,7 @@ The Workflows are real objects on the real API server; only Argo's controller is
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from kubernetes.watch import Watch
 
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.components.launch_tfjob import checks
+from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Ended, Launch, client_of, rules
@@ -226,6 +228,10 @@ def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
     store, checkpoint = launch.step.store, launch.step.run.checkpoints / "7"
     manifest = store.read_manifest(checkpoint / "manifest.json")
     assert manifest.size >= 300_000_000 and not verify(store, checkpoint, manifest)
+    end = read_ends(store, launch.step.run)[1]
+    assert (end.attempt, end.verdict) == (1, "cancelled"), end
+    chief = json.loads(store.read(launch.step.run.chief_end(1)))
+    assert (chief["attempt"], chief["code"], chief["stop_within"]) == (1, 143, 60.0), chief
     figure(
         f"terminated as by Argo: stopped {seen.at - clicked:.2f} s after, 300 MB stored and all"
         f" pods gone after {gone:.1f} s"

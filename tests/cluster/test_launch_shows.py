@@ -205,7 +205,7 @@ def test_preflight_of_a_run_that_can_start(launch: Launch):
     admin = ClusterClient(connect(launch.cluster.api.configuration), launch.namespace)
     found = checks.check(admin, launch.spec(workers=1, gpus=33), "r")
     assert not found.problems
-    assert any("will wait for nodes" in warning for warning in found.warnings), found.warnings
+    assert any("will wait for nodes" in warning for warning in found.waits), found.waits
     assert not launch.jobs()
 
 

@@ -131,7 +131,7 @@ def test_nodes_that_have_no_room_for_the_whole_job(launch, row):
                 "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
             )
             api = client_of(launch.kubeconfig, launch.namespace, 5)
-            launch.wait_for(lambda: _warned(checks.check(api, spec, "r").warnings, "12 "))
+            launch.wait_for(lambda: _warned(checks.check(api, spec, "r").waits, "12 "))
             ended = launch.run(spec)
     finally:
         launch.cluster.fake_gpus(0, resource=name)
@@ -148,9 +148,9 @@ def _warned(warnings: list[str], words: str) -> bool:
 def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
     spec = launch.spec(pod={"all": {"cpu": 500}})
-    assert not _warned(checks.check(api, spec, "r").warnings, "nodes")
+    assert not _warned(checks.check(api, spec, "r").waits, "nodes")
     with _may_list_nodes(launch):
-        launch.wait_for(lambda: _warned(checks.check(api, spec, "r").warnings, "largest node"))
+        launch.wait_for(lambda: _warned(checks.check(api, spec, "r").waits, "largest node"))
     found = checks.check(api, spec, "r")
     assert not found.problems, found.problems
 

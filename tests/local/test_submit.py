@@ -17,6 +17,7 @@ from kfp_tfjob import Client
 from kfp_tfjob.components.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow import following, plan
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster, Seen
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -225,6 +226,15 @@ def test_a_run_that_no_node_can_hold_is_started_only_on_purpose(fake, package, d
     assert submitted(package, data, base, "--yes", *SMALL).exit_code == 0
     assert submitted(package, data, base, "--yes", "--wait-for-nodes").exit_code == 0
     assert len(fake.runs) == 2
+
+
+def test_why_names_the_largest_node_and_the_parameter(fake, base, cluster, monkeypatch):
+    add(fake, base, train_image="")
+    waits = ("tfjob-1: 0 of 2 running, waiting: chief-0: 0/1 nodes are available: 1 Insufficient",)
+    monkeypatch.setattr(RunOnCluster, "look", lambda self: Seen(waits=waits))
+    why = Client(fake.host).why("one")
+    assert "node n7 can allocate 2" in why.reason and "pod.all.cpu (4 now)" in why.reason
+    assert why.reason.endswith(waits[0]) and "pod.all.cpu" in why.remedy
 
 
 def test_a_secret_that_does_not_exist_is_named_with_its_command(fake, package, data, base, cluster):
