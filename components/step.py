@@ -193,7 +193,7 @@ def step(
         report.step = open_step(name, run_id, output_uri, *storage, task_key)
         if not is_retry():
             # A person's retry may end without a record; then the earlier one must not explain it.
-            _forget(name, report.step)
+            _forget(name, replace(report.step, store=report.step.store.within(0)))
         yield report.step
 
 
