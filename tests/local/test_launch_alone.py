@@ -171,7 +171,8 @@ def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_p
 
     ending = finish.run(Step("finish", "r1", Layout(base), store), "", Left(terminated=False))
     assert ending.failure and ending.failure.code == 3
-    assert ending.markdown.startswith("# Run r1 failed in `launch_tfjob`\n")
+    first, _, heading, *_ = ending.markdown.splitlines()
+    assert "`kfp-tfjob why r1`" in first and heading == "# Run r1 failed in `launch_tfjob`"
     assert "## Task `bad`" in ending.markdown
     assert "## Attempt 1 of task `bad`: " in ending.markdown
     assert "| attempts of the training job of task `eu` | 1 |" in ending.markdown

@@ -21,8 +21,9 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import RunReport
-from kfp_tfjob.components.launch_tfjob.launcher import _tell_end
+from kfp_tfjob.components.launch_tfjob.launcher import Launcher, _tell_end
 from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
@@ -239,8 +240,12 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
 
 
 def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of):
-    _tell_end(step, spec_of(), "a person terminated it")
-    _tell_end(step, spec_of(), "")
+    launcher = Launcher(step, spec_of(), backend=None)
+    step.store.write(step.run.attempt(1), b"{}")
+    _tell_end(launcher, "a person terminated it")
+    _tell_end(launcher, "")
+    end = read_ends(step.store, step.run)[1]
+    assert (end.attempt, end.verdict) == (1, "cancelled") and end.job
     ((_, document),) = hook.got
     assert document["outcome"] == "cancelled" and document["step"] == "finish"
     assert "a person terminated it" in document["message"] and document["remedy"]
