@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of_pod
@@ -19,9 +19,6 @@ from kfp_tfjob.jobs.status import (
 )
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 from kfp_tfjob.supervisor import exit_codes
-
-if TYPE_CHECKING:
-    from kfp_tfjob.jobs.record import EndedPod  # which imports this module
 
 # Status reasons of a kubelet that cannot keep or admit a pod; the job is not at fault.
 _OF_THE_NODE = frozenset(
@@ -82,8 +79,13 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     return judgement
 
 
-def with_log(judgement: Judgement, pods: Iterable[EndedPod]) -> Judgement:
-    """Return a judgement with the cause and the remedy that only the log of a program shows."""
+def with_log(judgement: Judgement, pods: Iterable[Any]) -> Judgement:
+    """Return a judgement with the cause and the remedy that only the log of a program shows.
+
+    Args:
+        judgement: The judgement so far.
+        pods: EndedPods; their module imports this one.
+    """
     failed = (item for pod in pods for item in pod.containers if item.exit_code)
     lines = (line for container in failed for line in container.last_lines)
     if judgement.verdict != Verdict.USER_ERROR or not any(_OF_KERAS_3 in line for line in lines):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.components.finish.workflow import cause
-from kfp_tfjob.components.preflight.parameters import job_spec
+from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd
@@ -290,9 +290,10 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
 
 def _too_small(run: Run, back_end: BackEnd) -> list[str]:
     """Return which replicas no node can hold, the largest node, and the parameter to change."""
+    values = defaults() | {name: it for name, it in run.parameters.items() if it != ""}
     try:
-        found = nodes.compare(job_spec(run.parameters), namespace=back_end.namespace)
-    except (ConfigurationError, KeyError):
+        found = nodes.compare(job_spec(values), namespace=back_end.namespace)
+    except ConfigurationError:
         return []  # a run of another pipeline
     return [text.partition(". Fix: ")[0] for text in found.waits]
 
