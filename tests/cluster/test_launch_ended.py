@@ -325,7 +325,7 @@ def _until(moment: float, look: Callable[[], object]) -> None:
 
 def _kubeconfig_of(proxy: FaultyProxy, launch: Launch, folder: Path) -> Path:
     """Return the kubeconfig of the launcher's account that leads through a proxy."""
-    header = client_of(launch.kubeconfig, launch.namespace).server.credentials()["Authorization"]
-    token = {"token": header.removeprefix("Bearer ")}
+    settings = client_of(launch.kubeconfig, launch.namespace).client.configuration
+    token = {"token": settings.api_key["authorization"].removeprefix("Bearer ")}
     authority = Path(launch.cluster.api.configuration.ssl_ca_cert)
     return write_kubeconfig(folder / "proxy.kubeconfig", proxy.address, authority, token)
