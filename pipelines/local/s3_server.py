@@ -322,7 +322,8 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
         backend = loadapp(str(etc / f"{name}.conf"), global_conf={"log_name": name})
         eventlet.spawn(run, door, backend)
     try:
-        front = eventlet.listen(("127.0.0.1", port))
+        # Otherwise the servers of two folders could share a port, and get each other's requests.
+        front = eventlet.listen(("127.0.0.1", port), reuse_port=False)
     except OSError:
         if inherited is None:
             raise
@@ -442,6 +443,7 @@ def _end_when_unused(folder: Path) -> None:
     with _lock_file(folder / "users") as users:
         while not _locked(users):
             sleep(0.3)
+        os.truncate(folder / "lock", 0)  # the address ends first: a program may take `users` now
         os._exit(0)
 
 

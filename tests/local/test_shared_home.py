@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -133,6 +134,15 @@ def test_the_server_stays_while_a_command_uses_it(
         process.stdin.close()
         assert process.wait(HANGS) == 0
     assert gone(tmp_path / "s3") and elsewhere == []
+
+
+def test_a_copy_of_a_folder_has_a_server_of_its_own(tmp_path: Path) -> None:
+    """Both remember the same port and key, so requests could reach the other's data."""
+    with Server.start(tmp_path / "s3") as server:
+        server.store().make_bucket("kfp-tfjob")
+    shutil.copytree(tmp_path / "s3", tmp_path / "copy")
+    with Server.start(tmp_path / "s3") as one, Server.start(tmp_path / "copy") as other:
+        assert one.endpoint != other.endpoint
 
 
 def test_many_commands_start_at_once(home: Path, elsewhere: list[bytes]) -> None:
