@@ -16,15 +16,15 @@ from kubernetes.client import ApiException
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
-_PASSING = frozenset({0, 401, 408, 410, 429, 500, 502, 503, 504})
+_PASSING = frozenset({401, 408, 410, 429, 500, 502, 503, 504})
 _WEBHOOK_AWAY = "failed calling webhook"
 
 
 class ApiError(ApiException):
-    """An error of the API server, on one line: the text of the client's own lists all headers.
+    """An error response on one line: the text of the client's own error lists all headers.
 
     Args:
-        status: Of HTTP; 0 if TLS failed before.
+        status: Of HTTP.
         reason: The words of HTTP beside the status.
         body: What the server sent; an object `Status` as JSON, if it is the API server itself.
     """
@@ -34,18 +34,20 @@ class ApiError(ApiException):
         self.body = body
 
     @classmethod
-    def of(cls, error: ApiException) -> ApiError:
-        """Return the error that the Kubernetes client has raised."""
+    def of(cls, error: ApiException) -> Exception:
+        """Return the error of a call of the Kubernetes client, in which 0 means that TLS failed."""
+        if not error.status:
+            return urllib3.exceptions.SSLError(" ".join(error.reason.split()))
         return cls(error.status, error.reason, error.body)
 
     def __str__(self) -> str:
         """Return the status, and the message of the server."""
-        return f"HTTP {self.status} {self.reason}: {self.message}" if self.status else self.message
+        return f"HTTP {self.status} {self.reason}: {self.message}"
 
     @property
     def message(self) -> str:
         """The message of the API server."""
-        return str(self._content.get("message") or " ".join((self.reason or "").split()))
+        return str(self._content.get("message") or self.reason or self.status)
 
     @property
     def code(self) -> str:

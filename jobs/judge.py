@@ -79,15 +79,13 @@ def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> J
     return judgement
 
 
-def with_log(judgement: Judgement, pods: Iterable[Any]) -> Judgement:
-    """Return a judgement with the cause and the remedy that only the log of a program shows.
+def with_log(judgement: Judgement, lines: Iterable[str]) -> Judgement:
+    """Return a judgement with the cause and the remedy that only a program's log shows.
 
     Args:
         judgement: The judgement so far.
-        pods: EndedPods; their module imports this one.
+        lines: The last lines of the containers that failed.
     """
-    failed = (item for pod in pods for item in pod.containers if item.exit_code)
-    lines = (line for container in failed for line in container.last_lines)
     if judgement.verdict != Verdict.USER_ERROR or not any(_OF_KERAS_3 in line for line in lines):
         return judgement
     who = judgement.sentence.partition(": ")[0]

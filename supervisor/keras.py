@@ -17,7 +17,7 @@ _TRAINER = "kfp_tfjob.trainer"  # it has a loop of its own
 _LONGEST = 1 << 20  # bytes of a file
 # TF_USE_LEGACY_KERAS does not change what such a line imports.
 _IMPORTS_KERAS = re.compile(
-    rb"^\s*(from|import)\s+([\w.]+(\s+as\s+\w+)?\s*,\s*)*keras\b", re.MULTILINE
+    rb"^[ \t]*(from|import)\s+([\w.]+(\s+as\s+\w+)?\s*,\s*)*keras\b", re.MULTILINE
 )
 _FIND = "import importlib.util as i, sys; sys.exit(not i.find_spec('tf_keras'))"
 _FIND_SECONDS = 60

@@ -154,7 +154,8 @@ class Attempt:
             "running": self._running,
         }
         pods = pods_of(follower.pods, last_lines)
-        judgement = with_log(judgement, pods)
+        failed = (item for pod in pods for item in pod.containers if item.exit_code)
+        judgement = with_log(judgement, (line for item in failed for line in item.last_lines))
         gpu_seconds = self._gpu_seconds
         end = end_of(self.number, kind, job, self.name, judgement, pods, seconds, gpu_seconds)
         said = [Mask()(line) for line in words(judgement, kind.container, last_lines)]

@@ -232,7 +232,7 @@ class Launcher:
             self._record_end(claimed[-1], _UNSEEN)
             if action == Action.REPEAT:
                 judgement = judge(job, pods)
-                if end := read_ends(self.step.store, self.step.run).get(claimed[-1]):
+                if end := read_ends(self.step.store, self.step.run, claimed[-1:])[claimed[-1]]:
                     # Its launcher saw the log, too.
                     judgement = replace(judgement, sentence=end.sentence, fix=end.remedy)
                 raise _failure(judgement, words(judgement, self.spec.kind.container, lambda *_: []))

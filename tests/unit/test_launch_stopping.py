@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import urllib3
 from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import stopping as stopping_requests
@@ -147,6 +148,23 @@ def test_an_api_that_is_slow_gets_every_request_in_time_and_in_order(server, mon
     ]
     assert first[-1][2] < ANSWER, first
     assert warm == 2
+
+
+def test_a_request_on_a_dead_tls_connection_is_sent_again(server, monkeypatch):
+    api = client(f"http://127.0.0.1:{server.server_address[1]}")
+    pool, server.seconds = api.client.rest_client.pool_manager, 0.0
+    send, broken = pool.request, [urllib3.exceptions.SSLError("EOF occurred")]
+
+    def request(*words: object, **more: object) -> object:
+        if broken:
+            raise broken.pop()
+        return send(*words, **more)
+
+    monkeypatch.setattr(pool, "request", request)
+    stopping = Stopping(api, "x", 60)
+    assert stopping._make(orders(api, "j", "x", 60)[0]) == ""
+    assert [method for method, _, _ in server.made] == ["PATCH"]
+    stopping.close()
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 3601, "soon"])
