@@ -21,7 +21,7 @@ _SECONDS = 60
 # The smallest visible element with a text, or the one of a selector.
 _FIND = """(wanted => {
   const shown = it => it.getClientRects().length > 0
-  if (/^[#.\\[]|^(input|iframe)/.test(wanted)) return document.querySelector(wanted)
+  if (/^[#.\\[]|^input/.test(wanted)) return document.querySelector(wanted)
   const same = [...document.querySelectorAll('*')].filter(
     it => shown(it) && it.textContent.trim() === wanted)
   return same.find(it => !same.some(other => other !== it && it.contains(other)))
@@ -34,7 +34,12 @@ _MIDDLE = """(it => {
 
 
 class Browser:
-    """One page of the UI, in a browser with its files in `folder`."""
+    """One page of the UI.
+
+    Args:
+        settings: Where the UI and the browser are, and where screenshots go.
+        folder: For the files of the browser.
+    """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._ids = settings, itertools.count(1)

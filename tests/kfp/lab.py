@@ -41,15 +41,24 @@ def new_name() -> str:
 
 @dataclass(frozen=True)
 class Lab:
-    """The place of all scenarios; everything in it has its name."""
+    """The place of all scenarios.
 
-    name: str  # also the prefix in the bucket, and the name of the experiment
+    Attributes:
+        name: Its name; also the prefix in the bucket.
+        settings: Where everything is.
+        package: The compiled pipeline.
+        experiment_id: The experiment of its runs.
+        pipeline_id: The pipeline that was uploaded by the client.
+        version_id: Its version.
+    """
+
+    name: str
     settings: Settings
-    package: str  # the compiled pipeline
+    package: str
     experiment_id: str = ""
-    pipeline_id: str = ""  # as the SDK's client has uploaded it
+    pipeline_id: str = ""
     version_id: str = ""
-    started: list[str] = field(default_factory=list)  # ids of runs
+    started: list[str] = field(default_factory=list, compare=False)
 
     @classmethod
     def attached(cls) -> Lab:
@@ -80,7 +89,12 @@ class Lab:
         return known | {"model_name": model} | other
 
     def start(self, name: str, **other: Any) -> str:
-        """Start a run of the uploaded pipeline as any client does, and return its id."""
+        """Start a run of the uploaded pipeline as any client does, and return its id.
+
+        Args:
+            name: Of the model; the run has it too.
+            **other: Run parameters.
+        """
         run = self.sdk.run_pipeline(
             self.experiment_id,
             f"{self.name}-{name}",
@@ -136,7 +150,11 @@ class Lab:
 
 
 def until(what: str, look: Callable[[], T], seconds: float = SECONDS) -> T:
-    """Wait until something is true, and return it."""
+    """Wait until something is true, and return it.
+
+    Raises:
+        TimeoutError: It stays false.
+    """
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:

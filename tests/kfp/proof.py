@@ -15,10 +15,15 @@ from awscrt.checksums import crc64nvme
 
 @dataclass(frozen=True)
 class Bucket:
-    """The objects below one prefix of a bucket."""
+    """The objects below one prefix.
+
+    Attributes:
+        name: The bucket.
+        prefix: The prefix, without a slash at its end.
+    """
 
     name: str
-    prefix: str  # without a slash at its end
+    prefix: str
 
     @cached_property
     def _client(self) -> Any:

@@ -14,18 +14,28 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Shares:
-    """Seconds of one run; the last three add up to the first."""
+    """Seconds of one run, which add up.
 
-    seconds: float  # from its creation, or its retry, to its end
-    ours: float  # with a step of this project at work; launch_tfjob is, while replicas train
-    drivers: float  # with only a driver of Kubeflow Pipelines at work
-    argo: float  # the rest: scheduling, pod starts and Argo's waits between two tasks
+    Attributes:
+        seconds: From its creation, or its retry, to its end.
+        ours: With a step of this project at work; launch_tfjob is, while replicas train.
+        drivers: With only a driver of Kubeflow Pipelines at work.
+        argo: The rest: scheduling, images, pod starts and Argo's waits between two tasks.
+    """
+
+    seconds: float
+    ours: float
+    drivers: float
+    argo: float
 
 
 def shares(workflow: Object, pods: Iterable[Object], since: float = 0) -> Shares:
-    """Return the shares of a run that is over, from its Workflow and the pods of its steps.
+    """Return the shares of a run that is over.
 
-    What was before `since`, in seconds since 1970, for instance before a retry, does not count.
+    Args:
+        workflow: Its Workflow.
+        pods: The pods of its steps and drivers.
+        since: Seconds since 1970; what was before, for instance before a retry, does not count.
     """
     began = max(_time(workflow["metadata"]["creationTimestamp"]), since)
     ended = _time(workflow["status"]["finishedAt"])
