@@ -21,7 +21,7 @@ _SECONDS = 60
 # The smallest visible element with a text, or the one of a selector.
 _FIND = """(wanted => {
   const shown = it => it.getClientRects().length > 0
-  if (/^[#.\\[]|^input/.test(wanted)) return document.querySelector(wanted)
+  if (/^[#.\\[]|^(input|iframe)/.test(wanted)) return document.querySelector(wanted)
   const same = [...document.querySelectorAll('*')].filter(
     it => shown(it) && it.textContent.trim() === wanted)
   return same.find(it => !same.some(other => other !== it && it.contains(other)))

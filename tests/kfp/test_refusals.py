@@ -23,7 +23,9 @@ def test_wrong_label(lab: Lab, row, browser: Browser | None) -> None:
     row(run)
     if browser:
         browser.go(f"/runs/details/{run}")
-        browser.wait("train-and-judge")
+        browser.click("run_summary")
+        browser.click("Visualization")
+        browser.wait(".markdown-viewer")
         browser.shoot("failure")
 
 

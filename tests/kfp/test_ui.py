@@ -40,5 +40,12 @@ def test_form(lab: Lab, row, browser: Browser | None) -> None:
     row(run)
 
     browser.go(f"/runs/details/{run}")
-    browser.wait("train-and-judge")
+    browser.click("[data-testid=expand-button]")  # the graph within the exit handler
+    browser.wait("evaluation_report")
     browser.shoot("graph")
+    browser.click("evaluation_report")
+    browser.click("Visualization")
+    browser.wait("iframe")
+    page = lab.bucket.read(f"runs/{run}/evaluation/report.html").decode()
+    until("the report", lambda: browser.run("document.querySelector('iframe').srcdoc") == page, 60)
+    browser.shoot("report")
