@@ -16,6 +16,7 @@ def test_form(lab: Lab, row, browser: Browser | None) -> None:
         pytest.skip("there is no chromium: install Debian's, or name one in TEST_KFP_CHROMIUM")
     browser.go("/pipeline_versions/new")
     browser.type("#newPipelineName", f"{lab.name}-ui")
+    browser.click("#localPackageBtn")
     browser.choose_file("input[type=file]", lab.package)
     browser.click("#createNewPipelineOrVersionBtn")
     until("the uploaded pipeline", lambda: "/version/" in browser.route, 60)
@@ -42,6 +43,7 @@ def test_form(lab: Lab, row, browser: Browser | None) -> None:
     browser.go(f"/runs/details/{run}")
     browser.click("[data-testid=expand-button]")  # the graph within the exit handler
     browser.wait("evaluation_report")
+    browser.click(".react-flow__controls-fitview")
     browser.shoot("graph")
     browser.click("evaluation_report")
     browser.click("Visualization")
