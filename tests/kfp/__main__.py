@@ -25,14 +25,7 @@ _END_SECONDS = 60
 
 
 def main(arguments: list[str]) -> int:
-    """Run the scenarios.
-
-    Args:
-        arguments: For pytest, such as `-k terminate`.
-
-    Returns:
-        The exit code: pytest's, or 2 with everything that is missing.
-    """
+    """Run the scenarios; the exit code is pytest's, or 2 with everything that is missing."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     settings, name = Settings.from_environment(), lab.new_name()

@@ -34,12 +34,7 @@ _MIDDLE = """(it => {
 
 
 class Browser:
-    """One page of the UI.
-
-    Args:
-        settings: Where the UI and the browser are, and where screenshots go.
-        folder: For the files of the browser.
-    """
+    """One page of the UI, in a browser with its files in `folder`."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._ids = settings, itertools.count(1)

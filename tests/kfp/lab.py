@@ -41,24 +41,15 @@ def new_name() -> str:
 
 @dataclass(frozen=True)
 class Lab:
-    """The place of all scenarios.
+    """The place of all scenarios; everything in it has its name."""
 
-    Attributes:
-        name: Its name; also the prefix in the bucket.
-        settings: Where everything is.
-        package: The compiled pipeline.
-        experiment_id: The experiment of its runs.
-        pipeline_id: The pipeline that was uploaded by the client.
-        version_id: Its version.
-    """
-
-    name: str
+    name: str  # also the prefix in the bucket, and the name of the experiment
     settings: Settings
-    package: str
+    package: str  # the compiled pipeline
     experiment_id: str = ""
-    pipeline_id: str = ""
+    pipeline_id: str = ""  # as the SDK's client has uploaded it
     version_id: str = ""
-    started: list[str] = field(default_factory=list, compare=False)
+    started: list[str] = field(default_factory=list)  # ids of runs
 
     @classmethod
     def attached(cls) -> Lab:
@@ -89,12 +80,7 @@ class Lab:
         return known | {"model_name": model} | other
 
     def start(self, name: str, **other: Any) -> str:
-        """Start a run of the uploaded pipeline as any client does, and return its id.
-
-        Args:
-            name: Of the model; the run has it too.
-            **other: Run parameters.
-        """
+        """Start a run of the uploaded pipeline as any client does, and return its id."""
         run = self.sdk.run_pipeline(
             self.experiment_id,
             f"{self.name}-{name}",
@@ -150,11 +136,7 @@ class Lab:
 
 
 def until(what: str, look: Callable[[], T], seconds: float = SECONDS) -> T:
-    """Wait until something is true, and return it.
-
-    Raises:
-        TimeoutError: It stays false.
-    """
+    """Wait until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:

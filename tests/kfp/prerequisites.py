@@ -49,13 +49,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def missing(settings: Settings, pipeline: Path, prefix: str) -> Iterator[str]:
-    """Yield what is missing, a sentence with its fix each.
-
-    Args:
-        settings: Where everything is.
-        pipeline: The compiled pipeline; a file that does not exist is not examined.
-        prefix: Below which the test writes.
-    """
+    """Yield what is missing, a sentence with its fix each; `pipeline` may not exist."""
     if not settings.bucket:
         yield str(
             Problem(

@@ -15,15 +15,10 @@ from awscrt.checksums import crc64nvme
 
 @dataclass(frozen=True)
 class Bucket:
-    """The objects below one prefix.
-
-    Attributes:
-        name: The bucket.
-        prefix: The prefix, without a slash at its end.
-    """
+    """The objects below one prefix of a bucket."""
 
     name: str
-    prefix: str
+    prefix: str  # without a slash at its end
 
     @cached_property
     def _client(self) -> Any:

@@ -17,27 +17,15 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the back end, the store and the images are.
+    """Where everything is; clients read the kubeconfig and the keys of the store themselves."""
 
-    The kubeconfig and the keys of the store come from the environment that their clients read.
-
-    Attributes:
-        endpoint: URL of the UI or the API of Kubeflow Pipelines.
-        ui: URL of the UI.
-        bucket: A bucket that runs and this machine may read and write.
-        secret: The Secret with its keys, in the namespace of the runs.
-        references: The file that `make images PUSH=1` wrote.
-        chromium: The browser; empty if there is none.
-        pictures: The folder for screenshots.
-    """
-
-    endpoint: str
+    endpoint: str  # URL of the UI or the API
     ui: str
-    bucket: str
-    secret: str
-    references: str
-    chromium: str
-    pictures: str
+    bucket: str  # that runs and this machine may read and write
+    secret: str  # with its keys, in the namespace of the runs
+    references: str  # the file that `make images PUSH=1` wrote
+    chromium: str  # empty if there is none
+    pictures: str  # the folder for screenshots
 
     @classmethod
     def from_environment(cls) -> Settings:

@@ -14,28 +14,18 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Shares:
-    """Seconds of one run, which add up.
+    """Seconds of one run; the last three add up to the first."""
 
-    Attributes:
-        seconds: From its creation, or its retry, to its end.
-        ours: With a step of this project at work; launch_tfjob is, while replicas train.
-        drivers: With only a driver of Kubeflow Pipelines at work.
-        argo: The rest: scheduling, images, pod starts and Argo's waits between two tasks.
-    """
-
-    seconds: float
-    ours: float
-    drivers: float
-    argo: float
+    seconds: float  # from its creation, or its retry, to its end
+    ours: float  # with a step of this project at work; launch_tfjob is, while replicas train
+    drivers: float  # with only a driver of Kubeflow Pipelines at work
+    argo: float  # the rest: scheduling, pod starts and Argo's waits between two tasks
 
 
 def shares(workflow: Object, pods: Iterable[Object], since: float = 0) -> Shares:
-    """Return the shares of a run that is over.
+    """Return the shares of a run that is over, from its Workflow and the pods of its steps.
 
-    Args:
-        workflow: Its Workflow.
-        pods: The pods of its steps and drivers.
-        since: Seconds since 1970; what was before, for instance before a retry, does not count.
+    What was before `since`, in seconds since 1970, for instance before a retry, does not count.
     """
     began = max(_time(workflow["metadata"]["creationTimestamp"]), since)
     ended = _time(workflow["status"]["finishedAt"])
