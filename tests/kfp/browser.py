@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -27,6 +28,7 @@ _FIND = """(wanted => {
   return same.find(it => !same.some(other => other !== it && it.contains(other)))
 })"""
 _MIDDLE = """(it => {
+  if (!it) return null
   it.scrollIntoView({block: 'center'})
   const box = it.getBoundingClientRect()
   return [box.x + box.width / 2, box.y + box.height / 2]
@@ -76,22 +78,38 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait(self, wanted: str, seconds: float = _SECONDS) -> None:
-        """Wait for an element with a text or a selector that can be used."""
-        script = f"(it => !!it && !it.disabled)({_find(wanted)})"
-        until(f"{wanted!r} on {self._settings.ui}", lambda: self.run(script), seconds)
+    def has(self, wanted: str) -> bool:
+        """Tell whether there is an element with a text or a selector that can be used."""
+        return bool(self.run(f"(it => !!it && !it.disabled)({_find(wanted)})"))
 
-    def click(self, wanted: str) -> None:
-        """Click into the middle of an element, as a person does."""
-        self.wait(wanted)
-        script = (
-            "(it => {it.scrollIntoView({block: 'center'}); const r = it.getBoundingClientRect()"
-        )
-        script += f"; return [r.x + r.width / 2, r.y + r.height / 2]}})({_find(wanted)})"
-        x, y = self.run(script)
+    def wait(self, wanted: str) -> None:
+        """Wait until there is such an element."""
+        until(f"{wanted!r} on {self._settings.ui}", lambda: self.has(wanted), _SECONDS)
+
+    def click(self, wanted: str) -> bool:
+        """Click into the middle of an element, as a person does; False if it is not there."""
+        before = None
+        while (middle := self.run(f"{_MIDDLE}({_find(wanted)})")) != before:
+            before = middle
+            time.sleep(0.5)  # a graph moves when it opens
+        if middle is None:
+            return False
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+            self._call("Input.dispatchMouseEvent", type=kind, x=middle[0], y=middle[1], **button)
+        time.sleep(1)
+        return True
+
+    def open(self, *wanted: str, shows: str) -> None:
+        """Click elements in turn until another one shows.
+
+        A node that is clicked before the page has its data stays empty, so all is tried again.
+        """
+
+        def look() -> bool:
+            return self.has(shows) or (all(map(self.click, wanted)) and self.has(shows))
+
+        until(f"{shows!r} after {wanted}", look, _SECONDS)
 
     def type(self, wanted: str, text: str) -> None:
         """Replace what stands in a field."""

@@ -26,7 +26,7 @@ from tests.kfp.settings import Settings
 
 T = TypeVar("T")
 VARIABLE = "TEST_KFP_LAB"  # the file with the lab, for the processes of pytest
-SECONDS = 900  # the longest wait; a run alone takes less than 300
+SECONDS = 1500  # the longest wait, which only what hangs reaches; a run alone takes 220
 DATA = "digits.csv"
 _PAGE = 100
 _LABEL = "kfp-tfjob-test"

@@ -22,9 +22,7 @@ def test_wrong_label(lab: Lab, row, browser: Browser | None) -> None:
     row(run)
     if browser:
         browser.go(f"/runs/details/{run}")
-        browser.click("run_summary")
-        browser.click("Visualization")
-        browser.wait(".markdown-viewer")
+        browser.open("run_summary", "Visualization", shows=".markdown-viewer")
         browser.shoot("failure")
 
 

@@ -18,6 +18,7 @@ def test_form(lab: Lab, row, browser: Browser | None) -> None:
     browser.type("#newPipelineName", f"{lab.name}-ui")
     browser.click("#localPackageBtn")
     browser.choose_file("input[type=file]", lab.package)
+    browser.wait("#createNewPipelineOrVersionBtn")
     browser.click("#createNewPipelineOrVersionBtn")
     until("the uploaded pipeline", lambda: "/version/" in browser.route, 60)
     _, _, _, pipeline, _, version = browser.route.split("?")[0].split("/")
@@ -32,6 +33,7 @@ def test_form(lab: Lab, row, browser: Browser | None) -> None:
     for name, value in lab.parameters("ui").items():
         browser.type(f"#{name}", value if isinstance(value, str) else json.dumps(value))
     browser.shoot("form")
+    browser.wait("#startNewRunBtn")
     browser.click("#startNewRunBtn")
     until("the started run", lambda: "/runs/details/" in browser.route, 60)
     run = browser.route.split("/")[3]
@@ -41,13 +43,10 @@ def test_form(lab: Lab, row, browser: Browser | None) -> None:
     row(run)
 
     browser.go(f"/runs/details/{run}")
-    browser.click("[data-testid=expand-button]")  # the graph within the exit handler
-    browser.wait("evaluation_report")
+    browser.open("[data-testid=expand-button]", shows="evaluation_report")
     browser.click(".react-flow__controls-fitview")
     browser.shoot("graph")
-    browser.click("evaluation_report")
-    browser.click("Visualization")
-    browser.wait("iframe")
+    browser.open("evaluation_report", "Visualization", shows="iframe")
     page = lab.bucket.read(f"runs/{run}/evaluation/report.html").decode()
     until("the report", lambda: browser.run("document.querySelector('iframe').srcdoc") == page, 60)
     browser.shoot("report")
