@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -60,6 +61,7 @@ class Lab:
     @cached_property
     def sdk(self) -> kfp.Client:
         """The client of Kubeflow Pipelines."""
+        warnings.filterwarnings("ignore", "This client only works with")
         return kfp.Client(host=self.settings.endpoint)
 
     @cached_property

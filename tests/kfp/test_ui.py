@@ -44,7 +44,6 @@ def test_form(lab: Lab, row, browser: Browser | None) -> None:
 
     browser.go(f"/runs/details/{run}")
     browser.open("[data-testid=expand-button]", shows="evaluation_report")
-    browser.click(".react-flow__controls-fitview")
     browser.shoot("graph")
     browser.open("evaluation_report", "Visualization", shows="iframe")
     page = lab.bucket.read(f"runs/{run}/evaluation/report.html").decode()
