@@ -128,4 +128,4 @@ def test_the_same_dataset(step, store, tmp_path, name):
 def objects(store: Store, done: Prepared) -> dict[str, str]:
     """Return the SHA-256 of each object of a dataset."""
     manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
-    return {item.key: item.sha256 for item in manifest.objects}
+    return {item.key: item.crc64nvme for item in manifest.objects}
