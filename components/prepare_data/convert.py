@@ -117,7 +117,7 @@ class Converter:
     def _numbers(self, cells: Cells, name: str, faults: BlockFaults) -> np.ndarray:
         """Return float64 of shape [rows]; 0 for a fault."""
         if temporal(cells.column.type):
-            return self._refused(cells.column, name, "text", faults)
+            return self._refused(cells.column, name, "text", np.nan, faults)
         if numeric(cells.column.type):
             numbers = cells.floats
             large = np.abs(numbers) > values.LARGEST
@@ -135,7 +135,7 @@ class Converter:
         """Return 0, 1 or NaN of shape [rows]; 0 for a fault."""
         column = cells.column
         if temporal(column.type):
-            return self._refused(column, name, "boolean", faults)
+            return self._refused(column, name, "boolean", np.nan, faults)
         if numeric(column.type):
             numbers = cells.floats
         else:
@@ -154,7 +154,7 @@ class Converter:
             faults.mark(wrong, "date", name, lambda i: _shown(column, i))
             return np.where(wrong, 0, found) if wrong.any() else found
         if numeric(column.type):
-            return self._refused(column, name, "date", faults).astype(np.int64)
+            return self._refused(column, name, "date", NO_DATE, faults)
         if cells.dates is not None:
             return self._by_row(cells, cells.dates, NO_DATE, name, {}, faults)
         encoded = cells.present.dictionary_encode()
@@ -212,11 +212,13 @@ class Converter:
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         return encoded.dictionary.to_pylist(), codes
 
-    def _refused(self, column: pa.Array, name: str, rule: str, faults: BlockFaults) -> np.ndarray:
-        """Mark every value of a column whose type cannot be of its kind."""
+    def _refused(
+        self, column: pa.Array, name: str, rule: str, gap: float, faults: BlockFaults
+    ) -> np.ndarray:
+        """Mark every value of a column whose type cannot be of its kind, and return gaps."""
         present = column.is_valid().to_numpy(zero_copy_only=False)
         faults.mark(present, rule, name, lambda i: _shown(column, i))
-        return np.zeros(len(column))
+        return np.full(len(column), gap)  # pandas writes a column without a value as float64
 
 
 def _boolean(text: str) -> float:

@@ -1,6 +1,7 @@
 """`data_options.null_values` is for CSV: a string of a typed file stays what it is."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.components.prepare_data.source import list_source
 from kfp_tfjob.options.data import NULL_VALUES
-from tests.unit.prepared_files import data_of, faults_of, read
+from kfp_tfjob.trainer.coding import NO_DATE
+from tests.unit.prepared_files import _STORE, data_of, faults_of, options, read, rows_of
 
 COUNTRIES = ["NA", "DE", "n/a", "FR", "", "null"]
 
@@ -77,3 +81,33 @@ def test_nan_of_json_is_missing(tmp_path: Path, others: str) -> None:
     (tmp_path / "f.jsonl").write_text(f'{{"a": NaN, "y": 0}}\n{{"a": null, "y": 0}}\n{others}\n')
     _, _, faults = data_of(tmp_path / "f.jsonl")
     assert faults_of(faults) == [(1, "a", "", "missing"), (2, "a", "", "missing")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "empty"),
+    [
+        ("date", pa.float64()),
+        ("date", pa.int32()),
+        ("number", pa.date32()),
+        ("boolean", pa.date32()),
+    ],
+)
+def test_a_file_without_a_value_may_have_another_type(
+    tmp_path: Path, kind: str, empty: pa.DataType
+) -> None:
+    """pandas writes a column without a value as float64; its dates were days of 1970."""
+    days = [datetime(2024, 1, 1 + i % 30) for i in range(60)]
+    columns = {"date": days, "number": [1.5 + i for i in range(60)], "boolean": [True] * 60}
+    rows = {"c": ["x", "z"] * 30, "v": columns[kind], "y": ["u", "v"] * 30}
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "1.parquet", rows)
+    write(tmp_path / "in" / "2.parquet", rows | {"v": pa.nulls(60, empty)})
+    (tmp_path / "spill").mkdir()
+    found = scan.read(
+        list_source(_STORE, str(tmp_path / "in")), "y", options(), tmp_path / "spill", 1 << 20
+    )
+    (feature,) = (item for item in found.kinds.features if item.name == "v")
+    assert (feature.kind, feature.missing, found.faults.bad) == (kind, 60, 0)
+    rows = rows_of(found)
+    gaps = rows["dates"] == NO_DATE if kind == "date" else np.isnan(rows["features"])
+    assert gaps.sum() == 60
