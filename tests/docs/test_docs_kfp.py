@@ -5,6 +5,7 @@
 
 BUCKET is a bucket with digits.csv. COMPILED names a folder with YAML whose images the cluster has;
 without it, the local commands of a page compile the pipeline with the images of REGISTRY.
+On small nodes, set KFP_TFJOB_POD='{"all": {"cpu": "250m", "memory": "1Gi"}}'.
 """
 
 import os
