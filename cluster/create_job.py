@@ -1,7 +1,8 @@
 """Creates training jobs through the SDK of the training operator, `kubeflow-training`.
 
-Around what it lacks: its models drop fields that they do not know, its call has no time limit, and
-it hides the answer of the API server in a RuntimeError. It loads only when a job is created.
+This module works around three defects of the SDK: its models drop fields that they do not know, its
+call has no time limit, and it hides the API server's answer in a RuntimeError. The SDK is imported
+only when a job is created.
 """
 
 from __future__ import annotations
