@@ -260,8 +260,9 @@ class _Sidecar:
                 self._mirror.store(current, current, True, grace.over)
             self._scan, earlier = scan(self._settings.folder), missing
             missing = self._missing() + list(self._scan.errors)
-            if not (self._ready and self._keep_end()):
-                missing.append(f"{UPLOADER}/{CHIEF_END}")
+            kept = self._ready and self._keep_end()
+            if not (kept or missing):
+                missing = [f"{UPLOADER}/{CHIEF_END}"]
             if not missing:
                 files = len(self._scan.files)
                 log.info("everything is stored: %s", counted(files, "file"))

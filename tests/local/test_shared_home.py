@@ -26,12 +26,14 @@ WHY = ("--reason", "it is slow", "--by", "eva", "--yes")
 HANGS = 600  # seconds; only what hangs reaches it
 # Opens the store of a folder, says so, and reads an object for each line on its standard input.
 USER = """
+import signal
 import sys
 from pathlib import Path
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.stored import embedded_store
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.retry import Patience
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 with embedded_store(Home(Path(sys.argv[1])), Patience(60)) as store:
     print(store.endpoint, flush=True)
     for line in sys.stdin:

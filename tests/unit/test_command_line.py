@@ -42,6 +42,7 @@ _ON_KUBEFLOW = {
     *("--pipeline", "--pipeline-id", "--version", "--service-account"),  # what it runs, and as whom
     *("--run-name", "--watch"),  # here the id names the run, and the command follows it
     *("--yes", "--dry-run", "--json"),  # here there is no plan to show, and no question
+    "--wait-for-nodes",
 }
 
 
