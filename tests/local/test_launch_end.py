@@ -144,6 +144,15 @@ def test_a_chief_that_is_killed_has_a_record_of_this_attempt(backend, spec, step
     assert _ends_of(step)[1].verdict == "out_of_memory"
 
 
+def test_the_exit_task_keeps_the_record_of_a_job_that_never_had_pods(step):
+    step.store.write(step.run.attempt(1), b"{}")
+    waited = Judgement(Verdict.UNSCHEDULABLE, "it waited in a queue")
+    own = end_of(1, TFJOB, None, "j", waited, (), {"queued": 1800.0})
+    step.store.write(step.run.attempt_end(1), own.to_bytes())
+    seen = end_of(1, TFJOB, None, "j", Judgement(Verdict.CANCELLED, "it was still there"), ())
+    assert _ends([step], Left(ends=[seen])) == [own] == [_ends_of(step)[1]]
+
+
 def test_a_chief_that_succeeds_without_a_launcher(backend, spec, step, tell):
     _, name = _start_without_launcher(step, spec(), backend)
     tell(chief_0="exit 0")
