@@ -59,7 +59,8 @@ def test_two_at_once(lab: Lab, row) -> None:
 def test_resources_of_steps(lab: Lab, row) -> None:
     wanted = {"prepare": ("410m", "700Mi"), "evaluate": ("620m", "1700Mi")}
     own = {name: {"cpu": cpu, "memory": memory} for name, (cpu, memory) in wanted.items()}
-    run = lab.start("resources", pod=POD | own)
+    data = {"drop": ["pixel_0_0"]}  # a dataset that no other scenario has prepared
+    run = lab.start("resources", pod=POD | own, data_options=data)
     seen: set[tuple[str, str]] = set()
 
     def look() -> bool:
