@@ -275,7 +275,7 @@ def test_exit_task_of_a_run_without_its_secret(launch, workflow):
     assert _step_ended(launch) == "Succeeded", said
     assert f"# Run {launch.step.run_id} failed in `preflight`" in said
     assert "there are no credentials to" in said and "named by `storage_secret`" in said
-    assert "for the attempt that ended at 2026-11-22 12:00:31 UTC" in said
+    assert "that ended at 2026-11-22 12:00:31 UTC" in said
     assert "the run failed in preflight (user_error): there are no credentials to" in said
     launch.ended = Ended("user_error", 2)
 
