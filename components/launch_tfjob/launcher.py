@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 _FAREWELL_SECONDS = 1.5
 _LOOK_AGAIN_SECONDS = 1.0
 _LOST_NODE_SECONDS = 60.0
-_CREATE_SECONDS = 60.0  # after that, a launcher that has claimed an attempt counts as gone
+_CREATE_SECONDS = 100.0  # one create may take 95; after that, its launcher counts as gone
 _LONGEST_BACKOFF = 600.0
 _UNSEEN = Judgement(
     Verdict.LOST, "it ended while no launcher was there, and its chief left no record"
