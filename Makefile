@@ -31,7 +31,7 @@ run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publi
 test: $(READY) ## run lint, unit tests, and tests with real processes and a real S3 server
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 600
 
 test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes, and append
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
