@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 
 from kfp_tfjob.jobs.secret_values import MASK, looks_secret, masked
+from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import SHOWN, choices, did_you_mean, nearest
@@ -124,21 +125,23 @@ def unfilled(name: str, value: Any) -> Iterator[Problem]:
 
 
 def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
-    """Describe a key that does not exist, with the one that was probably meant.
+    """Describe a key that does not exist, with its successor or the one that was probably meant.
 
     Args:
         name: The parameter and the keys above; empty for a parameter itself.
         key: The key.
         known: The keys that exist.
     """
-    known = sorted(known)
+    known, path = sorted(known), f"{name}.{key}".lstrip(".")
+    if path in REMOVED:
+        return Problem(f"{path} no longer exists", received=key, fix=REMOVED[path], path=path)
     meant = nearest(key, known)
     return Problem(
         f"{name} has no key {key!r}" if name else f"there is no parameter {key!r}",
         received=key,
         expected=f"one of {choices(known, meant)}" + _where(name, known),
         fix=did_you_mean(meant, f"remove {key!r}"),
-        path=f"{name}.{key}".lstrip("."),
+        path=path,
         suggestion=meant,
     )
 
