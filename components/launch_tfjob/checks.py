@@ -16,8 +16,8 @@ from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.shortage import STORE_KEYS, create_secret
 from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
+from kfp_tfjob.components.launch_tfjob.shortage import secret_fix, secrets_of
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.status import replicas
@@ -146,10 +146,11 @@ def _storage_secret(spec: JobSpec, namespace: str) -> Iterator[str]:
     """
     if not SecretVolume.from_environment().has_keys():
         # Without it, the standard AWS credential chain applies, which may be intended.
+        uses = [it for it in secrets_of(spec) if it.parameter == "storage_secret"]
         yield (
             f"Secret {spec.storage_secret} does not exist in namespace {namespace}, or is empty;"
-            " replicas get their keys from the node or the service account. To create it:"
-            f" `{create_secret(spec.storage_secret, STORE_KEYS, namespace)}`"
+            " replicas get their keys from the node or the service account. If that is not"
+            f" intended, {secret_fix(uses, False, namespace)}"
         )
 
 

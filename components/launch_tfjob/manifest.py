@@ -91,8 +91,6 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     Returns:
         A JSON object; the same arguments give the same bytes.
     """
-    replicas = {"chief": 1, "worker": spec.workers}
-    replicas |= {"ps": spec.pod.ps.replicas, "evaluator": spec.pod.evaluator.replicas}
     labels = {
         MANAGER_LABEL: MANAGER,
         RUN_LABEL: run_label(identity.run_id),
@@ -105,8 +103,7 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     body = spec.kind.spec(
         [
             Replica(role, count, _PodTemplate(spec, identity, role).render(labels))
-            for role, count in replicas.items()
-            if count
+            for role, count in spec.counts.items()
         ],
         spec.options.ttl_seconds,
     )

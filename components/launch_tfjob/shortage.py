@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.cluster import quota, waiting
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
 from kfp_tfjob.jobs.verdict import Verdict
-from kfp_tfjob.options.pod import SecretKey
+from kfp_tfjob.options.pod import OWN_PODS, SecretKey
 
-STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _TOGETHER = (
     "place all pods of a job together: with Kueue (pod.all.queue), or with Volcano or the"
     " coscheduling plugin (pod.all.scheduler)"
 )
+
+
+@dataclass(frozen=True)
+class SecretUse:
+    """A use of a Secret by a run.
+
+    Attributes:
+        name: The name of the Secret.
+        key: The key in it; empty for a Secret to pull images with.
+        parameter: The run parameter that names it; empty if none does.
+    """
+
+    name: str
+    key: str
+    parameter: str
 
 
 def remedy(
@@ -63,20 +79,56 @@ def secret_remedy(
     """Return a remedy for missing Secrets."""
     ways = []
     for item in missing:
-        own = getattr(spec.pod, item.role).env or {}
-        value = (spec.pod.of(item.role).env or {}).get(item.variable)
-        keys = [value.key] if isinstance(value, SecretKey) else []
-        keys = keys or (["KEY"] if item.use != waiting.PULLING else [])
-        make = f"add the key {item.key} to Secret {item.name}" if item.key else ""
-        make = make or f"create the Secret: `{create_secret(item.name, keys, namespace)}`"
-        where = f"pod.{item.role if item.variable in own else 'all'}.env.{item.variable}"
-        where = where if item.variable else key(spec, item.role, "image_pull_secret")
-        ways.append(f"{make}, or correct {where}")
+        uses = [it for it in secrets_of(spec) if it.name == item.name]
+        uses = [it for it in uses if item.key in ("", it.key)]
+        if not uses:  # the service account or a webhook names it
+            pulls = item.use == waiting.PULLING
+            where = key(spec, item.role, "image_pull_secret") if pulls else ""
+            uses = [SecretUse(item.name, item.key or ("" if pulls else "KEY"), where)]
+        ways.append(secret_fix(uses, bool(item.key), namespace))
     return "; ".join(dict.fromkeys(ways))
 
 
-def create_secret(name: str, keys: Iterable[str], namespace: str = "") -> str:
-    """Return the command that creates a Secret; without keys, one to pull images with."""
+def secrets_of(spec: JobSpec, workers: int = 0) -> list[SecretUse]:
+    """Return every use of a Secret by the pods of a run, each once.
+
+    Args:
+        spec: The requested job.
+        workers: As in `data_options`.
+    """
+    settings = {role: spec.pod.of(role) for role in spec.counts}
+    asked = {name: spec.pod.own_pod(name, bool(workers) and name == "prepare") for name in OWN_PODS}
+    found = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
+    for role, its in (settings | {name: it for name, it in asked.items() if it}).items():
+        if its.image_pull_secret:
+            where = key(spec, role, "image_pull_secret")
+            found.append(SecretUse(its.image_pull_secret, "", where))
+        own = getattr(spec.pod, role).env or {}
+        for name, value in (its.env or {}).items():
+            if isinstance(value, SecretKey):
+                where = f"pod.{role if name in own else 'all'}.env.{name}"
+                found.append(SecretUse(value.secret, value.key, where))
+    return list(dict.fromkeys(found))
+
+
+def secret_fix(uses: Sequence[SecretUse], exists: bool, namespace: str = "") -> str:
+    """Return what to do about a Secret that does not exist, or that lacks keys.
+
+    Args:
+        uses: The uses that lack something, all of one Secret.
+        exists: Whether it only lacks their keys.
+        namespace: The namespace of the run, if it is known.
+    """
+    keys = list(dict.fromkeys(it.key for it in uses if it.key))
+    make = f"create the Secret: `{_create_secret(uses[0].name, keys, namespace)}`"
+    if exists:
+        many = "s" if len(keys) > 1 else ""
+        make = f"add the key{many} {' and '.join(keys)} to Secret {uses[0].name}"
+    wrong = " and ".join(dict.fromkeys(it.parameter for it in uses if it.parameter))
+    return f"{make}, or correct {wrong}" if wrong else make
+
+
+def _create_secret(name: str, keys: Iterable[str], namespace: str) -> str:
     values = " ".join(f"--from-literal={key}=..." for key in keys)
     values = values or "--docker-server=... --docker-username=... --docker-password=..."
     kind = "generic" if "--from" in values else "docker-registry"

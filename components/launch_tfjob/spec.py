@@ -74,10 +74,16 @@ class JobSpec:
         return 1 + self.workers
 
     @property
+    def counts(self) -> dict[str, int]:
+        """The number of replicas of each role that has any."""
+        found = {"chief": 1, "worker": self.workers}
+        found |= {"ps": self.pod.ps.replicas, "evaluator": self.pod.evaluator.replicas}
+        return {role: count for role, count in found.items() if count}
+
+    @property
     def total_gpus(self) -> int:
         """GPUs of all replicas, including ps and evaluator."""
-        extra = sum(kind.replicas * kind.gpus for kind in (self.pod.ps, self.pod.evaluator))
-        return self.replicas * self.gpus + extra
+        return sum(count * self.gpus_of(role) for role, count in self.counts.items())
 
     @property
     def for_trainer(self) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from kfp_tfjob.pipelines.commands.output import (
     without_asking,
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.pipelines.commands.submit import show_plan
+from kfp_tfjob.pipelines.commands.submit import or_wait, refuse_to_wait, show_plan
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import counted
 
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 @with_pipeline
 @without_asking
 @dry_run
+@or_wait
 @as_json
 @click.pass_context
 def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
@@ -104,6 +105,7 @@ def _make(
     chosen: Chosen,
     yes: bool,
     dry_run: bool,
+    wait_for_nodes: bool,
     json_: bool,
     **given: Any,
 ) -> None:
@@ -128,6 +130,8 @@ def _make(
             )
         )
     plan = client.plan(found.values, package, found.sources, Tick.parse(ticks[0].tick))
+    if yes and not (dry_run or wait_for_nodes):
+        refuse_to_wait(plan)
 
     def tell() -> None:
         old = client.schedules(name)

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.runs import Run
 
 
+or_wait = click.option(
+    "--wait-for-nodes",
+    is_flag=True,
+    help="with --yes, start even if no node can hold a replica now, or a Secret is missing",
+)
+
+
 @click.command()
 @with_parameters(here=False)
 @with_connection(starts=True)
@@ -38,11 +45,7 @@ if TYPE_CHECKING:
 @with_pipeline
 @without_asking
 @dry_run
-@click.option(
-    "--wait-for-nodes",
-    is_flag=True,
-    help="with --yes, start even if no node can hold a replica now",
-)
+@or_wait
 @click.option("--watch", "follows", is_flag=True, help="follow the run to its end")
 @as_json
 def submit(
@@ -81,15 +84,8 @@ def submit(
     def tell() -> None:
         show_plan(plan, client.back_end.host, client.back_end.namespace)
 
-    if yes and plan.waits and not (dry_run or wait_for_nodes):
-        raise ConfigurationError(
-            Problem(
-                "nothing was started: no node can hold a replica of this run",
-                received="; ".join(text.partition(". Fix: ")[0] for text in plan.waits),
-                expected="a node that is large enough, or a cluster that adds one",
-                fix="lower the value that it names, or add --wait-for-nodes",
-            )
-        )
+    if yes and not (dry_run or wait_for_nodes):
+        refuse_to_wait(plan)
     if not proceed(plan, tell, yes, dry_run, json_):
         return
     run = client.submit(found.values, package, run_name, chosen.account)
@@ -99,6 +95,24 @@ def submit(
         _show_started(run)
     if follows:
         sys.exit(watch_run(client, run.run_id, json_))
+
+
+def refuse_to_wait(plan: Plan) -> None:
+    """Refuse a run that needs nodes or Secrets that the cluster does not have now.
+
+    Raises:
+        ConfigurationError: What the cluster lacks.
+    """
+    lacking = (text.partition(". Fix: ") for text in plan.waits)
+    ConfigurationError.raise_if(
+        Problem(
+            "nothing was started: the cluster lacks what the run needs",
+            received=what,
+            expected="nodes and Secrets for all of its pods",
+            fix=f"{fix}; or add --wait-for-nodes",
+        )
+        for what, _, fix in lacking
+    )
 
 
 def show_plan(plan: Plan, host: str, namespace: str = "") -> None:

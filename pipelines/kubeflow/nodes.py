@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
-from kfp_tfjob.components.launch_tfjob.shortage import STORE_KEYS, create_secret
+from kfp_tfjob.components.launch_tfjob.shortage import SecretUse, secret_fix, secrets_of
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.options.pod import SecretKey
 from kfp_tfjob.pipelines.kubeflow.inputs import first
 from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.errors import StepError
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient
@@ -31,14 +30,14 @@ class Compared:
 
     Attributes:
         waits: Why pods would wait for nodes.
+        missing: Which Secrets do not exist, or lack a key.
         warnings: What else may be wrong.
-        problems: What would fail the run.
         notes: What could not be found out.
     """
 
     waits: Sequence[str] = ()
+    missing: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    problems: Sequence[Problem] = ()
     notes: Sequence[str] = ()
 
 
@@ -64,10 +63,10 @@ def compare(spec: JobSpec, workers: int = 0, namespace: str = "") -> Compared:
         return Compared(notes=[f"{unknown}: this machine has no kubeconfig"])
     api.namespace = namespace or (api.namespace if api.namespace != "default" else INSTALLATION)
     try:
-        problems, warnings = _secrets(api, spec)
+        missing, warnings = _secrets(api, secrets_of(spec, workers))
         found = api.list("/api/v1/nodes")
     except ForbiddenError:
-        return Compared((), warnings, problems, [f"{unknown}: you may not list nodes"])
+        return Compared((), missing, warnings, [f"{unknown}: you may not list nodes"])
     except StepError as error:
         return Compared(notes=[f"{unknown}: {first(error)}"])
     where = f" (cluster {api.address})"
@@ -77,42 +76,35 @@ def compare(spec: JobSpec, workers: int = 0, namespace: str = "") -> Compared:
         texts = too_large(job, job.manifest("run", 1, {}), found)
         waits += [f"{text}{where}. Fix: {fix}" for text in texts]
     warnings += [f"{it.what}{where}. Fix: {it.fix}" for it in shared_gpus(spec, found)]
-    return Compared(waits, warnings, problems)
+    return Compared(waits, missing, warnings)
 
 
-def _secrets(api: ClusterClient, spec: JobSpec) -> tuple[list[Problem], list[str]]:
-    """Return the Secrets that the run names and that do not exist, if this is its namespace."""
+def _secrets(api: ClusterClient, uses: Sequence[SecretUse]) -> tuple[list[str], list[str]]:
+    """Return which Secrets of a run are missing, and what else to warn of."""
     from kfp_tfjob.cluster.errors import ForbiddenError
 
-    wanted: dict[str, tuple[str, list[str]]] = {}
-    for role in ("chief", "worker"):
-        settings = spec.pod.of(role)
-        if settings.image_pull_secret:
-            wanted[settings.image_pull_secret] = "pod.all.image_pull_secret", []
-        for name, value in (settings.env or {}).items():
-            if isinstance(value, SecretKey):
-                keys = wanted.setdefault(value.secret, (f"pod.all.env.{name}", []))[1]
-                keys += [] if value.key in keys else [value.key]
-    wanted[spec.storage_secret] = "storage_secret", list(STORE_KEYS)
-    problems, warnings = [], []
+    missing: list[str] = []
+    warnings: list[str] = []
     try:
         if not any(api.get(api.core("serviceaccounts", it)) for it in (STANDALONE, MULTI_USER)):
             return [], []  # no run can be here
-        for name, (parameter, keys) in wanted.items():
+        for name in dict.fromkeys(it.name for it in uses):
             found = api.get(api.core("secrets", name))
-            has = (found or {}).get("data") or {}
-            lacking = [key for key in keys if key not in has]
-            if found is not None and (parameter == "storage_secret" or not lacking):
-                continue
+            lacking = [it for it in uses if it.name == name]
             what = f"Secret {name} does not exist in namespace {api.namespace}"
-            if found is not None:
-                what = f"Secret {name} has no key {' and no key '.join(lacking)}"
-            fix = f"`{create_secret(name, keys, api.namespace)}`, or correct {parameter}"
-            if name == PARAMETERS["storage_secret"].default:  # the pods may have an account
+            if found is not None:  # that of the store may have keys of other names
+                has = {"", *(found.get("data") or {})}
+                lacking = [it for it in lacking if it.key not in has]
+                lacking = [it for it in lacking if it.parameter != "storage_secret"]
+                what = f"Secret {name} has no key {' and no key '.join(it.key for it in lacking)}"
+            if not lacking:
+                continue
+            fix = secret_fix(lacking, found is not None, api.namespace)
+            where, mine = f" (cluster {api.address})", {it.parameter for it in lacking}
+            if name == PARAMETERS["storage_secret"].default and mine == {"storage_secret"}:
                 warnings.append(f"{what}: pods use the keys of their node or account. Fix: {fix}")
             else:
-                where = f"the cluster {api.address}"
-                problems.append(Problem(what, name, f"a Secret of {where}", fix, parameter))
+                missing.append(f"{what}{where}. Fix: {fix}")
     except ForbiddenError:
         log.debug("this account may not read Secrets; preflight looks for them")
-    return problems, warnings
+    return missing, warnings

@@ -16,7 +16,6 @@ from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 from kfp_tfjob.pipelines.kubeflow.runs import Run, list_runs
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.words import counted, minutes
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Plan:
             masked.
         warnings: What may keep the run from starting, with what to do.
         notes: What could not be found out, and why.
-        waits: The warnings about pods that no node can hold now.
+        waits: The warnings about pods that no node can hold now, and about missing Secrets.
     """
 
     model: str
@@ -108,9 +107,6 @@ def make_plan(
         images: The images of its steps.
         sources: Where each given parameter comes from.
         tick: The tick of a schedule; None for a run that is submitted now.
-
-    Raises:
-        ConfigurationError: A Secret that the run names does not exist.
     """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
@@ -123,8 +119,7 @@ def make_plan(
     moves = any(has_time(str(values[name])) for name in ("data_uri", "output_uri"))
     workers = workers_in(values["data_options"])
     compared = nodes.compare(spec, workers, back_end.namespace)
-    ConfigurationError.raise_if(compared.problems)
-    extra = sum(kind.replicas for kind in (spec.pod.ps, spec.pod.evaluator))
+    waits = (*compared.waits, *compared.missing)
     return Plan(
         model=str(values["model_name"]),
         data=inputs.data,
@@ -132,7 +127,7 @@ def make_plan(
         output=str(values["output_uri"]),
         pipeline=pipeline,
         images=tuple(dict.fromkeys((*images, spec.image))),
-        replicas=spec.replicas + extra,
+        replicas=sum(spec.counts.values()),
         gpus=spec.total_gpus,
         cpu=float(requests.get("cpu", 0)),
         memory=int(requests.get("memory", 0)),
@@ -143,8 +138,8 @@ def make_plan(
             name: {"value": masked({name: values[name]})[name], "source": source}
             for name, source in (sources or {}).items()
         },
-        waits=tuple(compared.waits),
-        warnings=(*compared.waits, *compared.warnings),
+        waits=waits,
+        warnings=(*waits, *compared.warnings),
         notes=(*inputs.notes, *compared.notes),
         own_pods=tuple(map(_own_pod, asked_for(spec.pod, workers=workers))),
     )

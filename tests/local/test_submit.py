@@ -228,6 +228,16 @@ def test_a_run_that_no_node_can_hold_is_started_only_on_purpose(fake, package, d
     assert len(fake.runs) == 2
 
 
+def test_a_schedule_of_such_runs_is_made_only_on_purpose(fake, package, data, base, cluster):
+    given = ("--data", data, "--label", "y", "--name", "m", "--output", base, "--every", "6h")
+    command = ("schedule", *given, "--pipeline", package, "--yes")
+    found = kfp_tfjob(*command)
+    assert found.exit_code == 2 and not fake.schedules
+    assert "node n7 can allocate 2" in found.stderr and "--wait-for-nodes" in found.stderr
+    assert kfp_tfjob(*command, "--wait-for-nodes").exit_code == 0
+    assert len(fake.schedules) == 1
+
+
 def test_why_names_the_largest_node_and_the_parameter(fake, base, cluster, monkeypatch):
     add(fake, base, train_image="")
     waits = ("tfjob-1: 0 of 2 running, waiting: chief-0: 0/1 nodes are available: 1 Insufficient",)
@@ -248,11 +258,21 @@ def test_a_secret_that_does_not_exist_is_named_with_its_command(fake, package, d
     command = "kubectl -n kubeflow create secret generic hub --from-literal=token=..."
     assert command in found.stderr.replace("\n", " "), found.stderr
     cluster[f"{place}/secrets/hub"] = {"data": {"other": "eA=="}}
-    assert "no key token" in submitted(package, data, base, "--yes", *token).stderr
+    found = submitted(package, data, base, "--yes", *token)
+    assert found.exit_code == 2 and "add the key token to Secret hub" in found.stderr
+    # The kubeconfig may name another cluster than the back end's.
+    for command in (("--dry-run",), ("--yes", "--wait-for-nodes")):
+        assert submitted(package, data, base, *command, *token).exit_code == 0
+    assert len(fake.runs) == 1
     cluster[f"{place}/secrets/hub"] = {"data": {"token": "eA=="}}
     # The default Secret of the store may be left out: the pods may have an account of their own.
     plan = json.loads(submitted(package, data, base, "--dry-run", "--json", *token).stdout)
     assert "create secret generic objstore-cred" in plan["warnings"][0] and not plan["waits"]
+    both = (*token, "--set", 'pod.worker.env.TWO={"secret": "none", "key": "k"}')
+    (missing,) = json.loads(submitted(package, data, base, "--dry-run", "--json", *both).stdout)[
+        "waits"
+    ]
+    assert "or correct pod.worker.env.TWO" in missing and cluster["address"] in missing
     wrong = submitted(package, data, base, "--yes", *token, "--set", "storage_secret=typo")
     assert wrong.exit_code == 2 and "Secret typo does not exist" in wrong.stderr
     cluster[f"{place}/secrets/objstore-cred"] = {}  # no right to read it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from decimal import Decimal
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
+from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy, secrets_of
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import Snapshot
 from kfp_tfjob.jobs.verdict import Verdict
@@ -250,6 +251,7 @@ def test_an_autoscaler_that_makes_nodes_is_waited_for():
     assert not waiting.nodes_are_coming([event("j-worker-1", "FailedScheduling", CPU)])
 
 
+KEY = {"secret": "hub", "key": "k"}
 SECRET_ENV = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
 
 
@@ -265,7 +267,8 @@ def test_missing_secrets_are_read_from_containers_and_events():
         ("s", "k", "worker-0", "TOKEN"),
     ]
     assert str(found[1]).startswith("Secret s has no key k; worker-0 needs it for variable TOKEN")
-    assert secret_remedy(spec(worker={"env": {"TOKEN": "x"}}), found[1:]) == (
+    wanted = spec(worker={"env": {"TOKEN": {"secret": "s", "key": "k"}}})
+    assert secret_remedy(wanted, found[1:]) == (
         "add the key k to Secret s, or correct pod.worker.env.TOKEN"
     )
 
@@ -276,6 +279,44 @@ def test_a_secret_that_is_missing_has_its_command():
     assert secret_remedy(wanted, [missing], "team-a") == (
         "create the Secret: `kubectl -n team-a create secret generic hub --from-literal=t=...`, or"
         " correct pod.all.env.TOKEN"
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "pod", "expected"),
+    [
+        (1, {"all": {"env": {"A": KEY}}}, [("hub", "k", "pod.all.env.A")]),
+        (1, {"worker": {"env": {"A": KEY}}}, [("hub", "k", "pod.worker.env.A")]),
+        (0, {"worker": {"env": {"A": KEY}, "image_pull_secret": "p"}}, []),
+        (0, {"ps": {"env": {"A": KEY}}}, []),
+        (0, {"ps": {"env": {"A": KEY}, "replicas": 1}}, [("hub", "k", "pod.ps.env.A")]),
+        (0, {"evaluate": {"env": {"A": KEY}}}, [("hub", "k", "pod.evaluate.env.A")]),
+        (0, {"chief": {"image_pull_secret": "p"}}, [("p", "", "pod.chief.image_pull_secret")]),
+        (
+            0,
+            {"all": {"env": {"A": KEY, "B": KEY | {"key": "l"}}, "image_pull_secret": "hub"}},
+            [
+                ("hub", "", "pod.all.image_pull_secret"),
+                ("hub", "k", "pod.all.env.A"),
+                ("hub", "l", "pod.all.env.B"),
+            ],
+        ),
+    ],
+)
+def test_the_secrets_of_a_run_have_their_keys_and_parameters(workers, pod, expected):
+    options = {"command": ["python3", "train.py"]} if "ps" in pod else {}
+    given = {"pod": pod, "train_workers": workers, "train_options": options}
+    found = [astuple(it) for it in secrets_of(JobSpec.parse(**DEFAULTS | given))]
+    store = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    assert found == [*(("objstore-cred", key, "storage_secret") for key in store), *expected]
+
+
+def test_a_secret_of_two_variables_is_created_with_both_keys():
+    wanted = spec(all={"env": {"A": KEY, "B": KEY | {"key": "l"}}})
+    missing = waiting.MissingSecret("hub", "", "chief-0", "chief", "", "A", "not found")
+    assert secret_remedy(wanted, [missing]) == (
+        "create the Secret: `kubectl create secret generic hub --from-literal=k=..."
+        " --from-literal=l=...`, or correct pod.all.env.A and pod.all.env.B"
     )
 
 
