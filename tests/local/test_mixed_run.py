@@ -1,22 +1,35 @@
-"""A whole run on a table of people, without any option."""
+"""A whole run on a table of people: its model serves, and everything has the form of before."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from examples import people
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.coding import NO_DATE
-from tests.local.local_run import Run
+from tests.local.local_run import Run, stored
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "stored-forms.json"
+SAME_BYTES = ("datasets/", "models/people/versions/1/request.json")
+# What a run or a machine makes different each time.
+NAMES = {r"\d{8}-\d{6}-[0-9a-f]{4}": "RUN", r"[0-9a-f]{32,}": "HASH", r"\d+\.\w+\.\d+\.": "N."}
+NAMES |= {r"\d{6}\.gz": "N.gz"}
 
 
-@pytest.mark.slow
 def test_a_table_of_people_trains_without_options(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    people.write(tmp_path / "people.csv", rows=3000)
-    done = Run(tmp_path / "home", "--data", str(tmp_path / "people.csv"), "--label", people.LABEL)
+    people.write(tmp_path / "people.csv", rows=600)
+    words = ("--label", people.LABEL, "--workers", "0", "--epochs", "2")
+    done = Run(tmp_path / "home", "--data", str(tmp_path / "people.csv"), *words)
     assert done.wait() == 0, done.text
     assert "verdict    blessed:" in done.text
     assert "as if they were numbers" not in done.text
@@ -25,7 +38,7 @@ def test_a_table_of_people_trains_without_options(tmp_path: Path) -> None:
     done.assert_nothing_left()
 
     published = tmp_path / "home/models/people/1"
-    serve = tf.saved_model.load(str(published / "model")).signatures["serve"]
+    model = tf.saved_model.load(str(published / "model"))
     usual = {
         "age": tf.constant([44.0, 44.0], tf.float64),
         "hours": tf.constant([40.0, float("nan")], tf.float64),
@@ -34,7 +47,46 @@ def test_a_table_of_people_trains_without_options(tmp_path: Path) -> None:
         "signed_up": tf.constant([1_600_000_000_000_000, NO_DATE], tf.int64),
         "member": tf.constant(["yes", ""]),
     }
-    answer = serve(**usual)
+    answer = model.signatures["serve"](**usual)
     assert set(answer["class"].numpy().tolist()) <= {b"<=50K", b">50K"}
     assert answer["probabilities"].numpy().sum(axis=1) == pytest.approx([1, 1])
     assert "'city': " in (published / "README.md").read_text()
+
+    # Runs, checkpoints and champions of this version must stay readable: their forms are pinned.
+    found = stored(tmp_path / "home", forms)
+    found["signatures"] = {
+        name: [
+            sorted(str(it) for it in part.values())
+            for part in (one.structured_input_signature[1], one.structured_outputs)
+        ]
+        for name, one in model.signatures.items()
+    }
+    if os.environ.get("WRITE_GOLDEN"):
+        GOLDEN.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    assert found == json.loads(GOLDEN.read_text())
+
+
+def forms(layout: Layout, store: Store) -> dict[str, Any]:
+    """Return the form of every stored object by its name, or the hash where bytes stay the same."""
+    found: dict[str, Any] = {}
+    for item in store.list(layout.root):
+        name, data = item.address.key, store.read(item.address)
+        for pattern, word in NAMES.items():
+            name = re.sub(pattern, word, name)
+        if name.endswith(".json") and not name.startswith(SAME_BYTES):
+            found[name] = form(json.loads(data))
+        elif name.endswith(".jsonl"):
+            found[name] = form([json.loads(line) for line in data.splitlines()])
+        else:
+            found[name] = sha256(data).hexdigest() if name.startswith(SAME_BYTES) else "bytes"
+    return found
+
+
+def form(value: Any) -> Any:
+    """Return the keys and types of a document; of a list, those of its different items."""
+    if isinstance(value, dict):
+        return {key: form(item) for key, item in value.items()}
+    if isinstance(value, list):
+        kinds = {json.dumps(form(item), sort_keys=True): form(item) for item in value}
+        return [kinds[text] for text in sorted(kinds)]
+    return "number" if type(value) in (int, float) else type(value).__name__
