@@ -36,7 +36,9 @@ TOKEN = "T0123-secret-of-the-channel"
 LONG, FAR_TOO_LONG = 600, 60
 STEP = """
 import sys
+from kfp_tfjob.components import notify
 from kfp_tfjob.components.step import step
+notify.STORE_SECONDS = 60  # a busy machine needs more than the second that users wait
 from kfp_tfjob.storage.errors import DataError, Problem
 with step("prepare_data", "run-1", sys.argv[1]) as context:
     {body}
@@ -239,7 +241,8 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
     assert len(hook.got) == 2
 
 
-def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of):
+def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of, monkeypatch):
+    monkeypatch.setattr(notify, "STORE_SECONDS", 60)
     launcher = Launcher(step, spec_of(), backend=None)
     step.store.write(step.run.attempt(1), b"{}")
     _tell_end(launcher, "a person terminated it")
