@@ -33,10 +33,9 @@ test: $(READY) ## run lint, unit tests, and tests with real processes and a real
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 600
 
-test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes, and append
+test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
-		tests/local/test_prepare_kills.py tests/local/test_prepare_workers.py \
-		tests/local/test_prepare_append.py tests/local/test_append_changes.py
+		tests/local/test_prepare_kills.py tests/local/test_prepare_workers.py
 
 test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peers, wrong input, memory, recurring runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \

@@ -28,7 +28,6 @@ _LATER_KEYS = (
     "min_count",
     "hash_bins",
     "pictures",
-    "append",
 )
 _LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
 # What spreadsheets and pandas write for "no value".
@@ -286,13 +285,6 @@ class DataOptions(Group):
         le=1000,
     )
 
-    append: bool = option(
-        False,
-        "Whether later runs with more files read only these and write only what they change: the"
-        " rest of the dataset is copied from the newest one with the same options. Not for"
-        " pictures, nor with `split.time`.",
-    )
-
     pictures: Pictures = option(
         Pictures(), "How pictures are checked, and what the model gets of them."
     )
@@ -348,11 +340,6 @@ class DataOptions(Group):
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> DataOptions:
-        if self.append and self.split.time:
-            raise ValueError(
-                "append without split.time: newer rows would move older ones to another split;"
-                " name the splits with split.column, or divide the rows by their hashes"
-            )
         if both := sorted(set(self.columns or ()) & set(self.drop)):
             raise ValueError(f"columns and drop without a name in both, unlike {', '.join(both)}")
         wrong = [

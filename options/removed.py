@@ -6,4 +6,6 @@ A schedule or a script may still send them: the answer to such a key is this tab
 from __future__ import annotations
 
 # What to do instead, by path: a parameter, or a parameter and its keys.
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "data_options.append": "delete it; prepare_data reads every file",
+}

@@ -15,7 +15,6 @@ from kfp_tfjob.supervisor import barrier, completion, last_words
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
-_APPENDED = "appended"  # below DATASETS: which datasets can be appended to
 _INDEX = "index"  # below RUNS: where the folders of runs are, if output_uri shapes them
 _SHAPED = re.compile(rf"([^{{}}]*)/{RUNS}/([^{{}}]*\{{.*)")  # an output_uri with fields
 
@@ -25,7 +24,7 @@ MANIFEST = "manifest.json"
 # In the folder of a dataset.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
-GROUPS = "groups"  # below it, what a later run needs to append to the dataset
+GROUPS = "groups"  # below it, hashes of rows; of datasets that were made with data_options.append
 WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; it has the texts of the categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
@@ -68,24 +67,6 @@ UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
 VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
 VERSIONS, SERVING = "versions", "serving"  # in the folder of a model
 REQUEST = "request.json"  # an example of a request; also beside SAVED_MODEL in a servable folder
-
-
-def group_document(number: int) -> str:
-    """Return the key of what a dataset keeps of a group of files."""
-    return f"{GROUPS}/{number:05d}.json"
-
-
-def shard_hashes(stem: str) -> str:
-    """Return the key of the hashes of the rows of a shard, by its name without the ending."""
-    return f"{GROUPS}/{stem}.rows"
-
-
-def group_crossing(number: int, part: int) -> str:
-    """Return the key of the hashes by which rows of a group are compared across splits."""
-    return f"{GROUPS}/{number:05d}-{part:05d}.splits"
-
-
-GROUP_INDEX = f"{GROUPS}/index.json"
 
 
 def attempt_record(name: str) -> tuple[int, int] | None:
@@ -376,14 +357,6 @@ class Layout:
     def dataset(self, digest: str) -> S3Address:
         """The directory of a prepared dataset."""
         return self.root / DATASETS / digest
-
-    def appended(self, family: str) -> S3Address:
-        """The prefix of the records of datasets with the same label and options."""
-        return self.root / DATASETS / _APPENDED / family
-
-    def appended_record(self, family: str, number: int) -> S3Address:
-        """One record of a dataset that can be appended to; the highest number is the newest."""
-        return self.appended(family) / f"{number}.json"
 
     def run(self, run_id: str, folder: str = "") -> RunLayout:
         """The directory of a run.

@@ -387,34 +387,6 @@ class Store:
             os.close(fd)
         return ManifestObject(key, before.st_size, checksum)
 
-    def copy(self, source: S3Address, address: S3Address, expected: ManifestObject) -> None:
-        """Copy an object within the store, and prove the copy.
-
-        Args:
-            source: The object, of at most 5 GiB.
-            address: The copy.
-            expected: Its size and checksum. A store that keeps no checksum is asked for the bytes.
-
-        Raises:
-            ObjectNotFoundError: There is no such object.
-            DataError: The copy differs from `expected`.
-            StepError: The store cannot copy.
-        """
-        parameters = dict(self.link.options.parameters_for(address))
-        if "Tagging" in parameters:
-            parameters["TaggingDirective"] = "REPLACE"
-        self._call(
-            f"copy {source}",
-            source,
-            lambda: self._client.copy_object(
-                Bucket=address.bucket,
-                Key=address.key,
-                CopySource={"Bucket": source.bucket, "Key": source.key},
-                **parameters,
-            ),
-        )
-        self.prove(address, expected)
-
     def unfinished(self, prefix: S3Address) -> list[tuple[S3Address, str]]:
         """Return the address and id of each unfinished upload in parts below a prefix."""
         return list(unfinished(self.link, prefix))

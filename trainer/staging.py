@@ -20,7 +20,7 @@ def is_for_training(key: str) -> bool:
     """Tell whether a replica gets an object of a dataset, by its key below the dataset's address.
 
     Replicas do not get the test rows: a program could train on the rows that evaluate it. Nor do
-    they get what a later run needs to append to the dataset.
+    they get the hashes of rows that some datasets have.
     """
     return not key.startswith(("test-", "test.", f"{GROUPS}/"))  # the shards, and the raw rows
 

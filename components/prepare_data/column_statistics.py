@@ -36,8 +36,8 @@ class AnyColumns(Described):
         self._coding, self._kinds = coding, kinds
         floats, codes, dates = coding.lengths
         self._rows = 0
-        self._floats = Values(floats)
-        self._dates = Values(dates)
+        self._floats = _Values(floats)
+        self._dates = _Values(dates)
         self._codes = [np.zeros(0, np.int64) for _ in range(codes)]
         self._packed = Moments(coding.width)
         width = 4 * floats + 8 * dates
@@ -121,15 +121,12 @@ class AnyColumns(Described):
             packed.append({"name": name, "mean": mean, "std": std})
         return {"features": found, "packed": packed}
 
-    def known(self, j: int) -> np.ndarray:
-        """Return values of a number in rows of train: float64 of shape [rows], NaN for a gap."""
-        return np.concatenate([floats[:, j] for floats, _ in self._sample]).astype(np.float64)
-
     def warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
         """Return what a person should look at."""
+        floats, _ = self._sampled()
         numbers = self._kinds.of(NUMBER, BOOLEAN)
         values = {
-            name: self.known(j)
+            name: floats[:, j].astype(np.float64)
             for j, name in enumerate(numbers)
             if features[name]["kind"] == NUMBER
         }
@@ -202,7 +199,7 @@ def _added(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
     return found
 
 
-class Values:
+class _Values:
     """Moments and range of columns with gaps, in float64; dates keep their range exactly."""
 
     def __init__(self, columns: int) -> None:
@@ -212,16 +209,6 @@ class Values:
         self.minimum: np.ndarray | None = None
         self.maximum: np.ndarray | None = None
         self._zeros = np.zeros(columns, np.int64)
-
-    @property
-    def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Count, mean and sum of squares of each column."""
-        return self.count, self._mean, self._squares
-
-    @property
-    def range(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Least and largest value of each column, and the number of zeros; there are values."""
-        return self.minimum, self.maximum, self._zeros
 
     def add(self, values: np.ndarray, gaps: np.ndarray) -> None:
         """Add values of shape [rows, columns]."""
@@ -245,7 +232,7 @@ class Values:
         squares = np.where(gaps, 0, (part - mean) ** 2).sum(0)
         self._join(count, mean, squares, part.sum(0), ((part == 0) & ~gaps).sum(0))
 
-    def merge(self, later: Values) -> None:
+    def merge(self, later: _Values) -> None:
         """Add the values of later rows."""
         if later.minimum is None or later.maximum is None:
             return

@@ -60,11 +60,3 @@ def count(exchange: Exchange, names: Sequence[str]) -> dict[str, int]:
         shared = others["split"][among(others["hash"], train)]
         found += np.bincount(shared, minlength=len(SPLITS))
     return dict(zip(SPLITS[1:], found[1:].tolist(), strict=True))
-
-
-def rows_of(exchange: Exchange, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hashes and the splits of all rows; the arguments are those of `count`."""
-    found = [np.empty(0, _KIND)]
-    found += [np.frombuffer(exchange.read(name)[8 * _BINS :], _KIND) for name in names]
-    rows = np.concatenate(found)
-    return rows["hash"], rows["split"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -57,7 +56,6 @@ class Prepared:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         reused: Whether it existed already.
-        appended: What an earlier dataset gave, as text; empty if nothing.
     """
 
     dataset_uri: str
@@ -66,7 +64,6 @@ class Prepared:
     schema: dict[str, Any]
     statistics: dict[str, Any]
     reused: bool
-    appended: str = ""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -122,86 +119,32 @@ def write(
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     plan = _planned(scan, label, options, base)
     described, distributions, weights, objects = _shards(scan, plan)
-    names = {
+    rows, faults = scan.rows(label), scan.faults
+    stems = {
         split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
         for split in SPLITS
     }
-    return finish(
-        store,
-        base,
-        digest,
-        scan,
-        Content(label, plan.coding, described, distributions, weights, scan.also_in_train(), names),
-        objects,
-    )
-
-
-@dataclass(frozen=True)
-class Content:
-    """What the small objects of a dataset say.
-
-    Attributes:
-        label: The label and its classes.
-        coding: What was learned; None for a table of numbers without a gap.
-        statistics: Of all rows.
-        distributions: Of all rows.
-        weights: By split.
-        in_train: Rows of validation and test that are also in train; None if there are none.
-        stems: The names of the shards of each split, without the ending.
-    """
-
-    label: Label
-    coding: Coding | None
-    statistics: Statistics
-    distributions: Distributions
-    weights: Mapping[str, WeightSums]
-    in_train: dict[str, int] | None
-    stems: dict[str, list[str]]
-
-
-def finish(
-    store: Store,
-    base: S3Address,
-    digest: str,
-    scan: Scan,
-    content: Content,
-    objects: Iterable[ManifestObject],
-) -> Prepared:
-    """Store schema.json, statistics.json, distributions.json and, last, the manifest.
-
-    Args:
-        store: The store.
-        base: The directory of the dataset.
-        digest: Its name.
-        scan: The rows.
-        content: What these objects say.
-        objects: The other objects.
-    """
-    label, options = content.label, scan.job.options
-    rows, faults = scan.rows(label), scan.faults
-    schema = _schema(scan, content.coding, label, options, rows, content.stems)
-    counted = (faults.seen, faults.counts(), rows, faults.left_out)
-    statistics = content.statistics.to_dict(*counted)
+    schema = _schema(scan, plan.coding, label, options, rows, stems)
+    statistics = described.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
     if options.weight is not None:
-        check(options.weight, dict(content.weights))
-        splits = {split: sums.to_dict(label.classes) for split, sums in content.weights.items()}
+        check(options.weight, weights)
+        splits = {split: sums.to_dict(label.classes) for split, sums in weights.items()}
         statistics["weight"] = {"name": options.weight, "splits": splits}
-    if content.in_train is not None:
-        statistics["also_in_train"] = content.in_train
-        statistics["warnings"] += _crossing_warnings(content.in_train, rows)
+    if (shared := scan.also_in_train()) is not None:
+        statistics["also_in_train"] = shared
+        statistics["warnings"] += _crossing_warnings(shared, rows)
     details = {
         "rows": rows,
         "task": label.task,
         "features": len(schema["features"]),
         "schema_digest": schema["schema_digest"],
     }
-    written = [
-        *objects,
+    objects += [
         _write_json(store, base, SCHEMA, schema),
         _write_json(store, base, STATISTICS, statistics),
-        _write_json(store, base, DISTRIBUTIONS, content.distributions.to_dict()),
+        _write_json(store, base, DISTRIBUTIONS, distributions.to_dict()),
     ]
-    whole = Manifest.of("dataset", written, details=details)
+    whole = Manifest.of("dataset", objects, details=details)
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
     return Prepared(str(base), digest, rows, schema, statistics, reused=False)
 

@@ -68,7 +68,7 @@ class Bins:
                 NO_DATE for a gap.
         """
         if self.kind == CATEGORY:
-            return self.of_codes(np.bincount(column, minlength=1))
+            return self._of_codes(np.bincount(column, minlength=1))
         if self.kind == TEXT:
             gaps = len(column) - np.count_nonzero(column)
             return np.array([gaps, len(column) - gaps], np.int64)
@@ -81,12 +81,12 @@ class Bins:
         present = len(column) - np.count_nonzero(np.isnan(column))
         return np.array([len(column) - present, *np.diff([0, *below, present])], np.int64)
 
-    def of_codes(self, rows: np.ndarray) -> np.ndarray:
+    def _of_codes(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows by bin from the rows of each code."""
         codes = np.array(self.codes, np.int64)
         known = (codes > 0) & (codes < len(rows))
         found = np.where(known, rows[np.where(known, codes, 0)], 0)
-        gaps, total = rows[0] if len(rows) else 0, rows.sum()
+        gaps, total = rows[0], rows.sum()
         return np.array([gaps, *found, total - gaps - found.sum()], np.int64)
 
 

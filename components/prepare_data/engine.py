@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kfp_tfjob.components.prepare_data import dataset, enough, finished_dataset, scan
-from kfp_tfjob.components.prepare_data.appending import engine as appending
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
@@ -35,7 +34,7 @@ from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.parts import PART_BYTES
 from kfp_tfjob.components.prepare_data.pictures import engine as pictures
 from kfp_tfjob.components.prepare_data.readers.csv_records import BLOCK
-from kfp_tfjob.components.prepare_data.source import check_header, contents_of, list_source
+from kfp_tfjob.components.prepare_data.source import check_header, list_source
 from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
@@ -94,8 +93,8 @@ def run(
     if elsewhere or workers:
         end_spare()
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
-    contents = [] if source.dataset else contents_of(source)
-    digest = options.dataset_digest(_unchanged(source, source_digest, contents), data_label)
+    source_digest = _unchanged(source, source_digest)
+    digest = options.dataset_digest(source_digest, data_label)
     if source.dataset:
         done = _as_it_is(step, source.dataset, options)
         _warn(done)
@@ -104,15 +103,11 @@ def run(
     if finished := dataset.find(step.store, base, digest):
         log.info("dataset %s already exists and is reused", base)
         discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
-        if options.append:
-            given = (step.store, step.layout, base, source, options, data_label)
-            appending.remember(*given)
         _warn(finished)
         return finished
     if elsewhere:
         inputs = {"data_uri": data_uri, "data_label": data_label}
-        found_digest = digest_of(source, contents)
-        inputs |= {"data_options": dict(data_options), "source_digest": found_digest}
+        inputs |= {"data_options": dict(data_options), "source_digest": source_digest}
         elsewhere(inputs)
         done = _written(step, base, digest)
         _warn(done)
@@ -133,9 +128,6 @@ def run(
                 if source.pictures:
                     inputs = (source, data_label, options, base, digest)
                     done = pictures.prepare(step.store, executor, *inputs)
-                elif options.append:
-                    given = (step.store, step.layout, base, source, contents, data_label, options)
-                    done = appending.prepare(appending.Inputs(*given, block, part, executor))
                 else:
                     reading = (block, part, executor)
                     inputs = (base, digest, source, data_label, options, *reading)
@@ -275,8 +267,8 @@ def _warn(prepared: Prepared) -> None:
         log.warning("%s", warning)
 
 
-def _unchanged(source: Source, expected: str, contents: list[str]) -> str:
-    found = digest_of(source, contents)
+def _unchanged(source: Source, expected: str) -> str:
+    found = digest_of(source)
     if expected and found != expected:
         raise DataError(
             Problem(

@@ -59,19 +59,6 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Within:
-    """What the whole source says, for some of its files.
-
-    Attributes:
-        first: The name of its first file, whose columns the others must have.
-        folders: The splits that its folders name, sorted.
-    """
-
-    first: str
-    folders: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Source:
     """All files of `data_uri`, sorted by name.
 
@@ -82,7 +69,6 @@ class Source:
         dataset: The finished dataset that they are, or None for data to prepare.
         reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are pictures; None for tables.
-        within: The whole source, if these are only some of its files.
     """
 
     uri: str
@@ -91,7 +77,6 @@ class Source:
     dataset: FinishedDataset | None = None
     reader: OwnReader | None = None
     pictures: Folders | None = None
-    within: Within | None = None
 
     @property
     def has_pictures(self) -> bool:
@@ -102,19 +87,12 @@ class Source:
     @cached_property
     def folder_splits(self) -> frozenset[str]:
         """The splits that folders name."""
-        if self.within:
-            return frozenset(self.within.folders)
         return frozenset(file.split for file in self.files if file.split)
 
     @cached_property
     def splits_by_folder(self) -> bool:
         """Whether files are in folders for train and for another split."""
         return {"train"} < self.folder_splits
-
-    @property
-    def first(self) -> str:
-        """The name of the file whose columns the others must have."""
-        return self.within.first if self.within else self.files[0].name
 
     @cached_property
     def size(self) -> int:

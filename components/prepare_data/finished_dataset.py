@@ -44,7 +44,6 @@ _NOT_NEEDED = frozenset(
         "reader",
         "tfrecord_features",
         "workers",
-        "append",
     )
 )
 # What judges a dataset, independent of who prepared it.

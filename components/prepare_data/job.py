@@ -14,7 +14,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile, Within
+from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, of_numbers
 from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
@@ -98,15 +98,13 @@ class Job:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        kinds = self.kinds and plain_of(self.kinds)
-        within = self.source.within
+        kinds = self.kinds and _plain_of(self.kinds)
         return {
             "uri": self.source.uri,
             "files": [
                 [file.name, file.size, str(file.location), file.tag, file.split]
                 for file in self.source.files
             ],
-            "within": within and [within.first, list(within.folders)],
             "reader": self.source.reader and self.source.reader.to_plain(),
             "label": self.label,
             "options": self.options.model_dump(mode="json"),
@@ -125,11 +123,10 @@ class Job:
             for name, size, where, tag, split in plain["files"]
         )
         reader = plain["reader"] and OwnReader.from_plain(plain["reader"])
-        within = plain["within"] and Within(plain["within"][0], tuple(plain["within"][1]))
         features, extra = plain["columns"]
-        kinds = plain["kinds"] and kinds_of(plain["kinds"])
+        kinds = plain["kinds"] and _kinds_of(plain["kinds"])
         return cls(
-            Source(plain["uri"], files, store(), reader=reader, within=within),
+            Source(plain["uri"], files, store(), reader=reader),
             plain["label"],
             DataOptions.model_validate(plain["options"]),
             Columns(tuple(features), plain["label"], extra=tuple(extra)),
@@ -140,7 +137,7 @@ class Job:
         )
 
 
-def plain_of(kinds: Kinds) -> dict[str, Any]:
+def _plain_of(kinds: Kinds) -> dict[str, Any]:
     """Return kinds as JSON values."""
     return {
         "features": [
@@ -158,8 +155,8 @@ def plain_of(kinds: Kinds) -> dict[str, Any]:
     }
 
 
-def kinds_of(plain: dict[str, Any]) -> Kinds:
-    """Return what `plain_of` has written."""
+def _kinds_of(plain: dict[str, Any]) -> Kinds:
+    """Return what `_plain_of` has written."""
     return Kinds(
         tuple(
             Feature(name, kind, gaps and Gaps.model_validate(gaps), missing, asked, format)

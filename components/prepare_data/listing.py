@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,33 +47,6 @@ def addresses_of(data_uri: str) -> list[str]:
 def is_pattern(address: str) -> bool:
     """Tell whether an address has a wildcard."""
     return bool(_WILD.search(address))
-
-
-def folder_of(data_uri: str, files: Iterable[SourceFile]) -> str:
-    """Return the folder that has all addresses of `data_uri`, which added files do not change.
-
-    The part of an address from its first wildcard on does not count, nor the name of a file. It is
-    empty if the addresses have no bucket in common.
-
-    Args:
-        data_uri: As in the form.
-        files: Its files.
-    """
-    places = {str(file.location) for file in files}
-    folders = []
-    for address in addresses_of(data_uri):
-        if "://" in address:
-            whole = str(S3Address.parse(address, "data_uri"))
-        else:
-            whole = str(Path(address).expanduser().absolute())
-        parts = whole.split("/")
-        if whole in places:
-            folders.append(parts[:-1])
-        else:
-            wild = (i for i, part in enumerate(parts) if is_pattern(part))
-            folders.append(parts[: next(wild, len(parts))])
-    common = os.path.commonprefix(folders)
-    return "" if common in ([], ["s3:"], ["s3:", ""]) else "/".join(common) or "/"
 
 
 def files_at(store: Store, data_uri: str, endings: tuple[str, ...] = ENDINGS) -> list[SourceFile]:

@@ -36,7 +36,7 @@ def page_of(step: Step, prepared: Prepared, review: Review) -> str:
         DataError: All that data_options.contract does not allow, and where the report is.
     """
     given = (prepared.schema, prepared.statistics, prepared.reused)
-    page = render(*given, review, prepared.appended)
+    page = render(*given, review)
     if review.errors:
         place = step.run.data_report
         step.store.write(place, page.encode(), "text/html")
@@ -49,7 +49,6 @@ def render(
     statistics: Mapping[str, Any],
     reused: bool = False,
     review: Review | None = None,
-    appended: str = "",
 ) -> str:
     """Return the report.
 
@@ -58,7 +57,6 @@ def render(
         statistics: The content of statistics.json.
         reused: Whether an earlier run prepared this dataset.
         review: What was found when the dataset was judged; None without it.
-        appended: What an earlier dataset gave, as text; empty if nothing.
 
     Returns:
         A page of less than 1 MB, with at most 200 columns and 100 classes.
@@ -76,7 +74,6 @@ def render(
         schema=schema,
         statistics=statistics,
         reused=reused,
-        appended=appended,
         review=review,
         comparison=comparison,
         verdict=list(_verdict(statistics, problems, suspicious, dropped, imputed)),

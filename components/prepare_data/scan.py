@@ -60,7 +60,7 @@ def read(
             column is unclear.
     """
     executor = executor or Inline(Recipe(str(folder)), source.store)
-    reading = Reading(source, data_label, options, executor)
+    reading = _Reading(source, data_label, options, executor)
     limits: tuple[float, ...] = ()
     if options.split.time:
         limits = tuple(time_limits(source, options, folder, block).tolist())
@@ -68,7 +68,7 @@ def read(
     DataError.raise_if(folder_problems(source, options))
     reading.parts = parts_of(source, options, part)
     kinds = reading.first_kinds(job)
-    if kinds is None and may_be_plain(options):
+    if kinds is None and _may_be_plain(options):
         try:
             return reading.rows(job)
         except NotPlainError:
@@ -77,20 +77,20 @@ def read(
     while True:
         kinds = kinds or reading.kinds(job)
         if not kinds.features:
-            raise DataError(no_feature(source.files[0].name, kinds))
+            raise DataError(_no_feature(source.files[0].name, kinds))
         try:
             return reading.rows(replace(job, kinds=kinds, assumed=assumed))
         except OtherKindsError as error:
             kinds, assumed = error.kinds, False
 
 
-def may_be_plain(options: DataOptions) -> bool:
+def _may_be_plain(options: DataOptions) -> bool:
     """Tell whether the options ask for nothing that a table of numbers does not have."""
     imputed = any(gaps.rule in IMPUTING for gaps in options.missing.values())
     return not imputed and not set(options.types.values()) - {NUMBER}
 
 
-class Reading:
+class _Reading:
     """Reads a source, several times if need be; the arguments are those of `read`."""
 
     def __init__(
@@ -132,23 +132,23 @@ class Reading:
         Raises:
             DataError: The kind of a column is unclear.
         """
-        seen = self.nothing(job)
-        for _, found, lines in part_documents.read(self._executor, LOOK, [(job, self.parts)]):
-            self.look(seen, found, lines)
-        return self.decide(seen)
+        seen = self._nothing(job)
+        for found, lines in part_documents.read(self._executor, LOOK, job, self.parts):
+            self._look(seen, found, lines)
+        return self._decide(seen)
 
-    def nothing(self, job: Job) -> dict[str, Seen]:
+    def _nothing(self, job: Job) -> dict[str, Seen]:
         """Return the counts of no values."""
         return {name: Seen(name) for name in job.columns.features}
 
-    def look(self, seen: dict[str, Seen], found: dict[str, Any], lines: int) -> None:
+    def _look(self, seen: dict[str, Seen], found: dict[str, Any], lines: int) -> None:
         """Add the counts of the next part."""
         later = [Seen.from_plain(plain) for plain in found["seen"]]
         for column in later:
             column.shift(lines)
         merge(seen, {column.name: column for column in later})
 
-    def decide(self, seen: dict[str, Seen]) -> Kinds:
+    def _decide(self, seen: dict[str, Seen]) -> Kinds:
         """Return the kinds by all values.
 
         Raises:
@@ -169,12 +169,12 @@ class Reading:
                 assumed.
             DataError: The kind of a column is unclear.
         """
-        seen = self.nothing(job)
+        seen = self._nothing(job)
         scan = Scan.empty(job, self._executor)
-        for _, found, lines in part_documents.read(self._executor, ROWS, [(job, self.parts)]):
+        for found, lines in part_documents.read(self._executor, ROWS, job, self.parts):
             scan.merge(found, lines)
             if job.assumed:
-                self.look(seen, found, lines)
+                self._look(seen, found, lines)
         if job.assumed:
             scan = self._proven(scan, seen)
         if lost := scan.identifiers:
@@ -183,7 +183,7 @@ class Reading:
 
     def _proven(self, scan: Scan, seen: dict[str, Seen]) -> Scan:
         """Return a scan with the kinds by all values; the assumed ones must be like them."""
-        kinds = self.decide(seen)
+        kinds = self._decide(seen)
         if not kinds.is_like(scan.kinds):
             log.info("the first rows suggest other kinds than all rows, so these are read again")
             raise OtherKindsError(kinds)
@@ -192,7 +192,7 @@ class Reading:
         return replace(scan, job=job, kinds=kinds)
 
 
-def no_feature(file: str, kinds: Kinds) -> Problem:
+def _no_feature(file: str, kinds: Kinds) -> Problem:
     """Describe a table whose columns are all left out."""
     return Problem(
         f"{file} has no column that a model can learn from",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,7 +9,7 @@ from kfp_tfjob.components.prepare_data.column_statistics import AnyColumns, left
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.kinds import Kinds
-from kfp_tfjob.components.prepare_data.plan import Plan, Shard, plan_of, rows_of
+from kfp_tfjob.components.prepare_data.plan import Plan, plan_of, rows_of
 from kfp_tfjob.components.prepare_data.raw_rows import RawRows
 from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Described, Numbers, Statistics
@@ -39,47 +38,14 @@ def shard(context: Context, item: list[Any]) -> list[int]:
         Its rows and its bytes.
     """
     plan = plan_of(context, item[0])
-    wanted = plan.shards[item[1]]
+    wanted, encoder = plan.shards[item[1]], plan.encoder
     statistics = statistics_of(plan, wanted.before)
     distributions, sums = Distributions(plan.edges), WeightSums()
-
-    def see(part: Sorted) -> None:
-        statistics.add(part.rows, wanted.split, part.labels)
-        if (weights := weights_of(part.rows)) is not None:
-            sums.add(weights, part.labels, len(plan.label.classes or ()))
-        labels = part.labels if plan.label.classes is None else None
-        distributions.add(SPLITS[wanted.split], part.rows, labels)
-
-    found = {
-        "objects": write(context, plan, wanted, see),
-        "statistics": statistics.to_plain(),
-        "distributions": distributions.to_plain(),
-        "weights": sums.to_plain(),
-    }
-    context.exchange.write_plain(document(item[0], wanted.number), found)
-    return [wanted.rows, wanted.rows * plan.encoder.record_bytes]
-
-
-def write(
-    context: Context, plan: Plan, wanted: Shard, see: Callable[[Sorted], None]
-) -> list[list[Any]]:
-    """Write one shard to the store.
-
-    Args:
-        context: Where everything is.
-        plan: The plan.
-        wanted: The shard.
-        see: Gets its rows, some at a time.
-
-    Returns:
-        The entries of its objects in the manifest.
-    """
     path = context.folder / f"{wanted.stem}.tfrecord"
     raw_path = context.folder / f"{wanted.stem}.parquet"
     raw = None
     if plan.coding and wanted.split == _TEST:
         raw = RawRows(raw_path, plan.coding, plan.label, plan.job.options.weight)
-    encoder = plan.encoder
     with open(path, "wb") as file:
         left, skipped = wanted.rows, wanted.skipped
         rows = rows_of(context, plan)
@@ -89,7 +55,11 @@ def write(
             part = found.cut(start, start + left)
             skipped, left = skipped - start, left - len(part.rows)
             _encode(encoder, part, file)
-            see(part)
+            statistics.add(part.rows, wanted.split, part.labels)
+            if (weights := weights_of(part.rows)) is not None:
+                sums.add(weights, part.labels, len(plan.label.classes or ()))
+            labels = part.labels if plan.label.classes is None else None
+            distributions.add(SPLITS[wanted.split], part.rows, labels)
             if raw:
                 raw.add(part.rows, part.labels, part.texts)
     if left:
@@ -98,7 +68,14 @@ def write(
     if raw:
         raw.close()
         objects.append(_sent(context.store, plan, raw_path))
-    return objects
+    body = {
+        "objects": objects,
+        "statistics": statistics.to_plain(),
+        "distributions": distributions.to_plain(),
+        "weights": sums.to_plain(),
+    }
+    context.exchange.write_plain(document(item[0], wanted.number), body)
+    return [wanted.rows, wanted.rows * encoder.record_bytes]
 
 
 def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:
@@ -129,10 +106,10 @@ def statistics_of(plan: Plan, before: int = 0) -> Statistics:
         described = AnyColumns(plan.coding, kinds, before)
     else:
         described = Numbers(plan.job.features, left_out_warnings(kinds), before)
-    return Statistics(described, places_of(kinds), plan.label, before)
+    return Statistics(described, _places(kinds), plan.label, before)
 
 
-def places_of(kinds: Kinds) -> dict[str, tuple[str, int]]:
+def _places(kinds: Kinds) -> dict[str, tuple[str, int]]:
     """Return for each feature that may copy the label its array in a row, and its column."""
     groups = {"features": (NUMBER, BOOLEAN), "codes": (CATEGORY, TEXT)}
     hashed = kinds.of(TEXT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -64,24 +63,12 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
     return Source(data_uri, files, store, dataset, reader)
 
 
-def contents_of(source: Source) -> list[str]:
-    """Return for each file what stands for its content in the digest.
-
-    It is the entity tag in the store, and the SHA-256 of a local file, which is read for it.
-    """
-    return [_content_of(source, file) for file in source.files]
-
-
-def source_digest(source: Source, contents: Sequence[str] | None = None) -> str:
+def source_digest(source: Source) -> str:
     """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
 
     The code of the user's own reader is part of it, as it decides what is in the files.
     For a local file, the digest of its content replaces the tag, so the whole file is read. The
     digest of a finished dataset is that of its manifest.
-
-    Args:
-        source: The files.
-        contents: What `contents_of` has returned; None to look at the files.
     """
     if source.dataset:
         return source.dataset.manifest.digest
@@ -90,8 +77,8 @@ def source_digest(source: Source, contents: Sequence[str] | None = None) -> str:
         digest.update(f"reader {source.reader.digest}\n".encode())
     if source.splits_by_folder:  # before version 0.3, they were folders like any other
         digest.update(b"folders are splits\n")
-    for file, content in zip(source.files, contents or contents_of(source), strict=True):
-        digest.update(f"{file.name}\0{file.size}\0{content}\n".encode())
+    for file in source.files:
+        digest.update(f"{file.name}\0{file.size}\0{_content_of(source, file)}\n".encode())
     return digest.hexdigest()
 
 

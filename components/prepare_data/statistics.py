@@ -220,14 +220,10 @@ class Numbers(Described):
             found[name] = column | {"histogram": bars}
         return {"features": found}
 
-    def known(self, j: int) -> np.ndarray:
-        """Return values of a column in rows of train: float64 of shape [rows]."""
-        return self._sample.column(j)
-
     def warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
         """Return what a person should look at."""
         constant = [name for name, column in features.items() if column["min"] == column["max"]]
-        values = {name: self.known(i) for i, name in enumerate(self._names)}
+        values = {name: self._sample.column(i) for i, name in enumerate(self._names)}
         return [*self._left_out, *number_warnings(features, constant, values)]
 
 

@@ -150,7 +150,7 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
     more = sorted(set(columns.features) - set(others))
     fewer = sorted(set(others) - set(columns.features))
     return Problem(
-        f"{name} does not have the columns of {job.source.first}",
+        f"{name} does not have the columns of {job.source.files[0].name}",
         received="; ".join(
             f"{kind} {', '.join(map(repr, names[:10]))}"
             for kind, names in (("additional", more), ("missing", fewer))

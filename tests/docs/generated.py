@@ -172,11 +172,6 @@ _ACTIONS = {
     "get_object": ("s3:GetObject", "read data, manifests, records, models"),
     "head_object": ("s3:GetObject", "size, entity tag and checksum of an object"),
     "put_object": ("s3:PutObject", "every object up to 16 MiB"),
-    "copy_object": (
-        "s3:GetObject and s3:PutObject",
-        "what an added file leaves as it was, with `data_options.append`; without it, such objects"
-        " are read and written",
-    ),
     "create_multipart_upload": ("s3:PutObject", "larger objects, in parts"),
     "upload_part": ("s3:PutObject", "the same"),
     "complete_multipart_upload": ("s3:PutObject", "the same"),

@@ -12,12 +12,11 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.coding import Coding
-from tests.local.append_world import World, named
 
 FORMATS = {"plain": None, "english": "1,234.5", "german": "1.234,5"}
 
 
-def office(number: int, style: str, rows: int = 200, ids: str = "{}") -> str:
+def office(number: int, style: str, rows: int = 200) -> str:
     """Return a CSV with amounts, days and missing values of both."""
     draw = random.Random(number)
     lines = ["amount;day;id;y"]
@@ -29,7 +28,7 @@ def office(number: int, style: str, rows: int = 200, ids: str = "{}") -> str:
         if style == "german":
             text = text.translate(str.maketrans(",.", ".,"))
         missing = draw.random() < 0.05
-        lines.append(";".join(["n/a" if missing else text, date, ids.format(i % 37), "uv"[i % 2]]))
+        lines.append(";".join(["n/a" if missing else text, date, str(i % 37), "uv"[i % 2]]))
     return "\n".join([*lines, ""])
 
 
@@ -53,19 +52,3 @@ def test_every_object_is_that_of_plain_values(
     assert schemas["plain"] == schemas[style]
     features = Coding.of_schema(schemas[style]).features
     assert [item.kind for item in features] == ["number", "date", "number"]
-
-
-def test_files_are_appended_to_an_office_table(
-    store: Store, base: S3Address, tmp_path: Path
-) -> None:
-    world = World(store, base, tmp_path)
-    given = {"delimiter": ";", "split": {"group": "id"}}
-    files = named({i: office(i, "german") for i in range(3)})
-    first = world.prepare(files, given)
-    assert first.schema["formats"]["amount"] == "1.234,5"
-    assert "group_revision" not in first.schema["split"]
-    done = world.prove(files | named({3: office(3, "german", ids="{}.0")}), given)
-    assert done.appended and done.schema["split"]["group_revision"] == 2
-    # The groups that were kept still say that theirs hash differently.
-    more = files | named({3: office(3, "german", ids="{}.0"), 4: office(4, "german")})
-    assert world.prove(more, given).schema["split"]["group_revision"] == 2

@@ -57,9 +57,9 @@ def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str]
 def test_a_right_guess_saves_a_pass(prepared, tmp_path, monkeypatch, name) -> None:
     path = written(tmp_path / "f.csv", RIGHT[name])
     with monkeypatch.context() as patch:
-        patch.setattr(scan.Reading, "kinds", None)
+        patch.setattr(scan._Reading, "kinds", None)
         found = prepared(path, "once")
-    monkeypatch.setattr(scan.Reading, "first_kinds", lambda self, job: None)
+    monkeypatch.setattr(scan._Reading, "first_kinds", lambda self, job: None)
     assert found == prepared(path, "twice")
 
 
@@ -67,7 +67,7 @@ def test_a_right_guess_saves_a_pass(prepared, tmp_path, monkeypatch, name) -> No
 def test_a_wrong_guess_changes_nothing(prepared, tmp_path, monkeypatch, name) -> None:
     path = written(tmp_path / "f.csv", WRONG[name])
     found = prepared(path, "guessed")
-    monkeypatch.setattr(scan.Reading, "first_kinds", lambda self, job: None)
+    monkeypatch.setattr(scan._Reading, "first_kinds", lambda self, job: None)
     assert found == prepared(path, "known")
 
 

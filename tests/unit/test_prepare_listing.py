@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data.listing import addresses_of, folder_of
+from kfp_tfjob.components.prepare_data.listing import addresses_of
 from kfp_tfjob.components.prepare_data.source import list_source
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.store import Store
@@ -157,35 +157,3 @@ def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(DataError, match="2026-01.* cannot be read. Received: Permission denied"):
         found(str(tree))
-
-
-@pytest.mark.parametrize(
-    ("uri", "folder"),
-    [
-        ("{}", "{}"),
-        ("{}/", "{}"),
-        ("{}/a.csv", "{}"),
-        ("{}/2026-*/part-*.csv", "{}"),
-        ("{}/2026-01/*", "{}/2026-01"),
-        ("{}/2026-01", "{}/2026-01"),
-        ("{}/2026-01, {}/2026-02", "{}"),
-        ("{}/2026-01/part-0.csv, {}/2026-01/part-1.csv", "{}/2026-01"),
-    ],
-)
-def test_the_folder_that_added_files_do_not_change(tree: Path, uri: str, folder: str) -> None:
-    source = list_source(Store("http://127.0.0.1:1"), uri.replace("{}", str(tree)))
-    assert folder_of(source.uri, source.files) == folder.replace("{}", str(tree))
-
-
-@pytest.mark.parametrize(
-    ("uri", "folder"),
-    [
-        ("s3://bucket", "s3://bucket"),
-        ("s3://bucket/*.csv", "s3://bucket"),
-        ("s3://bucket/a/{x},s3://bucket/b/y", "s3://bucket"),
-        ("s3://bucket/a\ns3://other/a", ""),
-        ("s3://bucket/a\n/here", ""),
-    ],
-)
-def test_the_folder_of_addresses_in_s3(uri: str, folder: str) -> None:
-    assert folder_of(uri, []) == folder

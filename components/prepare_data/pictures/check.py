@@ -52,16 +52,6 @@ def _options(options: DataOptions) -> list[Problem]:
         )
         for name in given
     ]
-    if options.append:
-        found.append(
-            Problem(
-                "data_options.append does not work with pictures",
-                received="a folder of pictures",
-                expected="tables",
-                fix="remove data_options.append",
-                path="data_options.append",
-            )
-        )
     found += [
         Problem(
             f"data_options.split.{key} names a column, and pictures have none",

@@ -1,1 +1,0 @@
-"""data_options.append: added files change only a part of a dataset."""
