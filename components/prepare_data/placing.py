@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _BY_HASH = -1
 _TRAIN, _VALIDATION, _TEST = range(3)
-GROUP_REVISION = 2  # of `values_as_texts`; part of schema_digest where it matters
+GROUP_REVISION = 2  # of `values_as_texts`; part of schema_digest with split.group
 _AS_IT_IS = r"^(0|-?[1-9][0-9]*)$"
 
 
@@ -49,7 +49,6 @@ class Placing:
         is_needed: Whether anything else than the hash of a row decides.
         rule: The keys of data_options.split that decide.
         forms: The first time of each form, a date or a number, as text.
-        regrouped: Whether a group was hashed as another text than the one that the file has.
 
     Raises:
         DataError: Only some files are in folders that name a split.
@@ -66,7 +65,6 @@ class Placing:
         self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
         self.is_needed = bool(self.rule)
         self.forms: dict[str, str] = {}
-        self.regrouped = False
 
     def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
         """Return the split of each row, -1 for that of its hash; mark rows that have none.
@@ -123,7 +121,6 @@ class Placing:
     def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = self._texts(chunk, name)
         groups, key = values_as_texts(texts), self._options.salt.encode()
-        self.regrouped |= groups != texts
         digests = [blake2b(text.encode(), digest_size=8, key=key).digest() for text in groups]
         hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
         return split_of(hashes, self._fractions).astype(np.int8)[codes]

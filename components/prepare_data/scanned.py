@@ -62,7 +62,6 @@ class Scan:
         text_codes: For each part and column of texts, the code of each of its texts; None if
             codes mean the same everywhere.
         shared: The names of what `crossing` counts.
-        regrouped: Whether a group hashes to another split than in versions before codec 2.
     """
 
     job: Job
@@ -76,7 +75,6 @@ class Scan:
     label_codes: list[np.ndarray] = field(default_factory=list)
     text_codes: list[list[np.ndarray | None]] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
-    regrouped: bool = False
 
     @classmethod
     def empty(cls, job: Job, executor: Executor) -> Scan:
@@ -108,7 +106,7 @@ class Scan:
         Without the revision, a champion of an earlier version would be evaluated on rows that it
         was trained on.
         """
-        revision = {"group_revision": GROUP_REVISION} if self.regrouped else {}
+        revision = {"group_revision": GROUP_REVISION} if self.job.options.split.group else {}
         return self.job.placing.rule | revision
 
     @property
@@ -180,7 +178,6 @@ class Scan:
             for counted, plain in zip(self.counted, found["counted"], strict=True):
                 counted.merge(Counted.from_plain(plain), codes)
         self.runs += [Run.read(self.exchange, name, part) for name in found["runs"]]
-        self.regrouped |= found["regrouped"]
         if found["crossing"]:
             self.shared.append(found["crossing"])
 

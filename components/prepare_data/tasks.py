@@ -7,7 +7,6 @@ step was killed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -186,7 +185,6 @@ class _Found:
         self._counted = [counted_for(kinds) for _ in range(GROUPS)]
         self._is_counted = not kinds.plain
         self._crossing = crossing.Writer() if job.placing.is_needed else None
-        self.regrouped = False
         self._seen = {name: Seen(name) for name in job.columns.features}
 
     def look(self, chunk: Chunk) -> None:
@@ -260,7 +258,6 @@ class _Found:
             ],
             "counted": [counted.to_plain() for counted in self._counted],
             "crossing": shared,
-            "regrouped": self.regrouped,
             "seen": [it.to_plain() for it in self._seen.values()] if self._job.assumed else None,
         }
 
@@ -271,7 +268,6 @@ class _Pass:
     def __init__(self, job: Job, found: _Found) -> None:
         self.job, self.found = job, found
         self._weight = job.options.weight
-        self._placing = copy(job.placing)  # it notes what it sees in one part
 
     def read(self, part: Part) -> tuple[int, int, int] | None:
         """Read a part; return how far a range of a text was read."""
@@ -281,10 +277,9 @@ class _Pass:
             for chunk in table.chunks(columns):
                 self.check(chunk, columns)
                 chunk.faults.dropping = self._dropping(chunk)
-                placing = self._placing
+                placing = self.job.placing
                 splits = placing.splits(file, chunk) if placing.is_needed else None
                 self.add(table, chunk, columns, _Beside(splits, self._weights(chunk)))
-        self.found.regrouped = self._placing.regrouped
         return reader.reached
 
     def wanted(self, columns: Columns) -> Columns:
