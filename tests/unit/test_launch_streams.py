@@ -53,6 +53,7 @@ class Server(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def do_PATCH(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))  # else closing resets the connection
         self._answer(403, {"message": 'admission webhook "policy" denied the request: no'})
 
     def do_DELETE(self) -> None:
