@@ -250,6 +250,6 @@ class Dataset:
 
 
 def _scale(deviations: list[float]) -> np.ndarray:
-    """Return the divisors; 1 for a column that is constant, or almost constant."""
+    """Return the divisors; 1 for a constant column."""
     found = np.array(deviations, np.float32)
-    return np.where(np.isfinite(found) & (found > 1e-12), found, np.float32(1))
+    return np.where(np.isfinite(found) & (found >= np.finfo(np.float32).tiny), found, np.float32(1))

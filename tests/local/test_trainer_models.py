@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -41,6 +42,28 @@ def test_a_dataset_knows_what_a_model_needs(classes: Dataset, values: Dataset) -
     assert values.label_mean == pytest.approx(50, abs=5)
     assert classes.rows == tiny_dataset.ROWS
     assert len(classes.shards("train")) == tiny_dataset.SHARDS
+
+
+@pytest.mark.parametrize("scale", [1e-36, 1e-11, 1e-7, 1.0, 1e20, 1e36])
+def test_a_column_counts_in_any_unit(classes: Dataset, scale: float, tmp_path: Path) -> None:
+    """A capacity in farads and a density per cubic metre are no constant columns."""
+    import keras
+
+    rows = (scale * np.random.default_rng(0).normal(5, 1, (1000, 6))).astype(np.float32)
+    rows[:, -1] = scale  # constant
+    mean, deviation = rows.mean(0, np.float64), rows.std(0, np.float64)
+    statistics = json.loads((classes.folder / "statistics.json").read_text())
+    for at, name in enumerate(classes.feature_names):
+        statistics["features"][name] |= {"mean": mean[at], "std": deviation[at]}
+    (tmp_path / "statistics.json").write_text(json.dumps(statistics))
+    (tmp_path / "schema.json").write_bytes((classes.folder / "schema.json").read_bytes())
+    dataset = Dataset.load(tmp_path)
+    assert dataset.std[-1] == 1
+    inputs = keras.Input((6,))
+    keras.Model(inputs, dataset.encode(inputs)).save(tmp_path / "m.keras")
+    found = keras.models.load_model(tmp_path / "m.keras").predict(rows, verbose=0)
+    assert found.std(0) == pytest.approx([1, 1, 1, 1, 1, 0], abs=1e-4)
+    assert found.mean(0) == pytest.approx([0, 0, 0, 0, 0, 0], abs=1e-4)
 
 
 def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path) -> None:
