@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -443,9 +444,24 @@ def test_a_regression_answers_in_the_units_of_the_label(
     outputs = _serve(model, values, tmp_path, ROWS)
     assert set(outputs) == {"prediction"}
     assert outputs["prediction"].shape == (7,)
-    np.testing.assert_allclose(outputs["prediction"], model(ROWS)[:, 0], rtol=1e-5)
+    unit = 1e-5 * values.label_std
+    np.testing.assert_allclose(outputs["prediction"], model(ROWS)[:, 0], rtol=1e-5, atol=unit)
     middle = model(np.tile(values.mean, (1, 1)))
     assert float(middle[0, 0]) == pytest.approx(values.label_mean, abs=3 * values.label_std)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-5, 1.0, 1e6])
+def test_a_regression_learns_a_label_in_any_unit(values: Dataset, scale: float) -> None:
+    from kfp_tfjob.trainer import models
+
+    rows = np.random.default_rng(3).normal(size=(64, FEATURES)).astype(np.float32)
+    labels = (scale * (3 + rows[:, 0])).astype(np.float32)
+    own = {"label_mean": float(labels.mean()), "label_std": float(labels.std())}
+    ones = {"mean": np.zeros(FEATURES, np.float32), "std": np.ones(FEATURES, np.float32)}
+    model = models.mlp(dataclasses.replace(values, **own, **ones), hidden=[], learning_rate=0.05)
+    model.fit(rows, labels, batch_size=64, epochs=300, verbose=0)
+    errors = (model(rows)[:, 0].numpy() - labels) / scale
+    assert np.sqrt((errors**2).mean()) < 0.1
 
 
 def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Path) -> None:
