@@ -77,7 +77,7 @@ class AttemptEnd:
 
     Attributes:
         attempt: From 1.
-        job: Name of the job; empty if only the chief's own record is left.
+        job: Name of the job; empty if only the chief's own record is left, and so is the kind.
         namespace: Where it was; empty in a local run.
         verdict: One word.
         code: Exit code of the step if this attempt is the last.
@@ -104,6 +104,11 @@ class AttemptEnd:
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
     kind: str = TFJOB.name
     task_key: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it was written after the job had ended, not by a launcher that was killed."""
+        return bool(self.job and (self.pods or self.seconds))
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON, without secrets."""
@@ -163,8 +168,8 @@ def _completed(end: AttemptEnd | None, number: int, chief: Mapping[str, Any]) ->
     sentence = f"{Mask()(found.sentence)} ({chief['time']}{after})"
     if end is None:
         own = replace(found, sentence=sentence)
-        return end_of(number, TFJOB, None, "", own, (), {"running": chief["seconds"]})
-    return replace(end, sentence=f"{end.sentence}; {sentence}")
+        return end_of(number, None, None, "", own, (), {"running": chief["seconds"]})
+    return end if sentence in end.sentence else replace(end, sentence=f"{end.sentence}; {sentence}")
 
 
 def pods_of(
@@ -181,7 +186,7 @@ def pods_of(
 
 def end_of(
     attempt: int,
-    kind: JobKind,
+    kind: JobKind | None,
     job: Mapping[str, Any] | None,
     name: str,
     judgement: Judgement,
@@ -193,7 +198,7 @@ def end_of(
 
     Args:
         attempt: From 1.
-        kind: The job's kind.
+        kind: The job's kind, if it is known.
         job: The job in its last known state.
         name: Its name.
         judgement: Its verdict.
@@ -215,7 +220,7 @@ def end_of(
         pods=pods,
         seconds=_rounded(seconds),
         gpu_seconds=_rounded(gpu_seconds),
-        kind=kind.name,
+        kind=kind.name if kind else "",
         task_key=(metadata.get("labels") or {}).get(KEY_LABEL, ""),
     )
 

@@ -244,8 +244,7 @@ def _ends(tasks: Sequence[Step], left: Left) -> list[AttemptEnd]:
     for task in tasks:
         for attempt, end in read_ends(task.store, task.run).items():
             key = task.task_key, attempt
-            final = end and end.job and (end.pods or end.seconds)  # not of a killed launcher
-            if final or (end and key not in known):
+            if end and (end.is_final or key not in known):
                 known[key] = end
             elif key in known:
                 task.store.write(task.run.attempt_end(attempt), known[key].to_bytes())

@@ -24,7 +24,8 @@ def _attempt(end: AttemptEnd) -> Iterator[str]:
     yield f"## Attempt {end.attempt}{task}: {prose(end.verdict)}"
     yield ""
     where = f" in namespace {code(end.namespace)}" if end.namespace else ""
-    yield from (f"{end.kind} {code(end.job or 'unknown')}{where}", "")
+    name = f"{end.kind} {code(end.job)}" if end.job else "Recorded by its chief"
+    yield from (f"{name}{where}", "")
     yield from (f"**What happened:** {prose(end.sentence)}", "")
     yield from (f"**What to do:** {prose(end.remedy)}", "")
     if end.seconds:

@@ -290,7 +290,7 @@ class Launcher:
         name = manifest["metadata"]["name"]
         try:
             end = read_ends(self.step.store, self.step.run, [attempt])[attempt]
-            if end and end.job:
+            if end and end.is_final:
                 return
             job, until = self.backend.get(name), self.clock() + CLOSING_SECONDS
             while job and not (is_over(job) or is_being_deleted(job)) and self.clock() < until:
@@ -302,7 +302,8 @@ class Launcher:
                 self._records.keep_end(found.end)
             elif job is None or is_being_deleted(job):
                 found = end or end_of(attempt, self.spec.kind, job, name, unseen, ())
-                self._records.keep_end(replace(found, job=name, task_key=self.step.task_key))
+                whose = {"job": name, "kind": self.spec.kind.name, "task_key": self.step.task_key}
+                self._records.keep_end(replace(found, **whose))
         except StepError as error:
             log.info("the end of attempt %d is not recorded: %s", attempt, error)
 

@@ -252,7 +252,8 @@ class Client:
                 return found  # do not wait for each of them
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             known = [Records(run, self._endpoint) for run in found]
-            judged = list(pool.map(lambda it: reasons.judged(self.back_end, it), known))
+            away: list[str] = []
+            judged = list(pool.map(lambda it: reasons.judged(self.back_end, it, away), known))
         for trouble in dict.fromkeys(it.trouble for it in known if it.trouble):
             tell(trouble)
         return judged

@@ -210,12 +210,18 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     )
 
 
-def judged(back_end: BackEnd, records: Records) -> Run:
-    """Return the run with the verdict that `explain` shows."""
+def judged(back_end: BackEnd, records: Records, away: list[str] | None = None) -> Run:
+    """Return the run with the verdict that `explain` shows.
+
+    Args:
+        back_end: The back end.
+        records: The records of the run.
+        away: Gets the reason why the cluster cannot be asked. With one, nothing waits for it.
+    """
     run = records.judged()
     if run.state not in ("failed", "canceled"):
         return run
-    return _with_verdict(run, _cause(run, records, back_end)[0])
+    return _with_verdict(run, _cause(run, records, back_end, away)[0])
 
 
 def _with_verdict(run: Run, failure: Failure | None) -> Run:
@@ -224,13 +230,15 @@ def _with_verdict(run: Run, failure: Failure | None) -> Run:
 
 
 def _cause(
-    run: Run, records: Records, back_end: BackEnd
+    run: Run, records: Records, back_end: BackEnd, away: list[str] | None = None
 ) -> tuple[Failure | None, tuple[str, ...], tuple[str, ...]]:
     """Return what ended a run: its record, else what the cluster shows, with its log; and notes."""
     failure, notes = records.failure(), _notes(records)
-    if run.was_cancelled or not (failure is None or _says_nothing(failure)):
+    if away or run.was_cancelled or not (failure is None or _says_nothing(failure)):
         return failure, (), notes
     cluster = RunOnCluster(run.run_id, back_end.namespace)
+    if away is not None and cluster.trouble:
+        away.append(cluster.trouble)
     tasks = cluster.failed()
     found = cause(tasks, None)
     if found and not (failure and found.code == 143):

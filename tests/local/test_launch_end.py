@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ import pytest
 
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import _ends
+from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.launcher import Launcher
@@ -199,3 +201,32 @@ def test_a_record_of_an_unknown_version_is_no_record(step):
     step.store.write(step.run.attempt(1), b"{}")
     step.store.write(step.run.chief_end(1), b'{"ended": "somehow"}')
     assert _ends_of(step) == {1: None}
+
+
+OTHER = replace(TFJOB, name="PyTorchJob")
+
+
+def test_the_next_launcher_completes_what_only_the_chief_recorded(backend, spec, step):
+    step.store.write(step.run.attempt(1), b"{}")
+    step.store.write(step.run.chief_end(1), json.dumps(RECORD).encode())
+    alone = _ends_of(step)[1]
+    assert (alone.job, alone.kind, alone.is_final) == ("", "", False)
+    assert TFJOB.name not in explain([alone])
+    known = Launcher(step, replace(spec(), kind=OTHER), backend)
+    unseen = Judgement(Verdict.LOST, "nobody saw it")
+    for _ in range(2):
+        known._record_end(1, unseen)
+        end = _ends_of(step)[1]
+        assert (end.kind, end.is_final) == (OTHER.name, True)
+        assert end.sentence.count(RECORD["time"]) == 1
+
+
+def test_the_record_of_a_launcher_that_was_killed_is_replaced(backend, spec, step, tell):
+    known, name = _start_without_launcher(step, spec(), backend)
+    known.record_cancel("a person terminated it")
+    assert not _ends_of(step)[1].is_final
+    tell(chief_0="exit 0")
+    _wait_for(lambda: is_over(backend.get(name)))
+    known._record_end(1, Judgement(Verdict.LOST, "nobody saw it"))
+    end = _ends_of(step)[1]
+    assert end.is_final and (end.verdict, len(end.pods)) == ("succeeded", 1)

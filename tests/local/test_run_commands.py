@@ -9,6 +9,7 @@ import pytest
 from kfp_tfjob import Client
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Failure
+from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.storage.address import S3Address
@@ -269,6 +270,20 @@ def test_runs_and_why_show_the_same_verdict(fake, store, base, monkeypatch):
     assert client.why("one").run.verdict == "out_of_memory"
     assert [it.verdict for it in client.runs()] == ["out_of_memory"]
     assert client.run("one").verdict == "out_of_memory"
+
+
+def test_runs_gives_up_on_a_cluster_that_does_not_answer(fake, base, monkeypatch):
+    asked = []
+
+    def connect(cluster: RunOnCluster, namespace: str) -> None:
+        asked.append(namespace)
+        cluster.trouble = "it does not answer"
+
+    monkeypatch.setattr(RunOnCluster, "_connect", connect)
+    for number in range(12):
+        add(fake, base, f"run-{number}", "FAILED")
+    assert len(Client(fake.host).runs(12)) == 12
+    assert 0 < len(asked) <= _AT_ONCE  # those that were asking already
 
 
 def test_a_root_driver_that_is_tried_again_is_reported(fake, base, monkeypatch):
