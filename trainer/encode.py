@@ -35,7 +35,7 @@ def encode(
         # No keras.layers.Normalization, for which a deviation below 1e-7 or above 1e19 is 0 or
         # infinite. Without a layer it stays float32: 16 bits cannot hold raw values.
         raw = inputs[:, :numbers] if coded else inputs
-        parts.append((raw - mean[:numbers]) / std[:numbers])
+        parts.append((raw - mean[:numbers]) * (1 / std[:numbers]))
     sizes = sorted({column.size for column in coded if column.size <= MOST_ONE_HOT})
     for size in sizes:
         parts.append(_one_hot(inputs, [it.start for it in coded if it.size == size], size))
