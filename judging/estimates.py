@@ -198,8 +198,13 @@ def correction(support: float) -> float:
 def t_quantile(level: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.5).
 
-    The error is below 0.5 % for 4 or more degrees of freedom.
+    It is exact for 1 and 2 degrees of freedom; to level 0.975, the error is below 1 % for 3, and
+    0.3 % for more.
     """
+    if freedom < 2:
+        return math.tan(math.pi * (level - 0.5))
+    if freedom < 3:  # a number between two integers counts as the lower one, which is cautious
+        return (2 * level - 1) / math.sqrt(2 * level * (1 - level))
     z = _NORMAL.inv_cdf(level)
     terms = (
         (z**3 + z) / 4,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
@@ -254,14 +255,17 @@ def _champion(found: Comparison, against: str, options: GateOptions) -> Check:
         passed = found.gain > 0
         text = f"{_values(found, against, passed)} (by its value alone)"
         return _check("champion", found, passed, text, 0.0)
-    margin, share = options.margin, ""
-    if options.mode == "within":
+    if options.mode == "non_inferior":
+        margin, share = options.margin, ""
+    elif options.mode == "within":
         margin, share = found.allowed, f", {options.relative_margin * 100:g} % of it"
         if margin == 0:
             text = (
                 f"{against} has {found.metric} 0, and a share of 0 is no margin: use non_inferior"
             )
             return _check("champion", found, False, text, 0.0)
+    else:
+        assert_never(options.mode)
     passed = found.low >= -margin
     words = "is not worse than" if passed else "may be worse than"
     shown = f"{margin:g}" if not share else rough(margin)

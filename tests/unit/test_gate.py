@@ -229,6 +229,13 @@ def test_a_test_split_of_one_class_blesses_nothing() -> None:
     assert "not enough test data: all of them are of class number 1" in decision.line
 
 
+def test_an_undeclared_mode_blesses_nothing() -> None:
+    options = GateOptions().model_copy(update={"mode": "best"})
+    baseline = constant_classifier([0, 1] * 30, [5, 5])
+    with pytest.raises(AssertionError, match="best"):
+        decide(options, model(wrong=3), baseline, rival(model(wrong=4)))
+
+
 def test_a_constant_model_is_never_blessed() -> None:
     scores = np.tile([0.3, 0.7], (60, 1))
     labels = np.arange(60) % 3 > 0
