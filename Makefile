@@ -35,19 +35,19 @@ test: $(READY) ## run lint, unit tests, and tests with real processes and a real
 
 test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
-		tests/local/test_prepare_kills.py tests/local/test_prepare_workers.py
+		tests/local/test_prepare_*.py tests/local/test_finished_dataset.py
 
 test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peers, wrong input, memory, recurring runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_trainer_*.py tests/local/test_supervisor*.py tests/local/test_step_*.py \
-		tests/local/test_launch_setup.py tests/local/test_local_run.py
+		tests/local/test_launch_setup.py tests/local/test_local_run.py tests/local/test_picture_run.py
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
 	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
 
 test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks beside runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py \
-		tests/local/test_prune.py
+		tests/local/test_prune.py tests/local/test_shared_home.py
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
 	.venv/bin/python -m pytest -m slow -rP -o log_level=INFO -n 2 --dist loadgroup \
