@@ -1,7 +1,7 @@
 """Finds the user's model code, checks its function, and reads its files for the run's own copy.
 
 The code is parsed, never imported: the image of this step has no TensorFlow, and user code must not
-run before the parameters are checked. `rehearsal.py` builds the model after that.
+run before the parameters are checked. The model is first built when the training starts.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def keep_code(step: Step, code: Code) -> str:
     """
     if code.in_image:
         return ""
-    if is_kept(step):
+    if _is_kept(step):
         log.info("this run already has its copy of the code; it is not read again")
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def keep_code(step: Step, code: Code) -> str:
     return str(step.run.code)
 
 
-def is_kept(step: Step) -> bool:
+def _is_kept(step: Step) -> bool:
     """Tell whether this run already has its copy of the code."""
     try:
         step.store.read_manifest(step.run.code / MANIFEST)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components.images import TRAIN
-from kfp_tfjob.components.launch_tfjob.code import check_code, is_kept, keep_code
+from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
 from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
-from kfp_tfjob.components.preflight.rehearsal import Rehearsal, beside
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 from kfp_tfjob.components.prepare_data.readers import own_reader
@@ -42,7 +40,6 @@ from kfp_tfjob.storage.text import code as code_span
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.trainer.model_code import Code, ModelCode
-from kfp_tfjob.trainer.pictures import PICTURE
 
 log = logging.getLogger(__name__)
 
@@ -133,34 +130,29 @@ def run(
         log.info("the folder of this run is %s", step.run.base)
     report.step = step
 
-    with _rehearsing(step, values) as rehearsal:
-        code, wrong_code = check_code(step, values)
-        evaluator, wrong = gates.check_evaluator(step.store, values["gate"])
-        wrong_code = [*wrong_code, *wrong]
-        source, wrong_data = _check_data(step, values, tick if values != given else None)
-        if source and not wrong_data:
-            options = parameters.parse(DataOptions, "data_options", values["data_options"])
-            named = (str(values["model_name"]).strip(), values["data_label"])
-            compared = contract.check(step, source, *named, options)
-            wrong_data += compared.problems
-            warnings += compared.warnings
-        if wrong_code or found.problems:
-            raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
-        if wrong_data:
-            raise DataError(*wrong_data, notes=warnings)
-        entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
-        if source.has_pictures and entry == _PLAIN:
-            entry = _OF_PICTURES
-            warnings.append(
-                f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"
-                " model, which is for tables"
-            )
-        if rehearsal:
-            rehearsal.ask({} if code.in_image else code.files, entry, *_columns(source, values))
-        digest = sources.source_digest(source)
-        inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
-        if rehearsal and not earlier:
-            ConfigurationError.raise_if(rehearsal.problems())
+    code, wrong_code = check_code(step, values)
+    evaluator, wrong = gates.check_evaluator(step.store, values["gate"])
+    wrong_code = [*wrong_code, *wrong]
+    source, wrong_data = _check_data(step, values, tick if values != given else None)
+    if source and not wrong_data:
+        options = parameters.parse(DataOptions, "data_options", values["data_options"])
+        named = (str(values["model_name"]).strip(), values["data_label"])
+        compared = contract.check(step, source, *named, options)
+        wrong_data += compared.problems
+        warnings += compared.warnings
+    if wrong_code or found.problems:
+        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
+    if wrong_data:
+        raise DataError(*wrong_data, notes=warnings)
+    entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
+    if source.has_pictures and entry == _PLAIN:
+        entry = _OF_PICTURES
+        warnings.append(
+            f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"
+            " model, which is for tables"
+        )
+    digest = sources.source_digest(source)
+    inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
     if not earlier:
         head = "".join(f"**Warning:** {prose(text)}. {_LESS}.\n\n" for text in found.waits)
@@ -233,42 +225,6 @@ def _resolved(
     when = [f"**The tick of this run:** {code_span(tick)}, in UTC"] if tick else []
     where = [f"**{name[0].upper()}{name[1:]}:** {code_span(uri)}" for name, uri in found.items()]
     return "\n" + "\n\n".join([*when, *where]) + "\n"
-
-
-def _rehearsing(step: Step, values: Mapping[str, Any]) -> AbstractContextManager[Rehearsal | None]:
-    """Return the process that builds the model during the other checks; None if not needed.
-
-    A run does not check the code that it has already stored, and the project's MLP with its
-    defaults needs no check.
-    """
-    if values["train_options"].get("command"):
-        return nullcontext()
-    if not is_local():
-        log.info(
-            "the model is built for the first time when training starts: this image has no"
-            " TensorFlow, and the code may need packages of train_image"
-        )
-        return nullcontext()
-    plain = values["model_code"] == _PLAIN and not values["model_hyperparameters"]
-    if plain or is_kept(step):
-        return nullcontext()
-    dataset_uri = str(step.layout.dataset("NOT-PREPARED-YET"))
-    spec = replace(
-        run_parameters.job_spec(values),
-        output_uri=str(step.layout.root),
-        dataset_uri=dataset_uri,
-    )
-    return beside(spec, step.run_id)
-
-
-def _columns(source: sources.Source, values: Mapping[str, Any]) -> tuple[dict[str, str], str, str]:
-    """Return the features with their kinds, the label, and the task as set in data_options."""
-    options = parameters.parse(DataOptions, "data_options", values["data_options"])
-    label = values["data_label"]
-    if source.has_pictures:
-        return {PICTURE: PICTURE}, label, options.task
-    kinds = sources.first_kinds(source, label, options)
-    return {item.name: item.kind for item in kinds.features}, label, options.task
 
 
 def _open_step(run_id: str, values: Mapping[str, Any], task_key: str) -> Step:

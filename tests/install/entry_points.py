@@ -16,7 +16,7 @@ PROGRAMS = {
     "tools": ("uploader.__main__", "components.launch_tfjob.setup"),
     "trainer": ("trainer.__main__", "trainer.check"),
     "serve": ("serving.server", "pipelines.commands.serve"),
-    "local": ("pipelines.__main__", "pipelines.local.pipeline_process", "trainer.rehearsal"),
+    "local": ("pipelines.__main__", "pipelines.local.pipeline_process"),
 }
 
 # What is missing by intent; serving/server.py and pipelines/local/stored.py report it: the server
