@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -38,15 +39,33 @@ class Run:
         )
 
     def read_until(self, text: str) -> None:
-        for line in self._process.stdout:
-            self.lines.append(line.rstrip())
-            if text in line:
-                return
-        pytest.fail(f"{text!r} was never printed:\n{self.text}")
+        if not self._read(text):
+            pytest.fail(f"{text!r} was never printed:\n{self.text}")
 
     def wait(self) -> int:
-        self.lines += [line.rstrip() for line in self._process.stdout]
+        self._read()
         return self._process.wait(PATIENCE)
+
+    def _read(self, text: str | None = None) -> bool:
+        """Read to a line with this text, else to the end; tell whether there was one.
+
+        A process that is left behind holds the pipe open: then the test fails.
+        """
+        found: list[str] = []
+
+        def read() -> None:
+            for line in self._process.stdout:
+                self.lines.append(line.rstrip())
+                if text is not None and text in line:
+                    found.append(line)
+                    return
+
+        reader = Thread(target=read, daemon=True)
+        reader.start()
+        reader.join(PATIENCE)
+        if reader.is_alive():
+            pytest.fail(f"the output did not end in {PATIENCE} s:\n{self.text}")
+        return bool(found)
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
