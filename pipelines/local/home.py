@@ -82,7 +82,7 @@ class Home:
                 (self.folder / inner).mkdir(exist_ok=True)
                 (self.folder / inner).chmod(0o700)
         if self.is_full():
-            raise self._full("free some space, or choose a different folder with --home")
+            raise self.full("free some space, or choose a different folder with --home")
 
     def is_full(self) -> bool:
         """Return whether its disk is too full for a run."""
@@ -90,9 +90,10 @@ class Home:
 
     def full_while(self, run_id: str) -> ConfigurationError:
         """Return the error for a disk that became full during a run."""
-        return self._full(f"free some space, then continue the run: {self.to_continue(run_id)}")
+        return self.full(f"free some space, then continue the run: {self.to_continue(run_id)}")
 
-    def _full(self, fix: str) -> ConfigurationError:
+    def full(self, fix: str) -> ConfigurationError:
+        """Return the error for a disk that is full."""
         problem = Problem(
             f"the disk of {self.folder} is full, or your quota on it is exhausted",
             received=f"{sized(shutil.disk_usage(self.folder).free)} free",

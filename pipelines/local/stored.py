@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from kfp_tfjob.pipelines.local.home import BUCKET, Home
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
@@ -40,7 +40,12 @@ def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
             )
         )
     with home.errors_told():
-        server = Server.start(home.s3)
+        try:
+            server = Server.start(home.s3)
+        except StepError:
+            if home.is_full():  # its server cannot even say so
+                raise home.full("free some space") from None
+            raise
     with server:
         yield server.store(patience)
 

@@ -69,6 +69,14 @@ def test_a_home_that_cannot_be_used_is_told(mount: Mount, tmp_path: Path) -> Non
         assert "--home" in output
 
 
+def test_a_command_for_models_names_the_full_disk(mount: Mount) -> None:
+    disk = mount(MANY)
+    (disk / "home/s3").mkdir(parents=True)
+    fill(disk)
+    result = CliRunner().invoke(main, ["models", "list", "--home", str(disk / "home")])
+    assert result.exit_code == 2 and f"the disk of {disk / 'home'} is full" in result.output
+
+
 def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> None:
     disk = mount(MANY)
     home = disk / "home"
