@@ -113,7 +113,9 @@ def test_the_program_of_the_seed_ends_with_its_output_proven(
         assert store.read(at.code / "train.py") == seed.read_bytes()
         (end,) = read_ends(store, at).values()
         codes = {pod.replica: pod.containers[-1].exit_code for pod in end.pods}
-        assert codes == dict.fromkeys(["chief-0", *(f"worker-{i}" for i in range(workers))], 0)
+        assert set(codes) == {"chief-0", *(f"worker-{i}" for i in range(workers))}
+        # The job has succeeded with its chief; a worker may still be about to end.
+        assert codes.pop("chief-0") == 0 and set(codes.values()) <= {0, None}
         assert {it.key for it in store.read_manifest(at.manifest).objects} == {
             "output/completion.json"
         }
