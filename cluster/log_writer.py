@@ -255,9 +255,9 @@ class LogWriter:
     def _continue(self, replica: ReplicaLog) -> None:
         """Continue after the last part that a different launcher has stored."""
         parts = self._run.replica_log(self._attempt, replica.name)
-        numbers = sorted(
-            filter(None, (log_part(it.address.name) for it in self._store.list(parts)))
-        )
+        listed = (log_part(it.address.name) for it in self._store.list(parts))
+        # The part with this number exists, even if the listing of a busy store lacks it still.
+        numbers = sorted({replica.number, *filter(None, listed)})
         place = self._place(replica, numbers[-1])
         log.info("the log of %s is already stored up to part %d", replica.name, numbers[-1])
         with replica.packing:

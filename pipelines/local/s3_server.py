@@ -52,7 +52,8 @@ _HOSTS = ("127.0.0.1", "localhost")
 
 # There is only one device, so Swift must wait for it even if a busy machine makes it slow. With
 # Swift's default of half a second, a stored object may be missing from every listing, and after
-# ten such errors Swift drops the only device for a minute, which shows as NoSuchBucket.
+# ten such errors Swift drops the only device for a minute, which shows as NoSuchBucket. A write is
+# acknowledged when it is listed, as S3 promises; by default, Swift waits a second for that.
 _PATIENCE = """
 conn_timeout = 60
 node_timeout = 60
@@ -98,6 +99,7 @@ pipeline = {name}-server
 [app:{name}-server]
 use = egg:swift#{name}
 log_requests = false
+container_update_timeout = 60
 """
 _SWIFT = """
 [swift-hash]

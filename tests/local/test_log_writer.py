@@ -101,6 +101,16 @@ def test_a_successor_that_reads_every_line_again_stores_the_rest(store, run, fir
     assert stored(store, run) == expected(given)
 
 
+def test_a_listing_that_comes_late_ends_no_sender(store, run, monkeypatch):
+    """A busy store may not list a part that it has."""
+    given = lines(3000)
+    write(store, run, given[:2500])
+    with monkeypatch.context() as late:
+        late.setattr(Store, "list", lambda *_: iter(()))
+        write(store, run, given)
+    assert stored(store, run) == expected(given)
+
+
 def test_a_new_pod_of_a_replica_is_read_from_its_start(store, run):
     """Its node may have a clock that is behind."""
     given = lines(100)
@@ -241,6 +251,7 @@ def test_whenever_the_launcher_is_killed_every_line_is_stored_once(store, run, b
             process.kill()
             process.wait()
             kills += 1
+            assert kills < 60, "no launcher ever ends"
     given = lines(6000, replicas=2)
     assert stored(store, run) == expected(given)
     assert kills >= 2  # a slow machine starts fewer in these 12 s
