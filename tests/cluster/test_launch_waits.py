@@ -10,8 +10,7 @@ import pytest
 import yaml
 from kubernetes import client
 
-from kfp_tfjob.components.launch_tfjob import checks, launcher
-from kfp_tfjob.components.launch_tfjob.manifest import build_job
+from kfp_tfjob.components.launch_tfjob import checks
 from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import ROOT, Launch, client_of
 from tests.cluster.node import SCARCE, tolerate
@@ -156,18 +155,10 @@ def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch
 
 
 @pytest.mark.parametrize(("secret", "key"), [("absent", ""), ("objstore-cred", "token")])
-def test_secret_of_a_variable_missing(launch, row, said, figure, monkeypatch, secret, key):
-    reference = {"name": secret, "key": key or "token"}
-    variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}}
-
-    def with_secret(spec, identity):
-        job = build_job(spec, identity)
-        chief = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
-        chief["containers"][0]["env"].append(variable)
-        return job
-
-    monkeypatch.setattr(launcher, "build_job", with_secret)
-    ended = launch.run(launch.spec(image_pull_timeout_seconds=100))
+def test_secret_of_a_variable_missing(launch, row, said, figure, secret, key):
+    token = {"secret": secret, "key": key or "token"}
+    pod = {"all": {"env": {"TOKEN": token}}}
+    ended = launch.run(launch.spec(pod=pod, image_pull_timeout_seconds=100))
     what = f"has no key {key}" if key else "does not exist"
     row(launch, "user_error", 2, jobs=0, name=f"secret of a variable {what}")
     assert f"Secret {secret} {what}; chief-0 needs it for variable TOKEN" in ended.message

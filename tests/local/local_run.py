@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -90,8 +91,10 @@ class Run:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             running = [*processes.carriers(token), *servers(self.home / "s3")]
-            if found := [p for p in running if wanted(p)]:
-                return found[0]
+            for process in running:
+                with suppress(psutil.NoSuchProcess):  # it has just ended
+                    if wanted(process):
+                        return process
             time.sleep(0.05)
         raise AssertionError("the process was not found")
 
