@@ -195,7 +195,7 @@ def correction(support: float) -> float:
     return math.sqrt(support / max(support - 1, 1))
 
 
-def t_quantile(level: float, freedom: int) -> float:
+def t_quantile(level: float, freedom: float) -> float:
     """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.5).
 
     It is exact for 1 and 2 degrees of freedom; to level 0.975, the error is below 1 % for 3, and
