@@ -129,7 +129,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     if known := known_rows(verdict):
         yield f"**Known rows:** {known}."
     yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
-    dataset = _dataset(step, verdict)
+    dataset = S3Address.parse(verdict["dataset_uri"])
     schema = json.loads(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
     yield f"**Trained on:** {_data(schema)}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
@@ -144,12 +144,6 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     yield f"**Verdict and report:** {code(step.run.evaluation)}"
     yield f"**All output of this run:** {code(step.run.base)}"
     yield f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}"
-
-
-def _dataset(step: Step, verdict: Mapping[str, Any]) -> S3Address:
-    """Return where the dataset is; verdicts of earlier versions have only its digest."""
-    known = verdict.get("dataset_uri")
-    return S3Address.parse(known) if known else step.layout.dataset(verdict["dataset_digest"])
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ def _baseline(task: Task, statistics: Mapping[str, Any], batch: Batch) -> Predic
 def _of_training_rows(task: Task, statistics: Mapping[str, Any]) -> np.ndarray:
     """Return the (classes,) rows or weights of each class, or () the mean of the label."""
     label = statistics["label"]
-    # Where rows have weights, the best constant is a weighted one; old datasets do not have it.
+    # Where rows have weights, the best constant is a weighted one.
     weighted = ((statistics.get("weight") or {}).get("splits") or {}).get("train", {}).get("label")
     if task.name == "regression":
         return np.array(weighted["mean"] if weighted else label["train"]["mean"], np.float64)

@@ -194,6 +194,6 @@ def _no_log(found: StoredRun, wanted: Wanted) -> DataError:
             f"the run {found.run.base} has no log of a training job yet",
             received=f"nothing below {found.run.replica_logs}",
             expected="log lines, half a minute after the first pod has started",
-            fix="add --follow to wait for them; a run of a version before 0.3 stored none",
+            fix="add --follow to wait for them",
         )
     )

@@ -1,9 +1,8 @@
 """Proves the champion of a model: champion record, version, manifest, verdict, and each file.
 
-The record names the version and, since version 0.3, the SHA-256 of its manifest; the manifest has
-the checksum of each file, among them the verdict; the verdict must bless exactly this model. In an
-older version, the manifest of the run that the verdict names vouches for the model, if it is still
-there. Any link that is broken is an error: nothing is served on trust.
+The record names the version and the SHA-256 of its manifest; the manifest has the checksum of each
+file, among them the verdict; the verdict must bless exactly this model. Any link that is broken is
+an error: nothing is served on trust.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from kfp_tfjob.storage import documents, names
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import PROMOTE, ROLLBACK, Champion, read_champion, read_record
 from kfp_tfjob.storage.errors import (
-    ConfigurationError,
     DataError,
     ObjectNotFoundError,
     Problem,
 )
-from kfp_tfjob.storage.layout import MANIFEST, MODEL, RUN_MODEL, SAVED_MODEL, VERDICT, Layout
+from kfp_tfjob.storage.layout import MANIFEST, MODEL, SAVED_MODEL, VERDICT, Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
@@ -102,8 +100,6 @@ def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Pro
     if verdict.get("blessed") is not True:
         for problem in _of_person(store, layout, model_name, champion):
             raise _broken(model_name, champion, f"its verdict does not bless it, and {problem}")
-    if not champion.manifest_sha256 and (problem := _of_run(store, champion, manifest, verdict)):
-        raise _broken(model_name, champion, problem)
     return Proven(model_name, champion, version, manifest, verdict)
 
 
@@ -132,7 +128,7 @@ def sha256_problems(
     Args:
         version: Where they are from.
         folder: Where they are.
-        objects: Their entries in the manifest; one of an earlier version has no SHA-256.
+        objects: Their entries in the manifest.
     """
     for item in objects:
         if item.sha256 and item.sha256 != _sha256(folder / item.key):
@@ -146,7 +142,7 @@ def sha256_problems(
 
 def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
     """Yield how a manifest is not that of the champion."""
-    if champion.manifest_sha256 and champion.manifest_sha256 != manifest.digest:
+    if champion.manifest_sha256 != manifest.digest:
         yield (
             f"the record names a manifest with the SHA-256 {champion.manifest_sha256[:12]}, and"
             f" that of the version has {manifest.digest[:12]}"
@@ -154,12 +150,9 @@ def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
     if (manifest.kind, manifest.run_id) != ("model", champion.run_id):
         yield f"its manifest is of a {manifest.kind} of run {manifest.run_id!r}"
     for name in ("exported_weights_sha256", "schema_digest", "dataset_digest"):
-        # Earlier versions wrote the first one under another name.
-        found = manifest.details.get(name)
-        if found is not None and found != getattr(champion, name):
+        if manifest.details.get(name) != getattr(champion, name):
             yield f"its manifest has a different {name}"
-    metrics = manifest.details.get("metrics")
-    if metrics is not None and metrics != dict(champion.metrics):
+    if manifest.details.get("metrics") != dict(champion.metrics):
         yield "its manifest has different metrics"
     if f"{MODEL}/{SAVED_MODEL}" not in {item.key for item in manifest.objects}:
         yield f"its manifest has no {MODEL}/{SAVED_MODEL}"
@@ -192,13 +185,11 @@ def _of_verdict(model_name: str, champion: Champion, verdict: Mapping[str, Any])
         "run_id": champion.run_id,
         "dataset_digest": champion.dataset_digest,
         "schema_digest": champion.schema_digest,
+        "exported_weights_sha256": champion.exported_weights_sha256,
     }
     for name, value in expected.items():
         if verdict.get(name) != value:
             yield f"its verdict is about a different {name}"
-    weights = verdict.get("exported_weights_sha256") or verdict.get("weights_digest")
-    if weights != champion.exported_weights_sha256:
-        yield "its verdict is about different weights"
 
 
 def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion) -> Iterator[str]:
@@ -222,32 +213,6 @@ def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion
     yield "no earlier record says that a person did" + (
         f"; record {listed([str(it.number) for it in damaged], 5)} is damaged" if damaged else ""
     )
-
-
-def _of_run(
-    store: Store, champion: Champion, manifest: Manifest, verdict: Mapping[str, Any]
-) -> str:
-    """Return how the model is not the one that its run wrote; empty if it is, or the run is gone.
-
-    The verdict names the digest of the run's manifest.
-    """
-    try:
-        model = S3Address.parse(str(verdict.get("model_uri", "")), "model_uri")
-        run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))
-        output = store.read_manifest(run / MANIFEST)
-    except (ObjectNotFoundError, ConfigurationError):
-        return ""
-    if output.digest != verdict.get("model_digest"):
-        return (
-            "" if output.run_id != champion.run_id else "its run has other files than were judged"
-        )
-    theirs = {it.key: (it.size, it.crc64nvme) for it in output.objects}
-    for item in manifest.objects:
-        if item.key.startswith(f"{MODEL}/"):
-            key = f"{RUN_MODEL}/{item.key.removeprefix(f'{MODEL}/')}"
-            if theirs.get(key) != (item.size, item.crc64nvme):
-                return f"its {item.key} is not the one that was judged"
-    return ""
 
 
 def _broken(model_name: str, champion: Champion, what: str) -> DataError:

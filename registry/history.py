@@ -89,11 +89,10 @@ def history(store: Store, layout: Layout, model_name: str, most: int = 0) -> lis
 
 
 def _of_champion(store: Store, layout: Layout, model_name: str, champion: Champion) -> Event:
-    place = layout.model(model_name)
     return Event(
         champion.action or PUBLISH,
         champion.version,
-        champion.at or _written(store, place.champion(champion.number)),  # of an earlier version
+        champion.at,
         champion.number,
         champion.served_as,
         champion.run_id,

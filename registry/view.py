@@ -31,7 +31,7 @@ class ModelRow:
         version: The version of its champion; 0 without one.
         serving: Its number for servers; 0 without one.
         run_id: The run that trained it.
-        at: When it became the champion; empty in a record of an earlier version.
+        at: When it became the champion.
         versions: How many versions there are, pruned ones left out.
         metrics: The metrics of the champion.
         trouble: Why its records cannot be read; usually empty.
@@ -301,8 +301,7 @@ def _facts(
         "classes": len((schema.get("label") or {}).get("classes") or []) or "",
         "train rows": ((schema.get("splits") or {}).get("train") or {}).get("rows", ""),
         "test rows": verdict.get("rows", ""),
-        "exported weights": manifest.details.get("exported_weights_sha256")
-        or verdict.get("weights_digest", ""),
+        "exported weights": manifest.details.get("exported_weights_sha256", ""),
         "bytes of the model": sum(item.size for item in model),
     }
 

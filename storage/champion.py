@@ -11,7 +11,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
-# The name in the record: older versions of this project read the same records.
+# Its name in the record.
 _STORED_WEIGHTS = "weights_digest"
 # Left out of a record where they are empty.
 _OPTIONAL = ("task_key", "serving", "manifest_sha256", "action", "by", "at", "why")
@@ -37,10 +37,10 @@ class Champion:
         verdict_uri: The address of the verdict that promoted it.
         task_key: The key of the task that trained it; usually empty.
         serving: Its number in the folder that servers read; 0 if that is `version`.
-        manifest_sha256: SHA-256 of the version's manifest; empty in a record of an earlier version.
+        manifest_sha256: SHA-256 of the version's manifest.
         action: What made it the champion: empty for a verdict, else ROLLBACK or PROMOTE.
         by: The person who did that; empty for a verdict.
-        at: When, in UTC; empty in a record of an earlier version.
+        at: When, in UTC.
         why: The person's reason, or those of the verdict.
     """
 
@@ -77,7 +77,7 @@ class Champion:
         del body["number"]
         for name in _OPTIONAL:
             if not body[name]:
-                del body[name]  # a record of an earlier version keeps its bytes
+                del body[name]
         body[_STORED_WEIGHTS] = body.pop("exported_weights_sha256")
         return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 

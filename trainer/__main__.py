@@ -6,12 +6,6 @@ Every setting is an environment variable (docs/architecture.md) and also a comma
 
 from __future__ import annotations
 
-# Started from the root of a checkout.
-if __name__ == "__main__" and __package__ == "trainer":
-    from kfp_tfjob.old_names import restart
-
-    restart("trainer")
-
 import argparse
 import errno
 import logging

@@ -18,7 +18,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfp_tfjob import old_names
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.words import did_you_mean, listed, nearest
@@ -44,11 +43,9 @@ def find(model_code: str, folder: Path) -> BuildModel:
     Raises:
         ConfigurationError: The module cannot be imported, or has no such function.
     """
-    said, _, function = model_code.partition(":")
+    name, _, function = model_code.partition(":")
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
-    if (name := old_names.model_module(said)) != said:
-        log.warning("model_code: %s", old_names.warning(said))
     try:
         module = importlib.import_module(name)
     except FAILURES as error:
@@ -86,7 +83,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
     Raises:
         ConfigurationError: It is not a function, fails, or does not return a list.
     """
-    name = old_names.model_module(model_code.partition(":")[0])
+    name = model_code.partition(":")[0]
     found = getattr(sys.modules[name], "callbacks", None)
     if found is None or inspect.ismodule(found):
         return []

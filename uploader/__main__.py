@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-# `python -m uploader` in the root of a checkout.
-if __name__ == "__main__" and __package__ == "uploader":
-    from kfp_tfjob.old_names import restart
-
-    restart("uploader")
-
 import signal
 import sys
 from threading import Event

@@ -88,13 +88,12 @@ class Claim:
 
     @classmethod
     def from_bytes(cls, data: bytes, attempt: int) -> Claim:
-        """Read a claim; an earlier version recorded only the attempt that began the count."""
+        """Read a claim back."""
         record: Mapping[str, Any] = json.loads(data)
-        since = int(record["since"])
         return cls(
             attempt,
-            since,
-            float(record.get("began", time.time())),
-            int(record.get("checkpoint", 0)),
-            int(record.get("fruitless", attempt - since)),
+            int(record["since"]),
+            float(record["began"]),
+            int(record["checkpoint"]),
+            int(record["fruitless"]),
         )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob import old_names, uploader
+from kfp_tfjob import uploader
 from kfp_tfjob.components.images import TRAIN, TRAINER
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
@@ -29,11 +28,6 @@ def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Proble
     """
     wanted = ModelCode.parse(values["model_code"])
     own_command = bool(values["train_options"].get("command"))
-    name = old_names.model_module(wanted.source)
-    # A user's image may have its own `trainer.models`, which only the trainer can see.
-    if name != wanted.source and values["train_image"] in (TRAIN, TRAINER):
-        log.warning("model_code: %s", old_names.warning(wanted.source))
-        wanted = replace(wanted, source=name)
     try:
         code = wanted.read(step.store)
     except StepError as error:

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import sample
-from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
-from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
@@ -23,7 +20,6 @@ from kfp_tfjob.storage.layout import (
     Layout,
 )
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import Coding
 
 
 @dataclass(frozen=True)
@@ -82,38 +78,28 @@ def of_version(
         layout: Where the models are.
         model_name: The model.
         champion: The record of the champion.
-        counted: Whether its distributions are wanted, which may take the time to read a sample.
+        counted: Whether its distributions are wanted.
 
     Raises:
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
     """
     version = layout.model(model_name).version(champion.version)
-    verdict = read_json(store, version, VERDICT) or {}
-    given = verdict.get("dataset_uri")  # older verdicts do not say it
-    dataset = layout.dataset(champion.dataset_digest)
-    dataset = S3Address.parse(given) if given else dataset
+    verdict = read_json(store, version, VERDICT)
+    if verdict is None:
+        return None
+    dataset = S3Address.parse(verdict["dataset_uri"])
     for place in (version, dataset):  # a version keeps copies; its dataset may be gone
         schema, statistics = (read_json(store, place, name) for name in (SCHEMA, STATISTICS))
         if schema and statistics:
-            counts = _counts(store, version, dataset, schema) if counted else None
+            counts = _counts(store, version, dataset) if counted else None
             named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
             return Reference(*named, schema, statistics, counts)
     return None
 
 
-def _counts(
-    store: Store, version: S3Address, dataset: S3Address, schema: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
-    """Return the counts of the champion's rows; those of a sample if its version is older."""
-    for folder in (version, dataset):
-        if found := read_json(store, folder, DISTRIBUTIONS):
-            return found
-    if not sample.has_columns(schema):
-        return None
-    try:
-        return of_samples(schema, {"train": sample.read(store, dataset, schema, "train")})
-    except ObjectNotFoundError:
-        return None
+def _counts(store: Store, version: S3Address, dataset: S3Address) -> Mapping[str, Any] | None:
+    """Return the counts of the champion's rows; None if neither folder contains them."""
+    return read_json(store, version, DISTRIBUTIONS) or read_json(store, dataset, DISTRIBUTIONS)
 
 
 def read_json(store: Store, folder: S3Address, name: str) -> Any:
@@ -128,19 +114,3 @@ def read_json(store: Store, folder: S3Address, name: str) -> Any:
         return json.loads(store.read(folder / name, sizes[name])) if name in sizes else None
     except ObjectNotFoundError:
         return None
-
-
-def of_samples(schema: Mapping[str, Any], samples: Mapping[str, Sample]) -> dict[str, Any]:
-    """Return what distributions.json is for these rows; older datasets do not have the file.
-
-    Args:
-        schema: The content of schema.json.
-        samples: Rows by split, those of train among them.
-    """
-    train, name = samples["train"], schema["label"]["name"]
-    numbers = schema["label"]["classes"] is None
-    labels = train.labels if numbers else None
-    counts = Distributions(Edges.of(Coding.of_schema(schema), train.rows, labels, name))
-    for split, part in samples.items():
-        counts.add(split, part.rows, part.labels)
-    return counts.to_dict()

@@ -73,7 +73,6 @@ class Review:
 
     Attributes:
         distributions: Rows of train and test by bin, as in distributions.json; None for pictures.
-        sampled: Whether these are counts of some rows only, because the dataset is older.
         comparison: With the dataset of the champion; None if there is none.
         alone: Why there is no comparison.
         suspicious: Columns that alone predict the label.
@@ -82,7 +81,6 @@ class Review:
     """
 
     distributions: Mapping[str, Any] | None
-    sampled: bool
     comparison: Comparison | None
     alone: str
     suspicious: list[Suspicious]
@@ -127,9 +125,6 @@ def judge(
             comparison = _compare(found, prepared, rows, options)
     alone = found if isinstance(found, str) else ""
     counts = reference.read_json(step.store, base, DISTRIBUTIONS)
-    sampled = counts is None and bool(rows)
-    if sampled:
-        counts = reference.of_samples(schema, rows)
     copies = set(prepared.statistics.get("label_copies", ()))
     suspicious = [
         item
@@ -137,7 +132,7 @@ def judge(
         if item.name not in copies
     ]
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
-    review = Review(counts, sampled, comparison, alone, suspicious, test_drift)
+    review = Review(counts, comparison, alone, suspicious, test_drift)
     return replace(review, errors=_report(review, options))
 
 
@@ -170,7 +165,7 @@ def _compare(
     drift: dict[str, Drift] = {}
     counts, obstacle = None, ""
     if found.distributions is None:
-        obstacle = f"{found.name} is of an older version, and the shards of its data are gone"
+        obstacle = f"{found.name} has no {DISTRIBUTIONS}"
     else:
         coding = Coding.of_schema(prepared.schema)
         over = Distributions(Edges.of_file(found.distributions, coding))

@@ -61,7 +61,7 @@ def complete(
         version=version,
         version_uri=str(place.version(version)),
         run_id=run_id,
-        exported_weights_sha256=exported_weights(verdict),
+        exported_weights_sha256=verdict["exported_weights_sha256"],
         schema_digest=verdict["schema_digest"],
         dataset_digest=verdict["dataset_digest"],
         metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
@@ -72,11 +72,6 @@ def complete(
     folder = place.version(version)
     manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)
     return replace(champion, manifest_sha256=manifest.digest), card
-
-
-def exported_weights(verdict: dict[str, Any]) -> str:
-    """Return the hash of the judged weights, also from a verdict of an earlier version."""
-    return verdict.get("exported_weights_sha256") or verdict["weights_digest"]
 
 
 def _copy(

@@ -49,6 +49,7 @@ class World:
         dataset = S3Address.parse(done.dataset_uri)
         kept = (SCHEMA, STATISTICS, DISTRIBUTIONS)
         pull(self.store, dataset, version, lambda key: key in kept)
+        (version / "verdict.json").write_text(json.dumps({"dataset_uri": done.dataset_uri}))
         push(self.store, version, place.version(4), "model", "r1")
         champion = Champion(
             number=1,

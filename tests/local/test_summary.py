@@ -55,8 +55,10 @@ def end(attempt: int, verdict: str, seconds: float) -> AttemptEnd:
 
 
 def leave_run(step: Step, **verdict: Any) -> None:
-    leave(step, step.run.evaluation / "verdict.json", VERDICT | verdict)
-    leave(step, step.layout.dataset("d1") / "schema.json", SCHEMA)
+    dataset = step.layout.dataset("d1")
+    verdict = VERDICT | {"dataset_uri": str(dataset)} | verdict
+    leave(step, step.run.evaluation / "verdict.json", verdict)
+    leave(step, dataset / "schema.json", SCHEMA)
     for done in (end(1, "preempted_or_lost", 61.4), end(2, "succeeded", 32.0)):
         step.store.write(step.run.attempts / f"{done.attempt:04d}.json", b"{}")
         step.store.write(step.run.attempts / f"{done.attempt:04d}.end.json", done.to_bytes())

@@ -192,11 +192,11 @@ def test_a_disk_that_is_full_later_ends_the_training(
     assert [item.name for item in tmp_path.iterdir()] == ["1"]
 
 
-def test_a_training_begun_by_the_version_before_kfp_tfjob_continues(
+def test_a_recorded_training_continues(
     jobs: Start, s3: Server, datasets: dict[str, S3Address], tmp_path: Path
 ) -> None:
-    """Commit 4d2ba61 stopped at step 506 on a SIGTERM; its stored model_code is an old name."""
-    stored = Path(__file__).parents[1] / "data" / "stored_by_4d2ba61" / "trainer"
+    """It stopped at step 506 on a SIGTERM, at commit 4d2ba61."""
+    stored = Path(__file__).parents[1] / "data" / "stored" / "trainer"
     shutil.copytree(stored, tmp_path / "0" / "output")
     state = tmp_path / "0" / "output" / "checkpoints" / "506" / CHECKPOINT_STATE
     content = json.loads(state.read_text())
@@ -206,13 +206,13 @@ def test_a_training_begun_by_the_version_before_kfp_tfjob_continues(
     )
     state.write_text(json.dumps(content))
     job = jobs(
-        "old",
+        "recorded",
         folder=tmp_path,
-        MODEL_CODE="trainer.models:mlp",
+        MODEL_CODE="kfp_tfjob.trainer.models:mlp",
         HYPERPARAMETERS='{"hidden": [4]}',
         TRAIN_OPTIONS="{}",
     )
     assert job.end() == [0], job.log()
-    assert "from step 506" in job.log() and "trainer.models is an old name" in job.log()
+    assert "from step 506" in job.log()
     assert job.checkpoint() == 2 * STEPS
     assert [event["epoch"] for event in job.events("epoch")] == [1, 2]

@@ -110,19 +110,6 @@ def test_code_with_the_name_of_another_module_is_refused(
         user_code.find("json:build_model", tmp_path)
 
 
-def test_the_old_name_of_the_models_is_accepted_with_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from kfp_tfjob.trainer import models, user_code
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert user_code.find("trainer.models:mlp", tmp_path) is models.mlp
-    assert [record.getMessage() for record in caplog.records] == [
-        "model_code: trainer.models is an old name. Fix: write kfp_tfjob.trainer.models"
-    ]
-    assert user_code.callbacks("trainer.models:mlp", None) == []
-
-
 def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
     import keras
 

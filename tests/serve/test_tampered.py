@@ -74,12 +74,6 @@ class Version:
         if record:
             self.edit_record(manifest_sha256=self.manifest.digest)
 
-    def make_old(self) -> None:
-        """Make it a version of 0.2: no SHA-256 anywhere."""
-        objects = [replace(item, sha256=None) for item in self.manifest.objects]
-        self.write("manifest.json", replace(self.manifest, objects=tuple(objects)).to_bytes())
-        self.edit_record(manifest_sha256=None)
-
 
 def tamperings(it: Version) -> Iterator[tuple[str, Edit]]:
     """Yield what is done, and the function that does it."""
@@ -129,7 +123,7 @@ def tamperings(it: Version) -> Iterator[tuple[str, Edit]]:
         yield f"record: {name}", lambda name=name: it.edit_record(**{name: "0" * 64})
     for version in (1, 99, -1, "1"):
         yield f"record: version {version}", lambda v=version: it.edit_record(version=v)
-    for name in ("run_id", "version", "weights_digest", "schema_digest"):
+    for name in ("run_id", "version", "weights_digest", "schema_digest", "manifest_sha256"):
         yield f"record: no {name}", lambda name=name: it.edit_record(**{name: None})
     yield "record: cut", lambda: it.store.write(it.record, it.store.read(it.record)[:50])
     # Everyone who may write records decides what answers; the weights still must be those it names.
@@ -139,18 +133,6 @@ def tamperings(it: Version) -> Iterator[tuple[str, Edit]]:
     schema = json.loads(files["schema.json"])
     told = json.dumps(schema | {"schema_digest": "7" * 64}).encode()
     yield "another schema, all forged", lambda: it.forge("schema.json", told, record=True)
-    # A version of 0.2 has no SHA-256: the manifest of the run vouches for the model.
-    for key in [key for key in keys if key.startswith("model/")]:
-
-        def old(key: str = key) -> None:
-            it.make_old()
-            data = files[key] + b" "
-            it.write(key, data)
-            forged = ManifestObject(key, len(data), crc64nvme(data))
-            objects = [forged if item.key == key else item for item in it.manifest.objects]
-            it.write("manifest.json", replace(it.manifest, objects=tuple(objects)).to_bytes())
-
-        yield f"old version, {key}: forged with its manifest", old
     while True:
         key = rng.choice([key for key in keys if len(files[key]) > 100])
         at, bit = rng.randrange(len(files[key])), rng.randrange(8)
@@ -170,10 +152,6 @@ def test_no_altered_model_is_loaded(publisher: Publisher, start: Start) -> None:
     proven = prove(it.store, publisher.layout, PETS)
     assert proven
     assert LoadedModel.of(it.store, proven).champion == it.champion
-    it.make_old()
-    proven = prove(it.store, publisher.layout, PETS)
-    assert proven
-    assert LoadedModel.of(it.store, proven)
     loaded, messages = [], []
     for number, (what, edit) in enumerate(tamperings(it)):
         for address, data in whole.items():

@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-from kfp_tfjob.components.publish import card, version
+from kfp_tfjob.components.publish import card
 from kfp_tfjob.storage.champion import Champion
 
 ROOT = Path(__file__).parents[2]
-# As version 0.1.0 wrote it.
-OLD = """{
+RECORD = """{
  "dataset_digest": "d",
  "metrics": {
   "accuracy": 0.5
@@ -23,25 +22,22 @@ OLD = """{
 """
 
 
-def test_the_record_of_a_champion_is_the_same_in_every_version():
-    champion = Champion.from_bytes(3, OLD.encode())
+def test_the_record_of_a_champion_keeps_its_bytes():
+    champion = Champion.from_bytes(3, RECORD.encode())
     assert (champion.number, champion.exported_weights_sha256) == (3, "abc")
-    assert champion.to_bytes().decode() == OLD
+    assert champion.to_bytes().decode() == RECORD
 
 
 def test_the_model_card_says_what_its_hash_is_of():
     verdict = {"intervals": {}, "reasons": [], "rows": 1, "confidence": 0.95}
-    text = card.render("m", Champion.from_bytes(3, OLD.encode()), verdict, {}, {"features": {}}, {})
+    text = card.render(
+        "m", Champion.from_bytes(3, RECORD.encode()), verdict, {}, {"features": {}}, {}
+    )
     assert "**SHA-256 of the exported weights:** `abc`\n" in text
 
 
-def test_publish_takes_the_verdict_of_an_earlier_version():
-    assert version.exported_weights({"weights_digest": "abc"}) == "abc"
-    assert version.exported_weights({"exported_weights_sha256": "abc"}) == "abc"
-
-
 def test_no_hash_is_called_that_of_the_weights_without_saying_which():
-    """The names of earlier versions remain where their records are read."""
+    """Only the stored name in a champion's record is short."""
     bare = re.compile(r"(?<!trained )(?<!\w)weights(_| )(digest|sha256)")
     rooms = ("components", "pipelines", "pages", "storage", "trainer", "uploader", "jobs")
     found = {
@@ -50,7 +46,7 @@ def test_no_hash_is_called_that_of_the_weights_without_saying_which():
         for path in (ROOT / room).rglob("*")
         if path.suffix in (".py", ".j2") and bare.search(path.read_text())
     }
-    assert found == {"storage/champion.py", "components/publish/version.py"}
+    assert found == {"storage/champion.py"}
 
 
 def test_the_hashes_of_the_trainer_and_of_the_export_differ_in_name_everywhere():
