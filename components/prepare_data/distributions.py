@@ -1,9 +1,10 @@
 """Counts the rows of each split by the values of a column, over bins that the splits share.
 
 The bins come from a sample of train: 20 quantiles of a number or a date, or its values if there are
-no more than 20; the 100 most frequent values of a category; false and true. Gaps are apart. Of a
-hashed text, only gaps and values are told apart. The counts are whole numbers, so neither the order
-of the rows nor the number of tasks that count them has an effect.
+no more than 20, and one bin below and one above these values; the 100 most frequent values of a
+category; false and true. Gaps are apart. Of a hashed text, only gaps and values are distinguished.
+The counts are whole numbers, so neither the order of the rows nor the number of tasks that count
+them has an effect.
 
 distributions.json has one entry for each column, which takes a few kilobytes at most. Of a wide
 table it has the first 1,000 columns.
@@ -26,6 +27,7 @@ MOST_COLUMNS = 1000
 MOST_BINS = 20  # of a number or a date
 MOST_VALUES = 100  # of a category
 _MOST_CHARACTERS = 100  # of a value that has a bin
+_F32 = np.finfo(np.float32)
 _CHUNK_BYTES, _FEWEST_ROWS = 4 << 20, 4096
 # Where the values of a kind are in a row of the spill.
 FIELDS = {NUMBER: "features", BOOLEAN: "features", DATE: "dates", CATEGORY: "codes", TEXT: "codes"}
@@ -41,7 +43,8 @@ class Bins:
         name: The column.
         kind: One of those in trainer/coding.py.
         place: Its place in the field `features`, `codes` or `dates`; -1 for the label.
-        edges: Of a number or a date: the largest value of each bin but the last, ascending.
+        edges: Of a number or a date: the largest value of each bin but the last, ascending. The
+            first bin is below the values of train, the last one above them.
         values: Of a category: the values with a bin of their own; one more bin has the others.
         codes: Of a category: the codes of these values in the shards, 0 for one that is not there.
     """
@@ -286,17 +289,23 @@ def _codes_of(values: tuple[str, ...], dictionary: tuple[str, ...]) -> tuple[int
 def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ...]:
     """Return the edges of numbers or dates: quantiles, or all values if they are few.
 
+    The first edge is just below the smallest value and the last one is the largest value, so values
+    beyond those of `column` are in bins of their own.
+
     Args:
         column: float32 of shape [rows], NaN for a gap, or int64, NO_DATE for a gap.
         most: The most bins of quantiles.
     """
     whole = column.dtype.kind == "i"
     present = np.sort(column[column != NO_DATE] if whole else column[~np.isnan(column)])
-    edges = distinct(present) if whole else np.unique(present)
+    edges, least = distinct(present) if whole else np.unique(present), present[:1]
     if len(edges) > most:
         # Values that occur, so that a value with many rows is the end of a bin.
-        places = [-(-len(present) * i // most) - 1 for i in range(1, most)]
+        places = [-(-len(present) * i // most) - 1 for i in range(1, most + 1)]
         edges = np.unique(present[places])
+    # No subnormal number below 0: some libraries let the processor take it for 0.
+    below = least - 1 if whole else np.minimum(np.nextafter(least, _F32.min), least - _F32.tiny)
+    edges = np.unique([*below, *edges])
     # The shortest decimal that is the same float32.
     return tuple(edges.tolist() if whole else (float(str(edge)) for edge in edges))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
     Edges,
 )
+from kfp_tfjob.components.prepare_data.drift import measure
 from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
 
 CITIES = tuple(f"city {i}" for i in range(300))
@@ -69,15 +71,16 @@ def test_each_kind_has_its_bins() -> None:
     found = Distributions(Edges.of(PEOPLE, rows))
     found.add("train", rows)
     age, dice = entry(found, "age"), entry(found, "dice")
-    assert len(age["edges"]) == 19
+    assert len(age["edges"]) == 21
     present = (~np.isnan(rows["features"][:, 0])).sum()
     assert sum(age["counts"]["train"]) == present
-    assert max(age["counts"]["train"]) - min(age["counts"]["train"]) <= 2  # quantiles
+    inner = age["counts"]["train"][1:-1]
+    assert max(inner) - min(inner) <= 2 and sum(inner) == present  # quantiles
     assert age["gaps"] == {"train": 5000 - present, "validation": 0, "test": 0}
-    assert dice["edges"] == [1, 2, 3, 4, 5, 6]  # every value, and a bin above
-    assert dice["counts"]["train"][-1] == 0
+    assert dice["edges"][1:] == [1, 2, 3, 4, 5, 6] and 0.999 < dice["edges"][0] < 1
+    assert dice["counts"]["train"][0] == dice["counts"]["train"][-1] == 0
     third = int((rows["features"][:, 2] == 3).sum())
-    assert dice["counts"]["train"][2] == third
+    assert dice["counts"]["train"][3] == third
     flags = rows["features"][:, 1]
     assert entry(found, "member")["counts"]["train"] == [(flags == 0).sum(), (flags == 1).sum()]
     city = entry(found, "city")
@@ -89,7 +92,7 @@ def test_each_kind_has_its_bins() -> None:
     joined, dates = entry(found, "joined"), rows["dates"][:, 0]
     assert joined["gaps"]["train"] == (dates == NO_DATE).sum()
     assert (
-        joined["counts"]["train"][0] == ((dates != NO_DATE) & (dates <= joined["edges"][0])).sum()
+        joined["counts"]["train"][1] == ((dates != NO_DATE) & (dates <= joined["edges"][1])).sum()
     )
     note = entry(found, "note")
     gaps = int((rows["codes"][:, 1] == 0).sum())
@@ -106,6 +109,50 @@ def test_many_rows_with_one_value_are_one_bin() -> None:
     rain = entry(found, "rain")
     assert 0 in rain["edges"] and len(set(rain["edges"])) == len(rain["edges"])
     assert max(rain["counts"]["train"]) >= 3000
+
+
+@pytest.mark.parametrize("beyond", [-999, 999])
+@pytest.mark.parametrize("usual", [1, 5, 400])
+def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond: int) -> None:
+    coding = Coding(
+        (
+            Coded("level", "number", Missing("median", 0)),
+            Coded("since", "date", Missing("median", 0)),
+        )
+    )
+    rows = np.zeros(2000, _kind(1, 0, 1))
+    rows["features"][:, 0] = rows["dates"][:, 0] = np.arange(2000) % usual
+    first = Distributions(Edges.of(coding, rows))
+    first.add("train", rows)
+    file = json.loads(json.dumps(first.to_dict()))
+    live = rows.copy()
+    live["features"][:60], live["dates"][:60] = beyond, beyond
+    now = Distributions(Edges.of_file(file, coding))
+    now.add("train", live)
+    for old, new in zip(file["columns"], now.to_dict()["columns"], strict=True):
+        end = 0 if beyond < 0 else -1
+        assert old["counts"]["train"][end] == 0 and new["counts"]["train"][end] == 60
+        found = measure(old["counts"]["train"], new["counts"]["train"])
+        assert found.psi > 0.1 and not found.is_chance
+
+
+def test_the_bins_of_an_older_version_are_still_counted() -> None:
+    file = {"columns": [{"name": "x", "kind": "number", "edges": [1.0, 2.0]}]}
+    found = Distributions(Edges.of_file(file, of_numbers(["x"])))
+    rows = np.zeros(4, _kind(1))
+    rows["features"][:, 0] = -999, 1, 2, 3
+    found.add("train", rows)
+    assert entry(found, "x")["counts"]["train"] == [2, 1, 1]
+
+
+def test_bins_at_the_ends_of_float32() -> None:
+    least = float(np.finfo(np.float32).min)
+    rows = np.zeros(3, _kind(1))
+    rows["features"][:, 0] = least, 0, -least
+    first = Distributions(Edges.of(of_numbers(["x"]), rows))
+    first.add("train", rows)
+    x = json.loads(json.dumps(first.to_dict(), allow_nan=False))["columns"][0]
+    assert x["counts"]["train"] == [1, 1, 1, 0]  # nothing finite is below the first
 
 
 @settings(max_examples=40, deadline=None)
@@ -137,7 +184,10 @@ def test_parts_in_any_order_equal_one_pass(sizes: list[int], order) -> None:
 def test_edges_are_exact_in_float32(values: list[float]) -> None:
     rows = np.zeros(len(values), _kind(1))
     rows["features"][:, 0] = values
-    edges = Edges.of(of_numbers(["x"]), rows).columns[0].edges
+    below, *edges = Edges.of(of_numbers(["x"]), rows).columns[0].edges
+    if below == np.float32(min(values)):  # nothing finite is below it
+        edges = [below, *edges]
+    assert np.float32(below) <= min(values) and len(edges) <= 20
     if len(set(values)) <= 20:
         assert {np.float32(edge) for edge in edges} == {np.float32(value) for value in values}
     assert {np.float32(edge) for edge in edges} <= {np.float32(value) for value in values}
@@ -165,7 +215,7 @@ def test_the_bins_of_another_dataset() -> None:
     some["codes"][:, 0] = [0, 1, 2, 3]  # a gap, Rome, city 0, city 1
     found = Distributions(edges)
     found.add("train", some, np.zeros(4))
-    assert entry(found, "dice")["counts"]["train"] == [1, 0, 0, 0, 0, 1, 1]
+    assert entry(found, "dice")["counts"]["train"] == [0, 1, 0, 0, 0, 0, 1, 1]
     assert entry(found, "dice")["gaps"]["train"] == 1
     city = entry(found, "city")
     assert city["gaps"]["train"] == 1
@@ -180,7 +230,7 @@ def test_a_wide_table_has_its_first_columns() -> None:
     found.add("validation", rows)
     body = found.to_dict()
     assert len(body["columns"]) == MOST_COLUMNS and body["columns_left_out"] == 5
-    assert body["columns"][0]["counts"]["validation"] == [3, 0]
+    assert body["columns"][0]["counts"]["validation"] == [0, 3, 0]
 
 
 def test_no_rows_and_no_values() -> None:
