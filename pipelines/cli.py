@@ -10,7 +10,6 @@ import click
 
 from kfp_tfjob.components.images import VERSION
 from kfp_tfjob.pipelines.commands.cancel import cancel
-from kfp_tfjob.pipelines.commands.compare import compare
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
@@ -75,7 +74,6 @@ _ON_KUBEFLOW = (
     why,
     cancel,
     retry,
-    compare,
 )
 for command in (*_HERE, *_MODELS, *_ON_KUBEFLOW):
     main.add_command(command)

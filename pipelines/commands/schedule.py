@@ -28,15 +28,11 @@ from kfp_tfjob.pipelines.commands.output import (
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.commands.submit import or_wait, refuse_to_wait, show_plan
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
-    from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, TickInputs
-    from kfp_tfjob.pipelines.kubeflow.ticks import Trigger
+    from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, Trigger
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -56,13 +52,6 @@ if TYPE_CHECKING:
     " month, day of week, as in '0 0 3 * * *' for three o'clock every day",
 )
 @click.option("--every", default="", metavar="INTERVAL", help="when: 900, 30m, 6h or 1d")
-@click.option(
-    "--time-zone",
-    default="",
-    metavar="ZONE",
-    help="refused unless it is the one zone of the back"
-    " end [default: CRON_SCHEDULE_TIMEZONE, as on its controller, else UTC]",
-)
 @click.option("--start", default="", metavar="TIME", help="no tick before it, in ISO 8601")
 @click.option("--end", default="", metavar="TIME", help="no tick after it")
 @click.option("--catch-up", is_flag=True, help="run missed ticks later, one by one")
@@ -83,10 +72,11 @@ def schedule(context: click.Context, connection: Connection, **given: Any) -> No
     """Start runs on Kubeflow Pipelines at regular times.
 
     Takes the parameters of submit, and when to run: --cron or --every. It checks them, shows the
-    plan and the next three ticks with the data and the folder of each, and asks. --dry-run only
-    shows.
+    plan of a run that would start now, and asks. --dry-run only shows. Then it shows the schedule
+    as Kubeflow Pipelines has it.
 
-    {date} and {hour} in data_uri are those of the tick in UTC: {date-1d} is the day before.
+    The time zone of --cron is the back end's, by default UTC. {date} and {hour} in data_uri are
+    those of the tick in UTC: {date-1d} is the day before.
 
     A schedule of the same name is replaced. If it has runs in flight, it stays, paused, because
     deleting it would end them.
@@ -100,7 +90,6 @@ def schedule(context: click.Context, connection: Connection, **given: Any) -> No
 def _make(
     connection: Connection,
     schedule_name: str,
-    time_zone: str,
     concurrency: int,
     chosen: Chosen,
     yes: bool,
@@ -110,44 +99,31 @@ def _make(
     **given: Any,
 ) -> None:
     from kfp_tfjob.options.fields import Tick
-    from kfp_tfjob.pipelines.kubeflow import scheduled
 
-    zone = scheduled.zone_of(time_zone)
     trigger = _trigger(**{name: given.pop(name) for name in _OF_A_TRIGGER})
     client = open_client(connection)
     package = chosen.package(client)
     found = parameters_of(given, package.defaults, here=False)
     name = schedule_name or str(found.values["model_name"])
-    now = datetime.now(UTC)
-    ticks, missed = scheduled.next_inputs(found.values, trigger, now, zone, now)
-    if not ticks:
-        raise ConfigurationError(
-            Problem(
-                "this schedule would never start a run",
-                received=f"--end {trigger.end:%Y-%m-%dT%H:%M:%SZ}" if trigger.end else "no tick",
-                expected="at least one tick",
-                fix="correct --cron, --start or --end",
-            )
-        )
-    plan = client.plan(found.values, package, found.sources, Tick.parse(ticks[0].tick))
+    plan = client.plan(found.values, package, found.sources, Tick(datetime.now(UTC)))
     if yes and not (dry_run or wait_for_nodes):
         refuse_to_wait(plan)
 
     def tell() -> None:
         old = client.schedules(name)
         show_plan(plan, client.back_end.host, client.back_end.namespace)
-        _show_when(name, trigger, concurrency, str(zone), ticks, missed)
+        when = f"cron {trigger.cron}" if trigger.cron else f"every {trigger.seconds} s"
+        show(f"{'schedule:':<10} {name}: {when}; {counted(concurrency, 'run')} at once")
         for it in old:
             show(f"note: it replaces {_called(it)}{_flight(it)}")
 
-    if not proceed([plan, *ticks], tell, yes, dry_run, json_):
+    if not proceed(plan, tell, yes, dry_run, json_):
         return
     made, kept = client.schedule(found.values, trigger, package, name, concurrency, chosen.account)
-    if json_:
-        show_json(made)
-        return
-    show(f"\nMade {made.name}\nid:        {made.schedule_id}\nUI:        {made.page}")
-    for it in kept:
+    if not json_:
+        show("\nKubeflow Pipelines answers:")
+    _tell(made, json_)
+    for it in () if json_ else kept:
         show(f"note: {_called(it)} stays, paused{_flight(it)}: deleting it now would end its runs")
 
 
@@ -156,50 +132,15 @@ _OF_A_TRIGGER = ("cron", "every", "start", "end", "catch_up")
 
 def _trigger(cron: str, every: str, start: str, end: str, catch_up: bool) -> Trigger:
     from kfp_tfjob.options.fields import Tick
-    from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger, interval
+    from kfp_tfjob.pipelines.kubeflow.scheduled import Trigger, interval
 
-    if bool(cron) == bool(every):
-        raise ConfigurationError(
-            Problem(
-                "a schedule needs --cron or --every",
-                received="both" if cron else "neither",
-                expected="one of them",
-                fix="for three o'clock every day: --cron '0 0 3 * * *'; for every six hours:"
-                " --every 6h",
-            )
-        )
     return Trigger(
-        cron=Cron.parse(cron) if cron else None,
+        cron=cron,
         seconds=interval(every) if every else 0,
         start=Tick.parse(start, "--start").moment if start else None,
         end=Tick.parse(end, "--end").moment if end else None,
         catch_up=catch_up,
     )
-
-
-def _show_when(
-    name: str,
-    trigger: Trigger,
-    concurrency: int,
-    zone: str,
-    ticks: Sequence[TickInputs],
-    missed: int,
-) -> None:
-    when = f"cron {trigger.cron.text}, in {zone}" if trigger.cron else f"every {trigger.seconds} s"
-    show(f"{'schedule:':<10} {name}: {when}; {counted(concurrency, 'run')} at once")
-    if trigger.cron and trigger.cron.note:
-        show(f"note: {trigger.cron.note}")
-    _show_ticks(ticks)
-    if missed:
-        rest = ", then the others" if missed > 1 else ""
-        show(f"note: {counted(missed, 'missed tick')}: the oldest runs at once{rest}")
-
-
-def _show_ticks(ticks: Sequence[TickInputs]) -> None:
-    show("next ticks, in UTC:")
-    for it in ticks:
-        folder = f"  ->  {it.folder}" if it.folder else ""
-        show(f"  {it.tick}{' (missed)' if it.missed else ''}  {it.data}{folder}")
 
 
 def _called(found: Schedule) -> str:
@@ -253,11 +194,10 @@ def list_(connection: Connection, json_: bool) -> None:
             it.model,
             age(it.created),
             len(it.in_flight),
-            it.ticks[0].tick if it.ticks else "",
         )
         for it in found
     ]
-    show_table(("id", "name", "state", "when", "model", "age", "in flight", "next tick"), rows)
+    show_table(("id", "name", "state", "when", "model", "age", "in flight"), rows)
 
 
 @schedule.command("show")
@@ -265,7 +205,7 @@ def list_(connection: Connection, json_: bool) -> None:
 @as_json
 @_with_connection
 def show_(connection: Connection, name: str, json_: bool) -> None:
-    """Show a schedule, its next three ticks and its runs in flight."""
+    """Show a schedule and its runs in flight."""
     from kfp_tfjob.pipelines.kubeflow import schedules
 
     _tell(schedules.find_schedule(_open(connection), name), json_)
@@ -315,7 +255,7 @@ def _tell(found: Schedule, json_: bool) -> None:
         return
     rows = {
         "schedule": f"{found.name} ({found.schedule_id}), {found.state}",
-        "when": f"{found.when}, in {found.zone}",
+        "when": found.when,
         "from": found.start,
         "to": found.end,
         "missed": "run later, one by one" if found.catch_up else "only the newest runs",
@@ -327,13 +267,5 @@ def _tell(found: Schedule, json_: bool) -> None:
     for name, text in rows.items():
         if text:
             show(f"{name + ':':<10} {text}")
-    if found.ticks:
-        _show_ticks(found.ticks)
-    if found.waiting:
-        show(
-            f"note: {counted(found.waiting, 'missed tick')}. Kubeflow Pipelines runs missed ticks"
-            " as soon as it may, but it can lose a tick that comes while a run is in flight. To run"
-            " one yourself: kfp-tfjob submit, with its --data"
-        )
     for run in found.in_flight:
         show(f"in flight: {run.name} ({run.run_id[:8]}), {run.state}")

@@ -62,8 +62,8 @@ def submit(
     """Start a run on Kubeflow Pipelines.
 
     The parameters are checked first, as preflight checks them, and the data, the model code and the
-    bucket of the output, if this machine can read them. Then the plan is shown: pods, GPUs, data,
-    and an estimate from earlier runs. --dry-run ends there.
+    bucket of the output, if this machine can read them. Then the plan is shown: pods, GPUs, data
+    and warnings. --dry-run ends there.
 
     A parameter comes from --set, else its option, else KFP_TFJOB_<PARAMETER> of the environment,
     else --params FILE, else the pipeline. --endpoint is the store as the pods reach it; this
@@ -125,7 +125,6 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         "pipeline": plan.pipeline,
         "model": plan.model,
         "data": data,
-        **({"tick": f"{plan.tick}, in UTC, gives {{date}} and {{hour}}"} if plan.tick else {}),
         "output": plan.output,
         "pods": f"{counted(plan.replicas, 'replica')}; before and after, one pod for each step",
         **({"of steps": "; ".join(plan.own_pods)} if plan.own_pods else {}),
@@ -133,7 +132,6 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         "requests": f"{plan.cpu:g} CPU, {plan.memory / 2**30:.4g} GiB of memory, all replicas"
         " together",
         "images": ", ".join(plan.images),
-        "time": plan.estimate.words,
     }
     for name, text in rows.items():
         show(f"{name + ':':<10} {text}")

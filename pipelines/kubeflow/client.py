@@ -12,7 +12,7 @@ print(client.why(run.run_id).reason)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,7 +24,6 @@ from typing import Any
 from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import (
-    comparison,
     ending,
     following,
     own_code,
@@ -38,8 +37,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.records import Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
-from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule
-from kfp_tfjob.pipelines.kubeflow.ticks import Trigger
+from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _AT_ONCE = 8  # runs whose records are read at the same time
@@ -117,11 +115,12 @@ class Client:
             parameters: Run parameters; the others have the defaults of the pipeline.
             package: The pipeline; None for that of this version.
             sources: Where each parameter comes from, to be shown.
-            tick: The tick of a schedule; None for a run that is submitted now.
+            tick: The time of a schedule's first run, whose data may not exist yet; None for a run
+                that is submitted now.
             name: The name of the run, which no other run may have; empty for a new name.
 
         Returns:
-            Pods, GPUs, CPU, memory, bytes of data, and an estimate of the time.
+            Pods, GPUs, CPU, memory and bytes of data.
 
         Raises:
             ConfigurationError: Everything that is wrong with the parameters, in one error.
@@ -134,7 +133,7 @@ class Client:
             sources = dict.fromkeys(parameters, "parameters")
         submission.check_name(self.back_end, name)
         return plan.make_plan(
-            self.back_end, values, inputs, package.source, package.images, sources, tick
+            values, inputs, package.source, package.images, sources, self.back_end.namespace
         )
 
     def submit(
@@ -328,21 +327,6 @@ class Client:
     def why(self, run: str) -> reasons.Why:
         """Return why a run failed, waits or published nothing, and what to do about it."""
         return reasons.explain(self.back_end, self._found(run), self._endpoint)
-
-    def compare(self, runs: Sequence[str]) -> comparison.Comparison:
-        """Return what differs between runs: parameters, data, metrics, time, verdicts.
-
-        Args:
-            runs: At least two.
-
-        Raises:
-            ConfigurationError: Fewer than two.
-        """
-        if len(runs) < 2:
-            raise ConfigurationError(
-                Problem("a comparison needs two runs", received=len(runs), fix="name another run")
-            )
-        return comparison.compare([self._found(run) for run in runs], self._endpoint)
 
     def _found(self, run: str) -> Run:
         return find_run(self.back_end, run)

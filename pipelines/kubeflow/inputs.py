@@ -103,9 +103,7 @@ class _Look:
             except StepError as error:
                 if not (later and error.__cause__ is None):
                     raise
-                self._seen.notes.append(
-                    f"there is no data for the first tick yet: {self._seen.data}"
-                )
+                self._seen.notes.append(f"there is no data yet: {self._seen.data}")
                 return
             self._seen.files = len(source.files)
             self._seen.bytes = sum(file.size for file in source.files)

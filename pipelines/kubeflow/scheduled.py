@@ -1,47 +1,76 @@
-"""What a schedule is: when it starts runs, and what the run of each tick reads and writes."""
+"""What a schedule is, and when it starts runs.
+
+The back end computes the next tick: its API does not tell in which time zone it reads cron. It also
+names a wrong field of an expression. But it accepts five fields, and reads the first as seconds.
+"""
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from kfp_tfjob.components.preflight.parameters import job_spec
-from kfp_tfjob.options import fields
-from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.pipelines.kubeflow.ticks import Trigger, first
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.words import counted
 
-ZONE = "CRON_SCHEDULE_TIMEZONE"  # of the controller; here, only to show its ticks
-_SHOWN = 3  # ticks
-_COUNTED = 1000  # missed ticks
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_INTERVAL = re.compile(r"0*([1-9]\d*)([smhd]?)")
 
 
 @dataclass(frozen=True)
-class TickInputs:
-    """What the run of one tick reads and where it writes.
+class Trigger:
+    """When a schedule starts runs: by cron, or in an interval.
 
     Attributes:
-        tick: The time, in UTC.
-        data: data_uri of that run.
-        folder: The folder of that run, without its id; empty if output_uri shapes none.
-        missed: Whether the time has passed without a run.
+        cron: Six fields, the seconds first, or one of the back end's words: `@daily`, `@every 6h`.
+            Empty for an interval.
+        seconds: The interval; 0 for cron.
+        start: No tick is before it; None for the creation of the schedule.
+        end: No tick is after it; None for no end.
+        catch_up: Whether ticks that were missed run later, one by one.
+
+    Raises:
+        ConfigurationError: There is not one of both, or cron does not have six fields.
     """
 
-    tick: str
-    data: str
-    folder: str
-    missed: bool
+    cron: str = ""
+    seconds: int = 0
+    start: datetime | None = None
+    end: datetime | None = None
+    catch_up: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what the back end would accept with another meaning."""
+        if bool(self.cron) == bool(self.seconds):
+            raise ConfigurationError(
+                Problem(
+                    "a schedule needs --cron or --every",
+                    received="both" if self.cron else "neither",
+                    expected="one of them",
+                    fix="for three o'clock every day: --cron '0 0 3 * * *'; for every six hours:"
+                    " --every 6h",
+                )
+            )
+        fields = self.cron.split()
+        if self.cron and not self.cron.startswith("@") and len(fields) != 6:
+            raise ConfigurationError(
+                Problem(
+                    "--cron has the wrong number of fields",
+                    received=f"{self.cron!r}, {counted(len(fields), 'field')}",
+                    expected="seconds, minutes, hours, day of month, month, day of week",
+                    fix=f"put the second in front: '0 {' '.join(fields)}'"
+                    if len(fields) == 5
+                    else "for three o'clock every day: '0 0 3 * * *'",
+                )
+            )
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule.
+    """A schedule, as the back end describes it.
 
     Attributes:
         schedule_id: Its id.
@@ -54,10 +83,6 @@ class Schedule:
         at_once: How many of its runs may be in flight.
         model: The run parameter model_name.
         created: When it was made.
-        zone: The time zone of its cron expression.
-        ticks: The next ticks with their inputs; none while it is paused.
-        waiting: How many ticks have passed without a run. Kubeflow Pipelines runs them first, but
-            it can lose one that came during a run.
         in_flight: Its runs that have not ended.
         page: Its address in the UI.
         parameters: The run parameters, with secret-looking values masked.
@@ -73,98 +98,25 @@ class Schedule:
     at_once: int
     model: str
     created: str
-    zone: str
-    ticks: tuple[TickInputs, ...] = ()
-    waiting: int = 0
     in_flight: tuple[Run, ...] = ()
     page: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-def zone_of(given: str = "") -> ZoneInfo:
-    """Return the one time zone in which the back end reads cron.
-
-    The API does not tell it: the controller has it from CRON_SCHEDULE_TIMEZONE, and without that
-    variable it is UTC.
-
-    Args:
-        given: A zone that the user asked for; empty for none.
+def interval(text: str) -> int:
+    """Return the seconds of an interval such as `6h`, `30m`, `1d` or `900`.
 
     Raises:
-        ConfigurationError: There is no such zone, or it is not that of the back end.
+        ConfigurationError: It is no interval.
     """
-    name = os.environ.get(ZONE) or "UTC"
-    for zone, where in ((name, ZONE), (given or name, "--time-zone")):
-        try:
-            ZoneInfo(zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ConfigurationError(
-                Problem(
-                    f"{where} is not a time zone",
-                    received=repr(zone),
-                    expected="a name such as UTC or Europe/Berlin",
-                    fix=f"correct {where}",
-                )
-            ) from None
-    if given and given != name:
+    match = _INTERVAL.fullmatch(text.strip().lower())
+    if not match:
         raise ConfigurationError(
             Problem(
-                "a schedule cannot have a time zone of its own",
-                received=f"--time-zone {given}",
-                expected=f"{name}: Kubeflow Pipelines reads all cron expressions in one zone, which"
-                f" {ZONE} of its controller sets",
-                fix=f"write the expression in {name} and omit --time-zone; or, if {given} is the"
-                f" zone of the controller, set {ZONE}={given} here too",
+                "--every is not an interval",
+                received=repr(text),
+                expected="a number of seconds, or a number with s, m, h or d: 900, 30m, 6h, 1d",
+                fix="correct --every",
             )
         )
-    return ZoneInfo(name)
-
-
-def inputs(values: Mapping[str, Any], tick: datetime, now: datetime) -> TickInputs:
-    """Return what the run of a tick reads, and where it writes.
-
-    Args:
-        values: Every run parameter.
-        tick: The tick.
-        now: The present.
-    """
-    at = Tick(tick.astimezone(UTC))
-    folder = ""
-    try:
-        layout = Layout.parse(str(values["output_uri"]))
-        if layout.template:
-            spec = job_spec(values)
-            name = str(values["model_name"]).strip()
-            found = fields.folder(layout.template, at, name, spec.gpus, spec.pod)
-            folder = layout.run("RUN-ID", found).base
-    except StepError:
-        pass  # a schedule of another user may have wrong parameters
-    return TickInputs(str(at), fields.fill(str(values["data_uri"]), at), str(folder), tick <= now)
-
-
-def next_inputs(
-    values: Mapping[str, Any],
-    trigger: Trigger,
-    created: datetime,
-    zone: ZoneInfo,
-    now: datetime | None = None,
-    last: datetime | None = None,
-) -> tuple[tuple[TickInputs, ...], int]:
-    """Return the next three ticks with their inputs, and how many ticks were missed.
-
-    Args:
-        values: Every run parameter.
-        trigger: When the schedule starts runs.
-        created: When it was made.
-        zone: The zone of the controller.
-        now: The present; None to ask the clock.
-        last: The last tick that started a run.
-    """
-    now = now or datetime.now(UTC)
-    found = first(trigger.ticks(created, now, zone, last), _SHOWN)
-    missed = 0
-    for tick in trigger.ticks(created, now, zone, last):
-        if tick > now or missed == _COUNTED:
-            break
-        missed += 1
-    return tuple(inputs(values, tick, now) for tick in found), missed
+    return int(match[1]) * _UNITS[match[2]]

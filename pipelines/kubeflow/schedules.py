@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,8 +16,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.runs import RUNNING, WAITING, Run, run_of
-from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, next_inputs, zone_of
-from kfp_tfjob.pipelines.kubeflow.ticks import Cron, Trigger
+from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
@@ -126,8 +124,7 @@ def create(
     _switch(back_end, made, active=True)
     kept, runs = [], _runs(back_end)
     for raw in old:
-        of = runs[raw.recurring_run_id]
-        if of.in_flight:
+        if of := runs[raw.recurring_run_id]:
             kept.append(_schedule(back_end, _read(back_end, raw.recurring_run_id), of))
         else:
             _delete(back_end, raw.recurring_run_id)
@@ -172,20 +169,12 @@ def delete(back_end: BackEnd, schedule: Schedule, ends_runs: bool = False) -> No
 
 def in_flight(back_end: BackEnd, schedule_id: str) -> list[Run]:
     """Return the runs of a schedule that have not ended, the newest first."""
-    return _runs(back_end)[schedule_id].in_flight
+    return _runs(back_end)[schedule_id]
 
 
-@dataclass
-class _Runs:
-    """The runs of a schedule: those in flight, and the newest tick of all."""
-
-    in_flight: list[Run] = field(default_factory=list)
-    last: datetime | None = None
-
-
-def _runs(back_end: BackEnd) -> Mapping[str, _Runs]:
-    """Return the runs of every schedule, in one pass: the API cannot select them."""
-    known: dict[str, _Runs] = defaultdict(_Runs)
+def _runs(back_end: BackEnd) -> Mapping[str, list[Run]]:
+    """Return the runs in flight of every schedule, in one pass: the API cannot select them."""
+    known: dict[str, list[Run]] = defaultdict(list)
     for raw in back_end.pages(
         "list the runs",
         back_end.sdk.runs.run_service_list_runs,
@@ -195,12 +184,9 @@ def _runs(back_end: BackEnd) -> Mapping[str, _Runs]:
     ):
         if not raw.recurring_run_id:
             continue
-        of = known[raw.recurring_run_id]
-        if raw.scheduled_at and raw.scheduled_at.year > 1970:
-            of.last = max(of.last or raw.scheduled_at, raw.scheduled_at)
         run = run_of(back_end, raw)
         if run.state in (*WAITING, *RUNNING):
-            of.in_flight.append(run)
+            known[raw.recurring_run_id].append(run)
     return known
 
 
@@ -247,50 +233,27 @@ def _switched(back_end: BackEnd, schedule: Schedule, active: bool) -> Schedule:
 def _trigger(models: Any, trigger: Trigger) -> Any:
     ends = {"start_time": trigger.start, "end_time": trigger.end}
     if trigger.cron:
-        cron = models.V2beta1CronSchedule(cron=trigger.cron.text, **ends)
+        cron = models.V2beta1CronSchedule(cron=trigger.cron, **ends)
         return models.V2beta1Trigger(cron_schedule=cron)
     periodic = models.V2beta1PeriodicSchedule(interval_second=str(trigger.seconds), **ends)
     return models.V2beta1Trigger(periodic_schedule=periodic)
 
 
-def _read_trigger(raw: Any) -> Trigger | None:
-    """Return the trigger of a schedule; None if its cron expression is not one."""
-    found = raw.trigger
-    catch_up = not raw.no_catchup
-    if found and found.cron_schedule:
-        it = found.cron_schedule
-        try:
-            cron = Cron.parse(it.cron)
-        except ConfigurationError:
-            return None
-        return Trigger(cron, 0, _moment(it.start_time), _moment(it.end_time), catch_up)
-    if found and found.periodic_schedule:
-        it = found.periodic_schedule
-        ends = (_moment(it.start_time), _moment(it.end_time))
-        return Trigger(None, max(int(it.interval_second or 1), 1), *ends, catch_up)
-    return None
-
-
-def _schedule(back_end: BackEnd, raw: Any, runs: _Runs) -> Schedule:
-    trigger, values, zone = _read_trigger(raw), _parameters(raw), zone_of()
-    ticks, waiting = (), 0
-    if trigger and _is_active(raw):
-        ticks, waiting = next_inputs(values, trigger, raw.created_at, zone, last=runs.last)
+def _schedule(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:
+    values, trigger = _parameters(raw), raw.trigger
+    it = (trigger.cron_schedule or trigger.periodic_schedule) if trigger else None
     return Schedule(
         schedule_id=raw.recurring_run_id,
         name=raw.display_name or "",
         state="active" if _is_active(raw) else "paused",
-        when=_when(trigger),
-        start=_time(trigger.start if trigger else None),
-        end=_time(trigger.end if trigger else None),
+        when=_when(it),
+        start=_time(it.start_time if it else None),
+        end=_time(it.end_time if it else None),
         catch_up=not raw.no_catchup,
         at_once=int(raw.max_concurrency or 1),
         model=str(values.get("model_name", "")),
         created=_time(raw.created_at),
-        zone=str(zone),
-        ticks=ticks,
-        waiting=waiting,
-        in_flight=tuple(runs.in_flight),
+        in_flight=tuple(in_flight),
         page=f"{back_end.page('').partition('/#/')[0]}/#/recurringrun/details/{raw.recurring_run_id}",
         parameters=masked(values),
     )
@@ -300,19 +263,15 @@ def _is_active(raw: Any) -> bool:
     return str(raw.status or "").upper() == "ENABLED"
 
 
-def _when(trigger: Trigger | None) -> str:
-    if trigger is None:
-        return "unknown"
-    return trigger.cron.text if trigger.cron else f"every {trigger.seconds} s"
+def _when(it: Any) -> str:
+    cron = getattr(it, "cron", "")
+    return cron or (f"every {it.interval_second or 1} s" if it else "unknown")
 
 
 def _parameters(raw: Any) -> dict[str, Any]:
     return dict((raw.runtime_config.parameters if raw.runtime_config else None) or {})
 
 
-def _moment(moment: datetime | None) -> datetime | None:
-    return moment.astimezone(UTC) if moment and moment.year > 1970 else None
-
-
 def _time(moment: datetime | None) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else ""
+    is_known = moment is not None and moment.year > 1970  # protobuf's zero stands for none
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if is_known else ""

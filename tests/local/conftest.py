@@ -14,7 +14,6 @@ from kfp_tfjob.components.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
 from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT
-from kfp_tfjob.pipelines.kubeflow.scheduled import ZONE
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
@@ -108,7 +107,7 @@ def laptop(
     fake: FakePipelines, s3: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The environment of a person: a back end, a store, and no cluster."""
-    for name in (*(f"{VARIABLE}{name.upper()}" for name in PARAMETERS), ZONE):
+    for name in (f"{VARIABLE}{name.upper()}" for name in PARAMETERS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(ENDPOINT, fake.host)
     monkeypatch.setenv("HOME", str(tmp_path))

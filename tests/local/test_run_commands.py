@@ -1,4 +1,4 @@
-"""runs, why, compare, watch, cancel and retry, with a fake API server and a real store."""
+"""runs, why, watch, cancel and retry, with a fake API server and a real store."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -142,19 +142,6 @@ def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
     found = Client(fake.host).run("last").parameters
     assert found["train_epochs"] == 3 and found["train_workers"] == 1
     assert isinstance(found["train_workers"], int)
-
-
-def test_compare_shows_what_differs(fake, store, base):
-    for name, accuracy, epochs in (("one", 0.5, 3), ("two", 0.9, 5)):
-        run = add(fake, base, name, "SUCCEEDED", train_epochs=epochs, pod={"all": {"cpu": epochs}})
-        store.write(folder(base, run).verdict, verdict(True, accuracy, f"d{epochs}"))
-    found = Client(fake.host).compare(["one", "two"])
-    assert found.parameters == {"pod.all.cpu": (3, 5), "train_epochs": (3, 5)}
-    assert found.same_data is False
-    assert [it.metrics["accuracy"].value for it in found.runs] == [0.5, 0.9]
-    text = kfp_tfjob("compare", "one", "two").stdout
-    assert "0.9000 [0.8000, 1.0000]" in text and "The data differs" in text
-    assert kfp_tfjob("compare", "one").exit_code == 2
 
 
 def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):

@@ -16,7 +16,6 @@ from click.testing import Result
 from kfp_tfjob import Client
 from kfp_tfjob.components.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.kubeflow import following, plan
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster, Seen
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
@@ -50,7 +49,6 @@ def test_submit_shows_the_plan_and_starts_the_run(fake, package, data, base):
     assert "1 file, 12 B" in found.stdout
     assert "2 replicas" in found.stdout
     assert "train_epochs = 3  (--epochs)" in found.stdout
-    assert "no earlier run" in found.stdout
     parameters = run.runtime_config.parameters
     assert set(parameters) == set(PARAMETERS)
     assert parameters["train_epochs"] == 3
@@ -362,22 +360,6 @@ def test_this_version_is_compiled_in_place(fake, data, base):
         *("submit", "--data", data, "--label", "y", "--name", "m", "--output", base, "--yes"),
     )
     assert found.exit_code == 2 and PLACEHOLDER in found.stderr
-
-
-def test_the_estimate_is_of_runs_alike():
-    def run(seconds: float, state: str = "succeeded", **parameters: object):
-        return following.Run("id", "n", state, "m", "", "", seconds, "", "", parameters=parameters)
-
-    values = {name: it.default for name, it in PARAMETERS.items()} | {"data_uri": "s3://b/d"}
-    alike = {"data_uri": "s3://b/d"}
-    assert plan.estimate([], values).seconds is None
-    assert plan.estimate([run(9, "failed", **alike)], values).runs == 0
-    found = plan.estimate(
-        [run(60, **alike), run(80, **alike), run(900, data_uri="s3://b/e")], values
-    )
-    assert (found.seconds, found.runs) == (70, 2) and "1 min 10 s" in found.words
-    found = plan.estimate([run(60, train_epochs=900, **alike)], values)
-    assert found.seconds is None and "1 min" in found.words
 
 
 def test_the_script_with_curl_sends_what_the_api_takes(fake, repository, base, tmp_path):
