@@ -7,7 +7,7 @@ from typing import Any
 
 from kfp_tfjob.storage.errors import DataError, Problem, StepError, first
 
-_SHOWN = 20  # problems of one request
+SHOWN = 20  # problems of one request
 MOST_ROWS = 1_000_000  # of one request: small rows take 45 times their JSON in memory
 
 
@@ -20,7 +20,7 @@ class RefusedRequest(DataError):
     """
 
     def __init__(self, *problems: Problem, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
-        super().__init__(*first(problems, _SHOWN, "problems are in this request"))
+        super().__init__(*first(problems, SHOWN, "problems are in this request"))
         self.status = status
 
 

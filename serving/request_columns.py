@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.serving.column_values import READERS
-from kfp_tfjob.serving.refusal import RefusedRequest, refuse_many
+from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest, refuse_many
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.trainer.coding import (
@@ -43,6 +43,7 @@ WRITTEN = {
 _EXAMPLES = {NUMBER: 0.5, BOOLEAN: True, CATEGORY: "a", TEXT: "a", DATE: "2026-11-22"}
 _EXAMPLES[PICTURE] = {"b64": "..."}
 _SHOWN = 5  # problems of one column, names in a list
+_LONGEST = 100  # characters of a foreign name that are compared and shown
 # The path of a value: a column and the number of its row, from 0.
 Where = Callable[[str, int], str]
 
@@ -175,6 +176,8 @@ class RequestColumns:
                     )
                 )
             named = {self.column(name): value for name, value in row.items()}
+            if len(named) < len(row):
+                raise self._twice(row, place)
             if named.keys() != wanted:
                 raise self._other_columns(wanted - named.keys(), named.keys() - wanted, place)
             found.append(named)
@@ -201,7 +204,7 @@ class RequestColumns:
             for name in self.kinds
             if name in missing
         ]
-        for name in sorted(foreign):
+        for name in [it[:_LONGEST] for it in sorted(foreign)[:SHOWN]]:
             near = get_close_matches(name, missing, 1)
             wrong.append(
                 Problem(
@@ -215,7 +218,21 @@ class RequestColumns:
                     suggestion=near[0] if near else "",
                 )
             )
+        wrong += wrong[-1:] * (len(foreign) - SHOWN)  # only counted: no more are shown
         return RefusedRequest(*wrong)
+
+    def _twice(self, row: Mapping[str, Any], place: str) -> RefusedRequest:
+        """Return the refusal of a row that has a column under both of its names."""
+        name = next(it for it in row if self.column(it) != it and self.column(it) in row)
+        return RefusedRequest(
+            Problem(
+                f"the column {self.column(name)!r} is there twice",
+                received=f"{name!r} and {self.column(name)!r} in {place}",
+                expected="one value of each column in a row",
+                fix=f"remove {name!r}",
+                path=name,
+            )
+        )
 
     def _described(
         self,

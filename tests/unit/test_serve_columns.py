@@ -1,5 +1,6 @@
 """The columns of requests: what is read, and what is refused with the names."""
 
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,32 @@ def test_all_problems_are_told_at_once() -> None:
     assert len(both) == 2
     many = problems(SCHEMA, [ROW | {"age": "x"}] * 100)
     assert len(many) == 6 and "95 more values of 'age'" in many[-1]
+
+
+def test_a_column_under_both_of_its_names_is_refused() -> None:
+    columns = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"})
+    row = {"a": 1, "b c": 2}
+    for both in ({"b_c": 3} | row, row | {"b_c": 3}):
+        with pytest.raises(RefusedRequest) as refused:
+            columns.of_rows([row, both])
+        (problem,) = refused.value.problems
+        assert problem.path == "b_c" and problem.received == "'b_c' and 'b c' in instances[1]"
+
+
+def test_of_many_foreign_names_only_the_first_are_described(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def watched(name: str, *more: Any) -> list[str]:
+        compared.append(name)
+        return get_close_matches(name, *more)
+
+    monkeypatch.setattr("kfp_tfjob.serving.request_columns.get_close_matches", watched)
+    many = {f"foreign {at:06}": 1 for at in range(100_000)} | {"A" * 10_000: 1}
+    (named, *_, rest) = found = problems(NUMBERS, [{"a": 1, "b c": 1} | many])
+    assert len(found) == 21 and "99,981 more" in rest and len(named) < 1000
+    assert len(compared) == 20 and max(map(len, compared)) <= 100
 
 
 @pytest.mark.parametrize("rows", [[], None, {}, "x", 5, [1], [[1, 2]], [None]])
