@@ -9,13 +9,16 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelRepository
 from kserve.errors import InvalidInput
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
+from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput, RequestOutput
+from kserve.protocol.rest.v2_endpoints import V2Endpoints
+from pydantic import FailFast
 
 from kfp_tfjob.serving import answers, tensors
 from kfp_tfjob.serving.follower import Follower
@@ -27,8 +30,29 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.pictures import PICTURE
 
 VERSION_HEADER = "x-model-version"
+Parameters = dict[str, Any] | None  # nothing here reads them
 # Is told of every answered request: the model, its rows and its predictions.
 Watcher = Callable[[LoadedModel, Rows, np.ndarray], None]
+
+
+class _Input(RequestInput):
+    shape: Annotated[list[int], FailFast()]
+    parameters: Parameters = None
+
+
+class _Output(RequestOutput):
+    parameters: Parameters = None
+
+
+class Request(InferenceRequest):
+    """A request in V2 whose first mistake is the last: pydantic would collect gigabytes of them."""
+
+    parameters: Parameters = None
+    inputs: Annotated[list[_Input], FailFast()]
+    outputs: Annotated[list[_Output] | None, FailFast()] = None
+
+
+V2Endpoints.infer.__annotations__["request_body"] = Request | bytes  # what FastAPI reads it into
 
 
 class ChampionModel(Model):

@@ -232,6 +232,32 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
     assert post(v1, {"instances": [PET]}).status == 200
 
 
+def test_a_body_with_a_million_mistakes_is_refused_at_the_first(
+    publisher: Publisher, start: Start
+) -> None:
+    """pydantic describes each, which takes gigabytes."""
+    server = start(PETS).ready()
+    url = f"{server.url}/v2/models/pets/infer"
+    wrong = b"[" + b"[]," * 1_300_000 + b"[]]"
+    named = b'{"x":0' + b"".join(b',"%d":[]' % at for at in range(400_000)) + b"}"
+    tensor = b'"name":"column 0","datatype":"FP64","data":[1]'
+    bodies = {
+        "inputs": b'{"inputs":' + wrong + b"}",
+        "outputs": b'{"inputs":[],"outputs":' + wrong + b"}",
+        "shape": b'{"inputs":[{' + tensor + b',"shape":' + wrong + b"}]}",
+        "parameters": b'{"inputs":[],"parameters":' + named + b"}",
+        "of a tensor": b'{"inputs":[{' + tensor + b',"shape":[1],"parameters":' + named + b"}]}",
+        "of an output": b'{"inputs":[],"outputs":[{"name":"class","parameters":' + named + b"}]}",
+    }
+    post(url, {"inputs": []})
+    for name, body in bodies.items():
+        before = _memory(server)
+        reply = post(url, body)
+        assert reply.status == 400 and len(json.dumps(reply.body)) < 20_000, name
+        assert _memory(server) - before < 400e6, name
+    assert server.is_ready()
+
+
 def test_the_champion_is_followed_and_no_request_is_lost(
     publisher: Publisher, start: Start
 ) -> None:
