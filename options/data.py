@@ -117,7 +117,9 @@ class Split(Group):
         " validation; rows of the same time stay together.",
     )
     folders: bool = option(
-        True, "Whether the folders `train`, `validation` and `test` of `data_uri` are the splits."
+        True,
+        "Whether the folders `train`, `validation` and `test` of `data_uri` are the splits; false"
+        " to ignore names of splits.",
     )
 
     @field_validator("salt")

@@ -19,14 +19,11 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream, Starts
 from kfp_tfjob.trainer.pictures import PICTURE
 
-# The folders that mean a split, by name.
+# The folders that mean a split, by name; the same as in Hugging Face's `datasets`, and `holdout`.
 SPLITS = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "test": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation", "holdout"), "test"),
 }
 
 
@@ -42,7 +39,7 @@ class SourceFile:
         size: Its size in bytes.
         location: Its address or path.
         tag: The entity tag in S3; for a local file, inode, time and size, to detect a change.
-        split: `train`, `validation` or `test` if it is in a folder of that name, or empty.
+        split: `train`, `validation` or `test` if a folder in SPLITS says so, or empty.
     """
 
     name: str

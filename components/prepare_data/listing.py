@@ -67,7 +67,7 @@ def files_at(store: Store, data_uri: str, endings: tuple[str, ...] = ENDINGS) ->
         files = _of_one(store, address, endings)
         if len(addresses) > 1:
             # The names below two addresses may be equal, so the whole address is the name.
-            folder = SPLITS.get(_last(address), "")
+            folder = SPLITS.get(_folder(address, files), "")
             files = [
                 replace(file, name=str(file.location), split=file.split or folder) for file in files
             ]
@@ -259,5 +259,9 @@ def _split_of(name: str) -> str:
     return SPLITS.get(folder.lower(), "") if separator else ""
 
 
-def _last(address: str) -> str:
-    return address.rstrip("/").rpartition("/")[2].lower()
+def _folder(address: str, files: list[SourceFile]) -> str:
+    """Return the last folder that the address of some files names, in lower case."""
+    parts = [part for part in address.lower().split("/") if part and not is_pattern(part)]
+    if parts and parts[-1] in {str(file.location).lower().rpartition("/")[2] for file in files}:
+        parts.pop()
+    return parts[-1] if parts else ""

@@ -8,7 +8,8 @@ range of its split. So the order within a split stays that of the hashes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -28,12 +29,14 @@ from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.words import listed
 
 log = logging.getLogger(__name__)
 
 _BY_HASH = -1
 _TRAIN, _VALIDATION, _TEST = range(3)
 GROUP_REVISION = 2  # of `values_as_texts`; part of schema_digest with split.group
+_WORD = re.compile(r"[^\W\d_]+")  # of a file's name: train in train-00001.csv
 _AS_IT_IS = r"^(0|-?[1-9][0-9]*)$"
 
 
@@ -257,21 +260,48 @@ def _by_folder(source: Source, options: DataOptions) -> bool:
 
 
 def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
-    """Return a problem if only some of the files are in folders that name a split."""
-    outside = [file.name for file in source.files if not file.split]
-    if not outside or not _by_folder(source, options):
+    """Return a problem if names of splits do not divide the files, or only some of them."""
+    if options.split.extra or not options.split.folders:
         return []
-    inside = sorted({file.split for file in source.files if file.split})
+    if source.splits_by_folder:
+        outside = next((file.name for file in source.files if not file.split), "")
+        if not outside:
+            return []
+        inside = ", ".join(sorted(source.folder_splits))
+        what = "only some of the files are in folders that name a split"
+        received = f"folders for {inside}, and for instance {outside}"
+    else:
+        by_words = {_words(name): name for name in sorted(_names(source), reverse=True)}
+        if len(by_words) < 2:  # what all files share does not divide them
+            return []
+        what = "names in data_uri mean splits, but do not divide its files"
+        received = listed(sorted(by_words.values()), 5)
     return [
         Problem(
-            "only some of the files are in folders that name a split",
-            received=f"folders for {', '.join(inside)}, and for instance {outside[0]}",
+            what,
+            received=received,
             expected="every file in train/, validation/ or test/",
-            fix="move the files, name the files with a pattern in data_uri, or set"
-            ' data_options.split={"folders": false} to divide the rows of all of them',
+            fix="move the files, give a table's files or folders as addresses such as"
+            ' "DATA/train, DATA/test", or set data_options.split={"folders": false} to divide the'
+            " rows of all of them",
             path="data_uri",
         )
     ]
+
+
+def _names(source: Source) -> Iterable[str]:
+    """Return the names that may mean a split; of pictures, folders with a folder in them."""
+    names = (file.name for file in source.files)
+    if source.pictures is None:
+        return names
+    return {name[: name.rfind("/") + 1] for name in names if name.count("/") > 1}
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """Return the splits in a name: of its folders (`test`, `part=test`) and of its file."""
+    *folders, last = name.lower().split("/")
+    parts = [*(folder.rpartition("=")[2] for folder in folders), *_WORD.findall(last)]
+    return tuple(WORDS[part] for part in parts if part in WORDS)
 
 
 def _scaled(hashes: np.ndarray, width: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.pictures.check import problems_of
 from kfp_tfjob.components.prepare_data.pictures.file_list import FileList
+from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.source import check_header, list_source, source_digest
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
@@ -62,6 +63,8 @@ def test_two_forms_of_one_name_are_one_class(tmp_path: Path) -> None:
         (("train", "validation", "test"), 1),
         (("Train", "val"), 1),
         (("train",), 1),
+        (("Training", "Testing"), 1),
+        (("train", "dev", "holdout"), 1),
         (("train", "car", "test"), 1),  # and the pictures outside are named
         (("train", "car"), 0),
         (("test", "cat"), 0),
@@ -75,6 +78,27 @@ def test_folders_of_splits(tmp_path: Path, tops: tuple[str, ...], depth: int) ->
     assert source.splits_by_folder == (depth == 1 and len(tops) > 1)
     if tops == ("train", "car", "test"):
         assert "only some of the files are in folders that name a split" in problems(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tops", [("train", "more"), ("test", "cat"), ("val", "test"), ("2024/train", "2025/test")]
+)
+def test_folders_that_are_no_splits_and_no_classes(tmp_path: Path, tops: tuple[str, ...]) -> None:
+    files = {f"{top}/{name}/1.jpg": ONE for top in tops for name in ("cat", "dog")}
+    source = listed(tree(tmp_path, files))
+    (problem,) = folder_problems(source, DataOptions())
+    assert problem.path == "data_uri" and '"folders": false' in problem.fix
+    for top in tops:
+        assert f"{top}/cat" in problem.received
+    assert problem in problems_of(source, DataOptions())
+    assert folder_problems(source, DataOptions(split={"folders": False})) == []
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    files = {f"{top}/{i}.jpg": ONE for top in ("car", "train", "bus") for i in range(2)}
+    source = listed(tree(tmp_path, files))
+    assert source.pictures.classes == ("bus", "car", "train")
+    assert problems_of(source, DataOptions()) == []
 
 
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import scan as scan_module
 from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.placing import Placing
+from kfp_tfjob.components.prepare_data.placing import Placing, folder_problems
 from kfp_tfjob.components.prepare_data.source import list_source, source_digest
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
@@ -55,11 +55,11 @@ def test_a_column_names_the_split(tmp_path: Path) -> None:
 
 def test_a_word_that_is_no_split_is_a_fault(tmp_path: Path) -> None:
     rows = [(i, ["train", "test", "val"][i % 3], i % 2) for i in range(90)]
-    rows[7], rows[9] = (7, "holdout", 0), (9, "", 1)
+    rows[7], rows[9] = (7, "later", 0), (9, "", 1)
     write(tmp_path / "f.csv", "a,part,y", rows)
     found, splits = scanned(tmp_path / "f.csv", split={"column": "part"})
     assert [(f.line, f.column, f.value, f.rule) for f in found.faults.examples] == [
-        (9, "part", "holdout", "split"),
+        (9, "part", "later", "split"),
         (11, "part", "", "missing"),
     ]
     assert sum(map(len, splits)) == 88
@@ -156,6 +156,71 @@ def test_files_outside_of_these_folders_are_refused(tmp_path: Path) -> None:
         scanned(tmp_path / "data")
     assert check(tmp_path / "data") == [str(problem) for problem in caught.value.problems]
     assert "more/f.csv" in str(caught.value) and '"folders": false' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "uri", "rows"),
+    [
+        (("train/a", "test/b"), "{0}/train/*.csv,{0}/test/*.csv", {"train", "test"}),
+        (("train/a", "test/b"), "{0}/train/a.csv\n{0}/test/b.csv", {"train", "test"}),
+        (("1/train/a", "2/train/b", "1/test/c"), "{0}/*/train,{0}/*/test", {"train", "test"}),
+        (("train/x/a", "test/x/b"), "{0}/train/**/*.csv,{0}/test/**/b.csv", {"train", "test"}),
+        (("train/a", "dev/b"), "{0}", {"train", "validation"}),
+        (("Training/a", "Testing/b", "holdout/c"), "{0}", {"train", "test"}),
+        (("train/a", "eval/b", "valid/c"), "{0}", {"train", "test", "validation"}),
+    ],
+)
+def test_split_folders_that_users_have(tmp_path: Path, names, uri, rows: set[str]) -> None:
+    for name in names:
+        write(tmp_path / f"data/{name}.csv", "a,y", [(i, i % 2) for i in range(20)])
+    uri = uri.format(tmp_path / "data")
+    source = list_source(STORE, uri)
+    assert source.splits_by_folder and {file.split for file in source.files} == rows
+    assert check(uri) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "uri"),
+    [
+        (("2024/train/a", "2024/test/b"), "{0}"),
+        (("2024/train/a", "2024/test/b"), "{0}/*/*/*.csv"),
+        (("train/a", "more/b"), "{0}"),
+        (("validation/a", "test/b"), "{0}"),
+        (("split=train/a", "split=test/b"), "{0}"),
+        (("train", "test"), "{0}"),
+        (("train", "test"), "{0}/train.csv,{0}/test.csv"),
+        (("Train-00000-of-00002", "Train-00001-of-00002", "Dev-00000-of-00001"), "{0}"),
+        (("iris_training", "iris_test"), "{0}"),
+    ],
+)
+def test_names_of_splits_that_divide_nothing_are_refused(tmp_path: Path, names, uri) -> None:
+    for name in names:
+        write(tmp_path / f"data/{name}.csv", "a,y", [(i, i % 2) for i in range(20)])
+    uri = uri.format(tmp_path / "data")
+    source = list_source(STORE, uri)
+    (problem,) = folder_problems(source, options())
+    assert problem.path == "data_uri" and '"folders": false' in problem.fix
+    for name in (names[0], names[-1]):
+        assert f"{name}.csv" in problem.received
+    for split in ({"folders": False}, {"group": "a"}):
+        assert folder_problems(source, options(split=split)) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "uri"),
+    [
+        (("train/a", "train/b"), "{0}"),
+        (("train/a", "train/b"), "{0}/train/*.csv"),
+        (("test_1", "test_2"), "{0}"),
+        (("test/2024/a", "test/2025/b"), "{0}/test/2024,{0}/test/2025"),
+        (("contest/a", "latest/b", "training_plan/c"), "{0}"),
+    ],
+)
+def test_names_that_all_files_share_mean_no_split(tmp_path: Path, names, uri) -> None:
+    for name in names:
+        write(tmp_path / f"data/{name}.csv", "a,y", [(i, i % 2) for i in range(20)])
+    source = list_source(STORE, uri.format(tmp_path / "data"))
+    assert folder_problems(source, options()) == [] and not source.splits_by_folder
 
 
 def test_a_source_with_such_folders_has_another_digest(tmp_path: Path) -> None:
