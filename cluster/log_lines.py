@@ -75,30 +75,18 @@ class Position:
         start = self.before or self.second
         return f"{start}Z" if start else ""
 
-    def lines_since(self, second: str) -> int:
-        """Return the number of counted lines that are not older than a second."""
-        if second <= self.before:
-            return self.earlier + self.latest
-        return self.latest if second <= self.second else 0
-
-    def copy(self) -> Position:
-        """Return a copy, for instance to continue from here later."""
-        return Position(self.before, self.second, self.earlier, self.latest, self.newest)
-
 
 class Continued:
     """Tells which lines of a stream that is read again are new.
 
     Args:
-        left: Where the stream was left.
-        known: Where the reader stands; the lines that it has are not read again.
+        left: Where the stream was left; later changes of it do not count.
     """
 
-    def __init__(self, left: Position, known: Position | None = None) -> None:
+    def __init__(self, left: Position) -> None:
         self._start = left.before or left.second
         self._newest = left.newest
-        known_lines = known.lines_since(self._start) if known else 0
-        self._old = left.earlier + left.latest - known_lines
+        self._old = left.earlier + left.latest
 
     def is_new(self, stamp: str) -> bool:
         """Tell whether a line is new; call it for every line, in the order of the stream."""

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import gzip
 import heapq
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+import io
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from kfp_tfjob.cluster.log_parts import LONGEST, Count, StoredLine, read
+from kfp_tfjob.cluster.log_writer import LIMIT, TEXT_LIMIT
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.layout import RunLayout, log_part
-from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.storage.text import line as safe
-from kfp_tfjob.storage.words import counted, sized
+
+_LINE = re.compile(r"(\S+) \[([^\]]+)\] (.*)", re.DOTALL)
+_NOTE = re.compile(r"# (\d.*)")
+_STAMP = 30  # characters
+
+
+class StoredLine(NamedTuple):
+    """A line as it was stored: its time, the name in brackets, and the text."""
+
+    stamp: str
+    where: str
+    text: str
 
 
 @dataclass
@@ -30,72 +46,54 @@ class LogReader:
     run: RunLayout
     attempt: int
     wanted: Callable[[str], bool] = field(default=lambda where: True, repr=False)
-    _read: dict[str, int] = field(default_factory=dict)
-    _end: dict[str, Count] = field(default_factory=lambda: defaultdict(Count))
+    _read: dict[str, list[Listed]] = field(default_factory=dict)
+    _shown: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
-    def parts(self) -> dict[str, list[int]]:
-        """Return the numbers of the stored parts of each replica."""
-        found: dict[str, list[int]] = defaultdict(list)
+    def files(self) -> dict[str, list[Listed]]:
+        """Return the files of each replica: one from each launcher."""
+        found: dict[str, list[Listed]] = defaultdict(list)
         prefix = self.run.attempt_logs(self.attempt)
         for item in self.store.list(prefix):
-            replica, _, name = item.address.key[len(prefix.key) + 1 :].partition("/")
-            if number := log_part(name):
-                found[replica].append(number)
-        return {replica: sorted(numbers) for replica, numbers in sorted(found.items())}
+            found[item.address.key[len(prefix.key) + 1 :].partition("/")[0]].append(item)
+        return dict(sorted(found.items()))
 
     def new_lines(self) -> Iterator[StoredLine]:
         """Yield the lines that were stored since the last call, merged by time."""
-        parts = self.parts()
-        yield from heapq.merge(
-            *(self._lines_of(replica, numbers) for replica, numbers in parts.items()),
-            key=lambda line: line.stamp,
-        )
+        new = (self._new_of(replica, files) for replica, files in self.files().items())
+        return heapq.merge(*new, key=lambda line: line.stamp)
 
-    def last_lines(self, number: int) -> list[StoredLine]:
-        """Return the last lines; afterwards, new_lines returns only newer ones."""
-        found = [
-            line
-            for replica, numbers in self.parts().items()
-            for line in self._last_of(replica, numbers, number)
+    def _new_of(self, replica: str, files: list[Listed]) -> Sequence[StoredLine]:
+        """Return the wanted lines of a replica that are new, each once, after notes."""
+        if files == self._read.get(replica):
+            return []
+        notes: list[StoredLine] = []
+        stored: Counter[str] = Counter()
+        for file in files:
+            try:
+                lines = Counter(self._lines(file))
+            except ObjectNotFoundError:
+                continue
+            except (DataError, EOFError, OSError, zlib.error) as error:
+                notes.append(StoredLine("", replica, f"({file.address}: {safe(error)})"))
+                continue
+            # A line has its time in nanoseconds: in two files, it is the same one.
+            stored |= lines
+        if replica not in self._read:
+            found = filter(None, map(_NOTE.fullmatch, stored))
+            notes += [StoredLine("", replica, f"({match[1]})") for match in found]
+        new = stored - self._shown[replica]
+        self._shown[replica] |= stored
+        self._read[replica] = files
+        parsed = map(_LINE.fullmatch, sorted(new.elements(), key=lambda line: line[:_STAMP]))
+        return notes + [
+            StoredLine(*match.groups()) for match in parsed if match and self.wanted(match[2])
         ]
-        return sorted(found, key=lambda line: line.stamp)[-number:] if number else []
 
-    def _lines_of(self, replica: str, numbers: list[int]) -> Iterator[StoredLine]:
-        for number in numbers:
-            if number > self._read.get(replica, 0):
-                lines = self._part(replica, number)
-                self._read[replica] = number
-                yield from lines
-
-    def _last_of(self, replica: str, numbers: list[int], wanted: int) -> list[StoredLine]:
-        found: list[StoredLine] = []
-        for number in reversed(numbers):
-            if number <= self._read.get(replica, 0) or len(found) >= wanted:
-                break
-            found = [*self._part(replica, number, jump=True), *found]
-        if numbers:
-            self._read[replica] = numbers[-1]
-            self._part(replica, numbers[-1], jump=True)
-        return found[-wanted:] if wanted else []
-
-    def _part(self, replica: str, number: int, jump: bool = False) -> list[StoredLine]:
-        """Return the wanted lines of a part, after a note about missing ones."""
-        address = self.run.log_part(self.attempt, replica, number)
-        try:
-            lines, place = read(self.store.read(address, LONGEST), address)
-        except ObjectNotFoundError:
-            return []  # the middle of a long log was deleted in the meantime
-        except DataError as error:
-            return [StoredLine("", replica, f"({safe(error)})")]
-        missing = Count() if jump else place.begin.minus(self._end[replica])
-        self._end[replica] = place.end
-        shown = sorted((it for it in lines if self.wanted(it.where)), key=lambda line: line.stamp)
-        if missing.lines > 0:
-            size = sized(missing.bytes)
-            note = f"({counted(missing.lines, 'line')} are missing here, {size} of text)"
-            stamp = lines[0].stamp if lines else ""
-            shown.insert(0, StoredLine(stamp, replica, note))
-        return shown
+    def _lines(self, file: Listed) -> list[str]:
+        packed = io.BytesIO(self.store.read(file.address, 2 * LIMIT))
+        with gzip.GzipFile(fileobj=packed) as unpacked:
+            text = unpacked.read(2 * TEXT_LIMIT)
+        return text.decode(errors="replace").removesuffix("\n").split("\n")
 
 
 def attempts(store: Store, run: RunLayout) -> list[int]:

@@ -1,51 +1,103 @@
-"""Stores the log lines of an attempt in parts, while the store may be unreachable.
+"""Stores the log lines of an attempt, while the store may be unreachable.
 
-The lines of a replica are packed into parts (log_buffer.py), at most every PART_SECONDS unless a
-part is full before. One thread packs; others send. No caller waits for the store: what it has not
-taken yet stays in memory, up to MEMORY_BYTES, and then the oldest parts are lost.
-
-A part is only created, never changed. If its number is taken, a different launcher has stored it.
-Then the last stored part tells how far every stream was read, and this launcher continues there
-with the lines that are new. So a launcher need not know whether it is the first: a successor, and
-one whose predecessor still writes, store every line once.
-
-A replica keeps at most LIMIT bytes of text: the first half, and the end. Of a longer log, parts
-from the middle are deleted.
+The end of the log of each replica is one gzip file of lines `<stamp> [<where>] <text>`, which is
+written again when it has new lines. Each launcher writes its own file: a successor reads the pods
+from the start, and log_reader.py shows a line once that several files contain. No caller waits for
+the store.
 """
 
 from __future__ import annotations
 
+import gzip
 import logging
+import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from typing import NamedTuple
 
-from kfp_tfjob.cluster.log_buffer import CHUNK, FIRST_PAUSE, ReplicaLog
 from kfp_tfjob.cluster.log_lines import LogLine
-from kfp_tfjob.cluster.log_parts import LONGEST, Place, read
-from kfp_tfjob.storage.errors import (
-    ObjectExistsError,
-    ObjectNotFoundError,
-    StepError,
-    StoreUnavailableError,
-)
-from kfp_tfjob.storage.layout import RunLayout, log_part
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted, sized
+from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 
-PART_SECONDS = 30.0
-LIMIT = 50 << 20  # bytes of text that a replica keeps
-HEAD = LIMIT // 2
+STORE_SECONDS = 30.0
+LIMIT = 8 << 20  # bytes of a file
+TEXT_LIMIT = 64 << 20  # bytes of its text
+MEMORY = 64 << 20  # bytes of all files of an attempt
 CLOSING_SECONDS = 10.0  # for the lines that are left when an attempt has ended
-MEMORY_BYTES = 64 << 20  # compressed lines that the store has not taken yet
-_WAITING_LINES = 100_000  # not packed yet; a caller who is faster waits for the processor
+_PIECE = 256 << 10  # bytes of text that are compressed at once
+_LEVEL = 1  # of gzip: the launcher shares its core with the steps of other runs
 _LAST_LINES_SECONDS = 2.0
-_TICK = 0.5
 _SENDERS = 4
-_LONGEST_PAUSE = 30.0
+_HURRY_SECONDS = 0.5
+
+
+class _Piece(NamedTuple):
+    data: bytes
+    lines: int
+    text: int
+
+
+class _Tail:
+    """The end of the log of one replica, and whether the store has it.
+
+    Attributes:
+        changed: Whether it has lines that the store does not.
+        busy: Whether a thread is storing it.
+        due: When to store it, on the monotonic clock.
+        unstored: Lines that are not in the store.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.changed = self.busy = False
+        self.due = 0.0
+        self.unstored = self.bytes = 0
+        self._pieces: deque[_Piece] = deque()
+        self._open: list[str] = []
+        self._open_text = self._text = self._dropped = 0
+
+    def add(self, line: LogLine) -> bool:
+        """Add a line; return whether there is a new piece."""
+        text = f"{line.stamp} [{line.where}] {line.text}\n"
+        self._open.append(text)
+        self._open_text += len(text)
+        self.unstored += 1
+        full = self._open_text >= _PIECE
+        if full:
+            self._compress()
+        return full
+
+    def file(self) -> bytes:
+        """Return the file with all lines up to now."""
+        self._compress()
+        pieces = [piece.data for piece in self._pieces]
+        if self._dropped:
+            note = f"# {counted(self._dropped, 'earlier line')} not kept\n"
+            pieces.insert(0, gzip.compress(note.encode(), mtime=0))
+        return b"".join(pieces)
+
+    def drop_oldest(self) -> None:
+        piece = self._pieces.popleft()
+        self.bytes -= len(piece.data)
+        self._text -= piece.text
+        self._dropped += piece.lines
+
+    def _compress(self) -> None:
+        if not self._open:
+            return
+        text = "".join(self._open).encode(errors="replace")
+        piece = _Piece(gzip.compress(text, _LEVEL, mtime=0), len(self._open), len(text))
+        self._pieces.append(piece)
+        self._open, self._open_text = [], 0
+        self.bytes += len(piece.data)
+        self._text += piece.text
+        while len(self._pieces) > 1 and (self.bytes > LIMIT or self._text > TEXT_LIMIT):
+            self.drop_oldest()
 
 
 class LogWriter:
@@ -58,238 +110,101 @@ class LogWriter:
     """
 
     def __init__(self, store: Store, run: RunLayout, attempt: int) -> None:
-        # A sender repeats a call itself, and lets other replicas go first.
-        self._store, self._run, self._attempt = store.within(0), run, attempt
-        self._replicas: dict[str, ReplicaLog] = {}
-        self._by_name: dict[str, ReplicaLog] = {}  # by the name in brackets
+        self._store = store.within(0)  # a sender repeats a call itself, after those of others
+        self._run, self._attempt = run, attempt
+        self._launcher = secrets.token_hex(4)
+        self._tails: dict[str, _Tail] = {}
         self._change = threading.Condition()
-        self._waiting = 0
-        self._flushing = 0
+        self._seconds = STORE_SECONDS
         self._closed = self._told = False
         self._ended = threading.Event()
-        self._threads: list[threading.Thread] = []
 
     def put(self, line: LogLine) -> None:
         """Store a line soon; messages of the kubelet are not stored."""
         if not line.stamp:
             return
         with self._change:
-            replica = self._by_name.get(line.where)
-            if replica is None:
-                replica = self._new(line)
-            if self._waiting >= _WAITING_LINES:
-                self._change.wait_for(lambda: self._waiting < _WAITING_LINES or self._closed)
-            if not self._closed:
-                replica.raw.append(line)
-                self._waiting += 1
+            if self._closed:
+                return
+            tail = self._tails.get(line.replica) or self._new(line.replica)
+            new_piece = tail.add(line)
+            while new_piece and sum(it.bytes for it in self._tails.values()) > MEMORY:
+                max(self._tails.values(), key=lambda it: it.bytes).drop_oldest()
+            if not tail.changed:
+                tail.changed, tail.due = True, time.monotonic() + self._seconds
+                self._change.notify()
 
-    def _new(self, line: LogLine) -> ReplicaLog:
-        if not self._threads and not self._closed:
-            self._start()
-        replica = self._replicas.setdefault(line.replica, ReplicaLog(line.replica))
-        self._by_name[line.where] = replica
-        return replica
+    def _new(self, replica: str) -> _Tail:
+        if not self._tails:
+            for _ in range(_SENDERS):
+                threading.Thread(target=self._send, name="store logs", daemon=True).start()
+        return self._tails.setdefault(replica, _Tail(replica))
 
     def end(self) -> None:
         """Say that no more lines come."""
         self._ended.set()
 
-    def hurry(self) -> None:
-        """Store every line at once from now on: the process is about to be killed."""
-        with self._change:
-            self._flushing += 1
-            self._change.notify_all()
-
     def flush(self, seconds: float) -> bool:
-        """Store all lines now; return whether that took less than `seconds`."""
+        """Store all lines now, and later ones at once; return whether it took at most `seconds`."""
         with self._change:
-            self._flushing += 1
-            for replica in self._replicas.values():
-                replica.retry_at = 0.0
+            self._seconds = _HURRY_SECONDS  # the process is about to end
+            for tail in self._tails.values():
+                tail.due = 0.0
             self._change.notify_all()
-            stored = self._change.wait_for(lambda: not any(self._unstored()), seconds)
-            self._flushing -= 1
-            return stored
+            return self._change.wait_for(lambda: not self._unstored(), seconds)
 
     def close(self, seconds: float) -> None:
         """Store what is left, at most for `seconds`; never raises."""
-        if self._threads:
+        if self._tails:
             self._ended.wait(_LAST_LINES_SECONDS)
         stored = self.flush(seconds)
         with self._change:
             self._closed = True
             self._change.notify_all()
-            lost = sum(self._unstored())
         if not stored:
             log.warning(
                 "the end of the log of attempt %d is not stored, %s: the store did not take it"
                 " within %.0f s",
                 self._attempt,
-                counted(lost, "line"),
+                counted(self._unstored(), "line"),
                 seconds,
             )
 
-    def _start(self) -> None:
-        self._threads = [threading.Thread(target=self._pack, name="pack logs", daemon=True)]
-        self._threads += [
-            threading.Thread(target=self._send, name="store logs", daemon=True)
-            for _ in range(_SENDERS)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _unstored(self) -> list[int]:
-        """Return the number of lines that each replica has not stored."""
-        return [replica.unstored for replica in self._replicas.values()]
-
-    def _has_to_cut(self) -> bool:
-        """Tell whether lines have to go to the store before their part is full."""
-        replicas = self._replicas.values()
-        return self._flushing > 0 and any(
-            not replica.ready and (replica.raw or replica.open) for replica in replicas
-        )
-
-    def _pack(self) -> None:
-        try:
-            self._pack_until_closed()
-        except Exception:
-            log.exception("stopped storing the log of attempt %d", self._attempt)
-            with self._change:
-                self._closed = True  # the training and its launcher do not depend on it
-                self._change.notify_all()
-
-    def _pack_until_closed(self) -> None:
-        """Pack the lines that have arrived, every now and then."""
-        while not self._closed:
-            with self._change:
-                self._change.wait_for(
-                    lambda: self._closed or self._waiting > CHUNK or self._has_to_cut(), _TICK
-                )
-                replicas = list(self._replicas.values())
-            for replica in replicas:
-                with replica.packing:
-                    with self._change:
-                        lines, replica.raw = replica.raw, []
-                        replica.unpacked = len(lines)
-                        self._waiting -= len(lines)
-                        self._change.notify_all()
-                    replica.pack(lines)
-                    replica.unpacked = 0
-                    idle = self._flushing > 0 and not replica.ready
-                    if replica.open and (idle or replica.age >= PART_SECONDS):
-                        replica.cut()
-            self._lose_the_oldest(replicas)
-            with self._change:
-                self._change.notify_all()
-
-    def _lose_the_oldest(self, replicas: Sequence[ReplicaLog]) -> None:
-        """Keep the memory within its limit while the store is unreachable."""
-        while sum(replica.held for replica in replicas) > MEMORY_BYTES:
-            most = max(replicas, key=lambda replica: replica.held)
-            with most.packing:
-                if not most.lose_oldest():
-                    return
-            if not self._told:
-                self._told = True
-                log.warning(
-                    "the store has been unreachable for too long: log lines of %s that do not fit"
-                    " into %s of memory are lost",
-                    most.name,
-                    sized(MEMORY_BYTES),
-                )
+    def _unstored(self) -> int:
+        return sum(tail.unstored for tail in self._tails.values())
 
     def _send(self) -> None:
-        while replica := self._next():
+        while tail := self._next():
+            with self._change:
+                data, lines = tail.file(), tail.unstored
             try:
-                self._send_part(replica)
-                replica.pause = FIRST_PAUSE
+                address = self._run.replica_log(self._attempt, tail.name, self._launcher)
+                self._store.write(address, data, "application/gzip")
+                stored = True
             except StepError as error:
-                longest = FIRST_PAUSE if self._flushing else _LONGEST_PAUSE
-                replica.retry_at = time.monotonic() + min(replica.pause, longest)
-                replica.pause = min(2 * replica.pause, _LONGEST_PAUSE)
-                if not self._told or not isinstance(error, StoreUnavailableError):
+                stored = False
+                if not self._told:
                     self._told = True
-                    log.warning("the log of %s will be stored later: %s", replica.name, error)
-            finally:
-                with self._change:
-                    replica.busy = False
-                    self._change.notify_all()
+                    log.warning("the log of %s will be stored later: %s", tail.name, error)
+            with self._change:
+                tail.busy = False
+                if stored:
+                    tail.unstored -= lines
+                tail.changed, tail.due = tail.unstored > 0, time.monotonic() + self._seconds
+                self._change.notify_all()
 
-    def _next(self) -> ReplicaLog | None:
-        """Wait for a replica with a part to send; None when the writer is closed."""
+    def _next(self) -> _Tail | None:
+        """Wait for a log that is due; None when the writer is closed."""
         with self._change:
             while not self._closed:
-                now = time.monotonic()
-                due = [r for r in self._replicas.values() if r.ready and not r.busy]
-                found = min(due, key=lambda replica: replica.retry_at, default=None)
-                if found and found.retry_at <= now:
-                    found.busy = True
-                    return found
-                self._change.wait(found.retry_at - now if found else None)
+                waiting = [it for it in self._tails.values() if it.changed and not it.busy]
+                first = min(waiting, key=lambda tail: tail.due, default=None)
+                left = first.due - time.monotonic() if first else None
+                if first and left is not None and left <= 0:
+                    first.busy = True
+                    return first
+                self._change.wait(left)
         return None
-
-    def _send_part(self, replica: ReplicaLog) -> None:
-        with replica.packing:
-            if not replica.ready:
-                return  # it was lost in this moment
-            part = replica.sending = replica.ready[0]
-        begin = replica.end.plus(part.gap)
-        end = begin.plus(part.count)
-        in_head = not replica.tail and end.bytes <= HEAD
-        head = (replica.number, end.bytes) if in_head else replica.head
-        address = self._run.log_part(self._attempt, replica.name, replica.number)
-        try:
-            self._store.create(address, part.at(begin, head), "application/gzip")
-        except ObjectExistsError:
-            self._continue(replica)
-            return
-        with replica.packing:
-            replica.ready.popleft()
-            replica.sending, replica.stored = None, part.streams
-        if not in_head:
-            replica.tail.append((replica.number, begin.bytes))
-        replica.head, replica.end = head, end
-        replica.number += 1
-        self._delete_the_middle(replica)
-
-    def _continue(self, replica: ReplicaLog) -> None:
-        """Continue after the last part that a different launcher has stored."""
-        parts = self._run.replica_log(self._attempt, replica.name)
-        listed = (log_part(it.address.name) for it in self._store.list(parts))
-        # The part with this number exists, even if the listing of a busy store lacks it still.
-        numbers = sorted({replica.number, *filter(None, listed)})
-        place = self._place(replica, numbers[-1])
-        log.info("the log of %s is already stored up to part %d", replica.name, numbers[-1])
-        with replica.packing:
-            replica.continue_after(place)
-        with self._change:
-            self._change.notify_all()
-        replica.number, replica.end, replica.head = numbers[-1] + 1, place.end, place.head
-        replica.tail = deque((number, None) for number in numbers if number > place.head[0])
-
-    def _place(self, replica: ReplicaLog, number: int) -> Place:
-        address = self._run.log_part(self._attempt, replica.name, number)
-        return read(self._store.read(address, LONGEST), address)[1]
-
-    def _delete_the_middle(self, replica: ReplicaLog) -> None:
-        while replica.deletes and len(replica.tail) > 1:
-            number, begin = replica.tail[0]
-            try:
-                if begin is None:
-                    begin = self._place(replica, number).begin.bytes
-                    replica.tail[0] = (number, begin)
-                if replica.head[1] + replica.end.bytes - begin <= LIMIT:
-                    return
-                self._store.delete(self._run.log_part(self._attempt, replica.name, number))
-            except ObjectNotFoundError:
-                pass  # a different launcher was faster
-            except StoreUnavailableError:
-                return  # after the next part
-            except StepError as error:
-                replica.deletes = False
-                log.warning("the log of %s is kept whole: %s", replica.name, error)
-                return
-            replica.tail.popleft()
 
 
 class RunLogs:
@@ -310,13 +225,8 @@ class RunLogs:
         self._writer = LogWriter(self._store, self._run, number)
         return self._writer
 
-    def hurry(self) -> None:
-        """Store every line at once from now on: the process is about to be killed."""
-        if writer := self._writer:
-            writer.hurry()
-
     def flush(self, seconds: float) -> None:
-        """Store all lines now, at most for `seconds`."""
+        """Store all lines now, at most for `seconds`, and later ones at once."""
         if writer := self._writer:
             writer.flush(seconds)
 

@@ -87,7 +87,7 @@ class PodLogs:
         position, pause, told, spoke = Position(), 0.2, False, 0.0
         while not self._ended.is_set():
             done = self._is_done(pod, container)
-            again = Continued(position.copy())
+            again = Continued(position)
             if position.since:
                 query["sinceTime"] = position.since
             try:

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from kfp_tfjob.cluster.log_lines import stamp_of
-from kfp_tfjob.cluster.log_parts import StoredLine
-from kfp_tfjob.cluster.log_reader import LogReader, attempts
+from kfp_tfjob.cluster.log_reader import LogReader, StoredLine, attempts
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.pipelines.stored_run import StoredRun, nothing_stored
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
@@ -106,17 +105,12 @@ def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
 def _tail(readers: dict[int, LogReader], wanted: Wanted) -> list[Said]:
     """Return the last lines; an attempt with fewer lines is preceded by the one before it."""
     assert wanted.tail is not None
-    plain = not (wanted.since or wanted.pattern or wanted.replicas or wanted.containers)
     found: list[Said] = []
     for number in sorted(readers, reverse=True):
-        left = wanted.tail - len(found)
-        reader = readers[number]
-        if left <= 0:
-            reader.last_lines(0)
-            continue
-        lines = reader.last_lines(left) if plain else [*reader.new_lines()]
+        lines = [*readers[number].new_lines()]  # also read where none is shown: they are not new
         shown = [Said(number, line) for line in lines if wanted.line(line)]
-        found = [*shown[-left:], *found]
+        left = max(wanted.tail - len(found), 0)
+        found = [*(shown[-left:] if left else ()), *found]
     return found
 
 
@@ -163,7 +157,7 @@ def check_pattern(given: str) -> None:
 
 def _check(wanted: Wanted, readers: dict[int, LogReader]) -> None:
     """Refuse replicas that no attempt has, if the training has begun."""
-    known = {replica for reader in readers.values() for replica in reader.parts()}
+    known = {replica for reader in readers.values() for replica in reader.files()}
     names = known | {replica.rpartition("-")[0] for replica in known}
     ConfigurationError.raise_if(
         Problem(

@@ -42,7 +42,6 @@ SHOWN = "shown.json"  # in EVALUATION: from the pod of evaluate to its step
 # The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
 REPLICA_LOGS = "replica-logs"
 NOTICES = "notices"
-_LOG_PART = re.compile(r"([0-9]+)\.gz")
 _REQUESTS = ".parquet"
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
@@ -76,12 +75,6 @@ def attempt_record(name: str) -> tuple[int, int] | None:
     """
     match = _ATTEMPT_RECORD.fullmatch(name)
     return (int(match[1]), int(match[2] or 0)) if match else None
-
-
-def log_part(name: str) -> int:
-    """Return the number of a part of a log with this name; 0 if it is none."""
-    match = _LOG_PART.fullmatch(name)
-    return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True)
@@ -143,13 +136,9 @@ class RunLayout:
         """The prefix of the log lines of an attempt."""
         return self.replica_logs / f"{attempt:04d}"
 
-    def replica_log(self, attempt: int, replica: str) -> S3Address:
-        """The prefix of the log lines of a replica in an attempt."""
-        return self.attempt_logs(attempt) / replica
-
-    def log_part(self, attempt: int, replica: str, number: int) -> S3Address:
-        """One part of these lines."""
-        return self.replica_log(attempt, replica) / f"{number:06d}.gz"
+    def replica_log(self, attempt: int, replica: str, launcher: str) -> S3Address:
+        """The log lines of a replica in an attempt, as one of its launchers read them."""
+        return self.attempt_logs(attempt) / replica / f"{launcher}.gz"
 
     @property
     def code(self) -> S3Address:

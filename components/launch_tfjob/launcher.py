@@ -423,7 +423,6 @@ def run(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None
         telling = threading.Thread(target=_tell_end, args=(ended, why), daemon=True)
         telling.start()
         if logs:
-            logs.hurry()
             logs.flush(_FAREWELL_SECONDS)
         telling.join(_FAREWELL_SECONDS)
 

@@ -67,8 +67,7 @@ def logs(
     RUN is s3://BUCKET/PREFIX/runs/ID, the id of a run on this machine, or for Kubeflow Pipelines
     an id, the beginning of one, a name, or last. The lines come from the store, where the launcher
     puts them every 30 seconds, in the order of their times. The credentials come from the AWS
-    environment. A replica keeps 50 MiB of text for each attempt: the first half and the end, with
-    a note where lines are missing.
+    environment. A replica keeps the end of its log for each attempt, at most 64 MiB of text.
     """
     from kfp_tfjob.pipelines.logs import Wanted, check_pattern, oldest_stamp, read
     from kfp_tfjob.pipelines.stored_run import stored_run

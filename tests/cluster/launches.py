@@ -374,7 +374,7 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
         cluster: Any = None  # whose administrator a step is not
         found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step, objects)
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-        log_writer.PART_SECONDS = float(os.environ.get("PART_SECONDS", log_writer.PART_SECONDS))
+        log_writer.STORE_SECONDS = float(os.environ.get("STORE_SECONDS", 30))
         with RunLogs(step.store, step.run) as logs, found.backend() as backend:
             launcher.run(step, found.spec(**settings["spec"]), backend, logs)
 

@@ -1,4 +1,4 @@
-"""The log lines of replicas in a real store: every line once, whatever was killed."""
+"""The log lines of replicas in a real store: each line once, whatever was killed."""
 
 from __future__ import annotations
 
@@ -81,33 +81,11 @@ def test_messages_of_the_kubelet_are_not_stored(store, run):
     assert stored(store, run) == expected(lines(1))
 
 
-def test_a_part_is_at_most_a_mebibyte(store, run):
-    noise = random.Random(1)
-    write(store, run, lines(400, text="{} " + noise.randbytes(10_000).hex()))
-    write_noise = [
-        LogLine("chief-0", "pod", stamp_of(BEGAN + i), noise.randbytes(15_000).hex())
-        for i in range(200)
-    ]
-    write(store, run, write_noise)
-    sizes = [item.size for item in store.list(run.replica_logs)]
-    assert len(sizes) > 3 and max(sizes) <= 1 << 20
-
-
 @pytest.mark.parametrize("first", [1, 1000, 2500, 3000])
 def test_a_successor_that_reads_every_line_again_stores_the_rest(store, run, first):
     given = lines(3000, replicas=2)
     write(store, run, given[:first])
     write(store, run, given)
-    assert stored(store, run) == expected(given)
-
-
-def test_a_listing_that_comes_late_ends_no_sender(store, run, monkeypatch):
-    """A busy store may not list a part that it has."""
-    given = lines(3000)
-    write(store, run, given[:2500])
-    with monkeypatch.context() as late:
-        late.setattr(Store, "list", lambda *_: iter(()))
-        write(store, run, given)
     assert stored(store, run) == expected(given)
 
 
@@ -123,8 +101,7 @@ def test_a_new_pod_of_a_replica_is_read_from_its_start(store, run):
 
 def test_launchers_that_write_at_the_same_time_store_every_line_once(store, run, monkeypatch):
     """An old launcher is not always gone when the next one begins."""
-    monkeypatch.setattr(log_writer, "PART_SECONDS", 0.05)
-    monkeypatch.setattr(log_writer, "_TICK", 0.02)
+    monkeypatch.setattr(log_writer, "STORE_SECONDS", 0.05)
     given = lines(4000)
 
     def launcher(seed: int) -> None:
@@ -170,49 +147,57 @@ def test_a_store_that_never_answers_ends_the_writer_within_its_bound(proxy, run,
     assert "100 lines" in caplog.text
 
 
-def test_what_does_not_fit_into_the_memory_is_missing_and_counted(proxy, run, store, monkeypatch):
-    monkeypatch.setattr(log_writer, "MEMORY_BYTES", 3 << 20)
-    away = Fault(faults.slow_down, method="PUT", times=float("inf"))
-    proxy.faults.append(away)
-    writer = LogWriter(Store(proxy.endpoint), run, 1)
-    noise = random.Random(1)
-    given = [
-        LogLine("chief-0", "pod", stamp_of(BEGAN + i), f"{i} {noise.randbytes(2000).hex()}")
-        for i in range(4000)
+def noise(number: int, replicas: int = 1) -> list[LogLine]:
+    """Return lines of 4 kB that gzip halves."""
+    source = random.Random(1)
+    return [
+        LogLine(f"worker-{i % replicas}", "pod", stamp_of(BEGAN + i), source.randbytes(2000).hex())
+        for i in range(number)
     ]
-    for line in given:
-        writer.put(line)
-    away.times = 0
-    writer.end()
-    writer.close(600)
-    found = [line.text for line in LogReader(store, run, 1).new_lines()]
-    notes = [text for text in found if "missing" in text]
-    kept = [text for text in found if "missing" not in text]
-    assert kept[-1] == given[-1].text
-    assert sum(map(missing, notes)) == len(given) - len(kept) > 0
 
 
-@pytest.mark.parametrize("successor", [False, True])
-def test_of_a_long_log_the_head_and_the_tail_are_kept(store, run, monkeypatch, successor):
-    monkeypatch.setattr(log_writer, "LIMIT", 16 << 20)
-    monkeypatch.setattr(log_writer, "HEAD", 8 << 20)
-    given = lines(250_000, text="{} " + "x" * 60)
-    if successor:
-        write(store, run, given[:200_000])
+@pytest.mark.parametrize(
+    ("limit", "replicas"), [("LIMIT", 1), ("TEXT_LIMIT", 1), ("MEMORY", 1), ("MEMORY", 4)]
+)
+def test_of_a_long_log_the_end_is_kept(store, run, monkeypatch, limit, replicas):
+    monkeypatch.setattr(log_writer, limit, 3 << 20)
+    given = noise(4000, replicas)
     write(store, run, given)
-    reader = LogReader(store, run, 1)
-    found = list(reader.new_lines())
-    kept = [line for line in found if "missing" not in line.text]
-    notes = [line.text for line in found if "missing" in line.text]
-    size = sum(len(f"{line.stamp} [{line.where}] {line.text}\n") for line in kept)
-    assert 8 << 20 < size <= 16 << 20
-    assert kept[0].text == given[0].text
-    assert kept[-1].text == given[-1].text
-    assert len(notes) == 1
-    assert missing(notes[0]) == len(given) - len(kept)
-    assert [line.text for line in LogReader(store, run, 1).last_lines(3)] == [
-        line.text for line in given[-3:]
-    ]
+    sizes = [file.size for file in store.list(run.attempt_logs(1))]
+    assert len(sizes) == replicas
+    assert (1 << 20) < sum(sizes) < (3 << 20) + 300_000
+    found = list(LogReader(store, run, 1).new_lines())
+    notes = [line.text for line in found if not line.stamp]
+    kept = [line for line in found if line.stamp]
+    assert sum(map(missing, notes)) == len(given) - len(kept) > 0
+    for replica in {line.where for line in given}:
+        mine = [line.text for line in given if line.where == replica]
+        theirs = [line.text for line in kept if line.where == replica]
+        assert theirs == mine[-len(theirs) :]
+
+
+def test_any_text_comes_back(store, run):
+    texts = ["", " ", "\x0b", "\u2028", "a\rb", "[x] y", "# 3 lines", "\x00", "\ud800", "\x85"]
+    given = [LogLine("chief-0", "pod", stamp_of(BEGAN + i), text) for i, text in enumerate(texts)]
+    write(store, run, given)
+    found = [line.text for line in LogReader(store, run, 1).new_lines()]
+    assert found == [*texts[:8], "?", texts[9]]
+
+
+def test_following_reads_what_is_new(store, run):
+    given = lines(3000, replicas=2)
+    writer, reader = LogWriter(store, run, 1), LogReader(store, run, 1)
+    found: list[str] = []
+    for begin in range(0, len(given), 1000):
+        for line in given[begin : begin + 1000]:
+            writer.put(line)
+        assert writer.flush(60)
+        new = [f"{line.where} {line.text}" for line in reader.new_lines()]
+        assert len(new) == 1000
+        found += new
+    writer.end()
+    writer.close(60)
+    assert sorted(found) == expected(given)
 
 
 LAUNCHER = f"""
@@ -223,7 +208,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.test_log_writer import BEGAN, lines
 
-log_writer.PART_SECONDS, log_writer._TICK = 0.05, 0.02
+log_writer.STORE_SECONDS = 0.05
 print("ready", flush=True)
 writer = log_writer.LogWriter(Store(), Layout.parse(sys.argv[1]).run("r"), 1)
 began = float(sys.argv[2])

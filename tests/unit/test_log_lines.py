@@ -4,9 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.cluster.follower import Follower
-from kfp_tfjob.cluster.log_buffer import ReplicaLog
 from kfp_tfjob.cluster.log_lines import Continued, LogLine, Position, cut, stamp_of
-from kfp_tfjob.cluster.log_parts import Count, Part, read
 
 
 def stamp(tenths: int) -> str:
@@ -55,7 +53,7 @@ def test_a_stream_that_breaks_gives_every_line_once(times, breaks):
     lines = [stamp(max(at + late, 0)) for at, late in sorted(times)]
     position, got = Position(), []
     for most in [*breaks, len(lines)]:
-        again = Continued(position.copy())
+        again = Continued(position)
         sent = [one for one in enumerate(lines) if one[1] >= position.since[:19]]
         for index, at in sent[: most if most < len(lines) else None]:
             if again.is_new(at):
@@ -64,47 +62,9 @@ def test_a_stream_that_breaks_gives_every_line_once(times, breaks):
     assert got == list(range(len(lines)))
 
 
-def test_a_reader_that_has_some_of_the_lines_gets_the_others():
-    lines = [stamp(tenths) for tenths in (1, 2, 2, 2, 3, 12, 12, 13)]
-    for mine in range(len(lines) + 1):
-        for theirs in range(mine, len(lines) + 1):
-            known, left = Position(), Position()
-            for at in lines[:mine]:
-                known.add(at)
-            for at in lines[:theirs]:
-                left.add(at)
-            continued = Continued(left, known)
-            new = [at for at in lines[mine:] if continued.is_new(at)]
-            assert new == lines[theirs:], (mine, theirs)
-
-
 def test_lines_that_the_node_has_removed_hide_no_new_ones():
     left = Position()
     for tenths in (1, 2, 3, 4):
         left.add(stamp(tenths))
     continued = Continued(left)
     assert [continued.is_new(stamp(tenths)) for tenths in (5, 6)] == [True, True]
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=40)))
-def test_any_text_comes_back_from_a_part(texts):
-    part = Part(Count())
-    given = [LogLine("chief-0", "u", stamp(at), text) for at, text in enumerate(texts)]
-    part.add(given)
-    part.close({})
-    lines, place = read(part.at(Count(3, 40), (0, 0)), "x")
-    assert [line.text for line in lines] == texts
-    assert place.begin == Count(3, 40)
-    assert place.end.minus(place.begin) == part.count
-
-
-def test_the_place_of_a_part_says_how_far_each_stream_was_read():
-    log = ReplicaLog("chief-0")
-    names = ["chief-0", "chief-0/uploader"]
-    log.pack([LogLine(names[i % 2], "u", stamp(i), "x") for i in range(99)])
-    log.cut()
-    _, place = read(log.ready[0].at(Count(), (0, 0)), "x")
-    assert place.streams["chief-0"].pod == "u"
-    last = max(place.streams.values(), key=lambda stream: stream.position.newest).position
-    assert last.newest == stamp(98)
-    assert last.since == f"{stamp(80)[:19]}Z"
