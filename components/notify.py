@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.masking import Mask
-from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.jobs.record import gpu_hours
 from kfp_tfjob.judging.text import number
 from kfp_tfjob.storage.errors import ObjectExistsError, StepError
 from kfp_tfjob.storage.layout import RunLayout
@@ -173,7 +173,7 @@ def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str 
         first = within(lambda: _claim(notice, quick, run, key))
         if first is False:
             return  # this pod has sent it
-        hours = within(lambda: _gpu_hours(quick, run)) if first else None
+        hours = within(lambda: gpu_hours(quick, run)) if first else None
         addresses = {"run": str(run.base), **notice.addresses}
         notice = Notice(**vars(notice) | {"addresses": addresses, "gpu_hours": hours or {}})
     if wrong := webhook.send(notice.document(), _SEND_SECONDS):
@@ -216,17 +216,6 @@ def _claim(notice: Notice, store: Store, run: RunLayout, key: str) -> bool:
     except ObjectExistsError:
         return False
     return True
-
-
-def _gpu_hours(store: Store, run: RunLayout) -> dict[str, float]:
-    """Return the GPU hours of all attempts; those of an attempt that did not succeed are lost."""
-    hours = dict.fromkeys(("used", "pending", "lost"), 0.0)
-    for end in read_ends(store, run).values():
-        held = end.gpu_seconds if end else {}
-        name = "used" if end and end.verdict == "succeeded" else "lost"
-        hours[name] += held.get("running", 0) / 3600
-        hours["pending"] += held.get("pending", 0) / 3600
-    return {name: round(value, 4) for name, value in hours.items()} if any(hours.values()) else {}
 
 
 def within(call: Callable[[], T]) -> T | None:

@@ -147,6 +147,34 @@ def read_ends(
     return {number: _read_end(store, run, number) for number in numbers}
 
 
+def gpu_hours(
+    store: Store, run: RunLayout, claimed: Sequence[int] | None = None
+) -> dict[str, float]:
+    """Return the GPU hours of all attempts, as far as they are recorded; empty without GPUs.
+
+    `used` are those of the attempt whose output is complete in the store, `lost` those of the
+    others; before its pods run, an attempt holds GPUs `pending`.
+
+    Args:
+        store: The store.
+        run: The run.
+        claimed: As in `read_ends`.
+
+    Raises:
+        StepError: The store cannot be read.
+    """
+    try:
+        completed = store.read_manifest(run.manifest).attempt
+    except ObjectNotFoundError:
+        completed = 0
+    hours = dict.fromkeys(("used", "pending", "lost"), 0.0)
+    for attempt, end in read_ends(store, run, claimed).items():
+        held = end.gpu_seconds if end else {}
+        hours["used" if attempt == completed else "lost"] += held.get("running", 0) / 3600
+        hours["pending"] += held.get("pending", 0) / 3600
+    return {name: round(value, 4) for name, value in hours.items()} if any(hours.values()) else {}
+
+
 def _read_end(store: Store, run: RunLayout, number: int) -> AttemptEnd | None:
     end: AttemptEnd | None = None
     try:

@@ -34,7 +34,7 @@ from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.record import end_of, read_ends
+from kfp_tfjob.jobs.record import end_of, gpu_hours, read_ends
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import (
@@ -400,7 +400,9 @@ class Launcher:
         claimed = claimed or self._records.claimed()
         attempts = max(claimed, default=attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
-        hours = self._records.gpu_hours(claimed, attempt) if self.spec.total_gpus else {}
+        known = self.step.store, self.step.run, claimed
+        found = gpu_hours(*known) if self.spec.total_gpus else {}
+        hours = {f"gpu_hours_{name}": value for name, value in found.items()}
         name = manifest["metadata"]["name"]
         return Launched(name, attempts, manifest, progress, self._records.model_uri(), hours)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.step import Failure, Step
-from kfp_tfjob.jobs.record import AttemptEnd, read_ends
+from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.storage.errors import (
     DataError,
     ObjectExistsError,
@@ -112,12 +111,3 @@ class Records:
         objects = self.step.store.read_manifest(run.manifest).objects
         has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in objects)
         return str(run.model) if has_model else ""
-
-    def gpu_hours(self, claimed: Sequence[int], completed: int) -> dict[str, float]:
-        """Return the GPU hours that the launchers of all attempts recorded."""
-        seconds = dict.fromkeys(("used", "pending", "lost"), 0.0)
-        for attempt, end in read_ends(self.step.store, self.step.run, claimed).items():
-            held = end.gpu_seconds if end else {}
-            seconds["used" if attempt == completed else "lost"] += held.get("running", 0)
-            seconds["pending"] += held.get("pending", 0)
-        return {f"gpu_hours_{name}": round(value / 3600, 4) for name, value in seconds.items()}

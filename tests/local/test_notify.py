@@ -25,6 +25,7 @@ from kfp_tfjob.components.launch_tfjob.launcher import Launcher, _tell_end
 from kfp_tfjob.components.step import Failure, Step
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
 from tests.faults import proxy as faults
@@ -302,13 +303,14 @@ def test_a_step_that_is_killed_while_it_notifies_is_not_told_twice(hook, base, s
 
 
 def test_the_gpu_hours_of_all_attempts_are_told(hook, step, store):
-    """An attempt that did not succeed has lost its hours."""
+    """Those of the attempt whose output is complete are used, whatever its record says."""
     end = {"job": "j", "namespace": "", "code": 0, "sentence": "", "remedy": "", "pods": []}
-    for attempt, verdict in enumerate(("preempted_or_lost", "succeeded"), start=1):
+    for attempt, verdict in enumerate(("preempted_or_lost", "orphaned"), start=1):
         held = {"attempt": attempt, "verdict": verdict, "conditions": []}
         held["gpu_seconds"] = {"pending": 1800.0, "running": 3600.0 * attempt}
         store.write(step.run.attempt(attempt), b"{}")
         store.write(step.run.attempt_end(attempt), json.dumps(end | held).encode())
+    store.write(step.run.manifest, Manifest("output", (), "run-1", 2).to_bytes())
     notify.notify(notice(), step.store, step.run)
     ((_, document),) = hook.got
     assert document["gpu_hours"] == {"used": 2.0, "pending": 1.0, "lost": 1.0}
