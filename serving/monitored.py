@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kfp_tfjob.options.contract import Contract
+
+_OF_DATA = Contract()
+
 
 @dataclass(frozen=True)
 class Limits:
-    """When a column has moved too far; None for no limit. The words are those of prepare_data.
+    """When a column has moved too far; None for no limit.
+
+    Words and defaults are those of prepare_data.
 
     Attributes:
         psi: Largest population stability index.
@@ -17,9 +23,9 @@ class Limits:
         ignore: Columns without limits.
     """
 
-    psi: float | None = 0.25
-    unseen: float | None = 0.05
-    gap_rise: float | None = 0.05
+    psi: float | None = _OF_DATA.max_psi
+    unseen: float | None = _OF_DATA.max_unseen
+    gap_rise: float | None = _OF_DATA.max_gap_rise
     fewest_rows: int = 100
     ignore: tuple[str, ...] = ()
 

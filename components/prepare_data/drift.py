@@ -2,8 +2,7 @@
 
 Both measures compare the shares of the rows in the same bins:
 
-- PSI, the population stability index: sum of (p - q) * ln(p / q). Below 0.1 is usual, above 0.25 a
-  large change.
+- PSI, the population stability index: sum of (p - q) * ln(p / q). Below 0.1 is usual.
 - The Jensen-Shannon divergence in bits: 0 for equal shares, 1 for none in common.
 
 A bin without rows counts as half a row, so no figure is infinite. Few rows differ by chance alone:

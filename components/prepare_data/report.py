@@ -88,7 +88,9 @@ def render(
         in_train=statistics.get("also_in_train"),
         largest=max(counts["train"].values()) if counts else None,
         before=_classes_before(comparison),
-        label_drift=drift_cell(comparison.label if comparison else None),
+        label_drift=drift_cell(
+            comparison.label if comparison else None, review.max_psi if review else None
+        ),
         sections=sections(schema, statistics, review),
         dropped=dropped,
         gaps=imputed,

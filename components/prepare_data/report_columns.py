@@ -18,7 +18,7 @@ from kfp_tfjob.trainer.pictures import PICTURE
 MOST_COLUMNS = 200
 _MOST_TEXTS = 5  # of a category
 _MOST_BARS = 24  # the rest of a category's values is one bar
-_SOME, _MUCH = 0.1, 0.25  # PSI
+_USUAL = 0.1  # PSI
 _TITLES = {
     NUMBER: "Numbers",
     BOOLEAN: "Booleans",
@@ -96,14 +96,13 @@ def figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
-def drift_cell(item: Drift | None) -> tuple[str, str]:
-    """Return the style and the text of a PSI."""
+def drift_cell(item: Drift | None, largest: float | None) -> tuple[str, str]:
+    """Return the style and the text of a PSI, by the largest one that is allowed, if any."""
     if item is None:
         return "", ""
-    style = ""
-    if not item.is_chance:
-        style = "bad" if item.psi > _MUCH else "warning" if item.psi > _SOME else ""
-    return style, f"{item.psi:.3f}"
+    beyond = largest is not None and item.psi > largest
+    style = "bad" if beyond else "warning" if item.psi > _USUAL else ""
+    return "" if item.is_chance else style, f"{item.psi:.3f}"
 
 
 _Entry = Mapping[str, Any]
@@ -137,7 +136,8 @@ def _row(
     drifts = []
     if review and review.distributions:
         moved = [comparison.drift] if comparison else []
-        drifts = [drift_cell(by_name.get(name)) for by_name in (*moved, review.test_drift)]
+        known = (*moved, review.test_drift)
+        drifts = [drift_cell(by_name.get(name), review.max_psi) for by_name in known]
     shape = column.get("histogram") if kind in (NUMBER, DATE) else None
     plot = _plot(*entries[name]) if name in entries and kind != TEXT else ""
     return Row(

@@ -77,6 +77,7 @@ class Review:
         alone: Why there is no comparison.
         suspicious: Columns that alone predict the label.
         test_drift: How far test is from train, by column.
+        max_psi: A larger PSI is a large change; None for no limit.
         errors: What data_options.contract does not allow.
     """
 
@@ -85,6 +86,7 @@ class Review:
     alone: str
     suspicious: list[Suspicious]
     test_drift: dict[str, Drift]
+    max_psi: float | None
     errors: list[Problem] = field(default_factory=list)
 
     @property
@@ -132,7 +134,7 @@ def judge(
         if item.name not in copies
     ]
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
-    review = Review(counts, comparison, alone, suspicious, test_drift)
+    review = Review(counts, comparison, alone, suspicious, test_drift, options.max_psi)
     return replace(review, errors=_report(review, options))
 
 

@@ -13,6 +13,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.output import show, show_table
 from kfp_tfjob.pipelines.commands.store import with_models
+from kfp_tfjob.serving.monitored import Limits
 from kfp_tfjob.storage.errors import DataError, Problem, StepError
 
 if TYPE_CHECKING:
@@ -43,14 +44,14 @@ _LIMIT = click.FloatRange(min=0)
 @click.option(
     "--max-psi",
     type=_LIMIT,
-    default=0.25,
+    default=Limits.psi,
     show_default=True,
     help="largest population stability index of a column; dates have no limit",
 )
 @click.option(
     "--max-unseen",
     type=_LIMIT,
-    default=0.05,
+    default=Limits.unseen,
     show_default=True,
     metavar="SHARE",
     help="largest share of requests with a category that the training data does not have",
@@ -58,7 +59,7 @@ _LIMIT = click.FloatRange(min=0)
 @click.option(
     "--max-gap-rise",
     type=_LIMIT,
-    default=0.05,
+    default=Limits.gap_rise,
     show_default=True,
     metavar="SHARE",
     help="largest rise of the share of gaps in a column",
@@ -66,7 +67,7 @@ _LIMIT = click.FloatRange(min=0)
 @click.option(
     "--min-rows",
     type=click.IntRange(min=1),
-    default=100,
+    default=Limits.fewest_rows,
     show_default=True,
     help="judge nothing with fewer rows",
 )
@@ -96,7 +97,6 @@ def monitor(
     option is wrong; 3 there is nothing that can be compared.
     """
     from kfp_tfjob.serving.monitor import monitor as look
-    from kfp_tfjob.serving.monitored import Limits
 
     limits = Limits(max_psi, max_unseen, max_gap_rise, min_rows, ignore)
     try:

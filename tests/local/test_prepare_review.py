@@ -260,6 +260,8 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     # Columns and limits can be left out.
     ignored = ["city", "hours", "age", "occupation", "income"]
     assert not data.judge(done, limits="fail", ignore=ignored).errors
+    bold = page("bold", done, data.judge(done, max_psi=100))
+    assert text.count('class="bad"') > bold.count('class="bad"')
     none = dict.fromkeys(("max_unseen", "max_gap_rise", "max_psi"))
     assert not data.judge(done, limits="fail", **none).errors
     (far,) = data.judge(done, **none, max_js=0.1).comparison.beyond

@@ -119,7 +119,7 @@ def judgement(names: list[str], classes: int) -> Review:
         obstacle=HOSTILE,
     )
     suspicious = [Suspicious(name, 0.99, 0.999 if classes == 2 else None) for name in names]
-    return Review(columns, True, comparison, "", suspicious, dict.fromkeys(names, drift))
+    return Review(columns, comparison, "", suspicious, dict.fromkeys(names, drift), 0.25)
 
 
 def evaluation_page(case: str, rows: bool = False, picture: str = "") -> str:
