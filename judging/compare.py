@@ -12,12 +12,13 @@ There is no random sampling.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from kfp_tfjob.judging.estimates import paired_error, t_quantile, t_tail, weights_of
+from kfp_tfjob.judging.estimates import Estimate, paired_error, t_quantile, t_tail, weights_of
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
 
@@ -89,6 +90,7 @@ def compare(
     confidence: float = 0.95,
     classes: list[str] | None = None,
     relative_margin: float = 0.0,
+    error_of: Callable[[Estimate, Estimate, float], float] = paired_error,
 ) -> Comparison:
     """Compare two models on the same rows in the same order.
 
@@ -100,6 +102,7 @@ def compare(
         classes: The names of the classes, for per-class metrics.
         relative_margin: The accepted loss as a share of the other model's value. The bounds then
             cover the uncertainty of that value, too.
+        error_of: Estimates the standard error of the gain, as `paired_error` does.
     """
     ours = Measures.of(challenger, classes).estimate(metric)
     theirs = Measures.of(other, classes).estimate(metric)
@@ -109,7 +112,7 @@ def compare(
     step = 0.0
     if math.isfinite(gain) and support >= LEAST_ROWS:
         share = 1 - ours.sign * math.copysign(relative_margin, theirs.value)
-        error = paired_error(ours, theirs, share)
+        error = error_of(ours, theirs, share)
         quantile = t_quantile(confidence, support - 1)
         if metric in ours.predictions.own:
             error = math.hypot(error, gain / math.sqrt(support))

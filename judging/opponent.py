@@ -91,11 +91,6 @@ class Opponent:
                 if self.watch:
                     self.watch(outputs)
 
-    @property
-    def scorer(self) -> Scorer | None:
-        """The loaded champion; None if it cannot be compared."""
-        return self._scorer
-
     def serving(self, batch: Batch, gpus: int) -> Serving | None:
         """Return how the champion answers; None if it cannot be compared or measured."""
         found: Serving | None = None

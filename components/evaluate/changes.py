@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from kfp_tfjob.judging.cells import Cells
 from kfp_tfjob.judging.compare import compare
 from kfp_tfjob.judging.confusion import changed_cells, condense
-from kfp_tfjob.judging.estimates import Estimate, Measured
+from kfp_tfjob.judging.estimates import Estimate, Measured, paired_error
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.text import difference
@@ -132,8 +131,10 @@ def changes(
     model = scored["model"]
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
     other = scored[against]
-    bounded = against != BASELINE or model.predictions.rows <= SAMPLED_ROWS
-    about = (model, other, confidence, classes, primary, bounded)
+    error_of: Callable[[Estimate, Estimate, float], float] = paired_error
+    if model.predictions.rows > SAMPLED_ROWS:
+        error_of = _unknown if against == BASELINE else _of_some_rows
+    about = (model, other, confidence, classes, primary, error_of)
     names = sorted(model.measured, key=lambda name: name != primary)
     gains = [_gain(it, *about) for it in names]
     nothing = np.zeros((0, 0), np.int64)
@@ -157,25 +158,22 @@ def _gain(
     confidence: float,
     classes: list[str],
     primary: str,
-    bounded: bool,
+    error_of: Callable[[Estimate, Estimate, float], float],
 ) -> Gain:
     nothing = Measured(math.nan, math.nan, math.nan)
     ours, theirs = model.measured[metric], other.measured.get(metric, nothing)
     if metric in _WITHOUT_DIRECTION or (is_own(metric) and metric != primary):
         return Gain(metric, ours, theirs, math.nan, math.nan, math.nan)
-    if model.predictions.rows > SAMPLED_ROWS:
-        found = model.measures.estimate(metric), other.measures.estimate(metric)
-        gain = found[0].sign * (found[0].value - found[1].value)
-        error = _error(*found) if bounded else math.nan
-        if found[0].proportion or is_own(metric):  # as in compare
-            error = math.hypot(error, gain / math.sqrt(found[0].support))
-        reach = NormalDist().inv_cdf(confidence) * error
-        return Gain(metric, ours, theirs, gain, gain - reach, gain + reach)
-    exact = compare(model.measures, other.measures, metric, confidence, classes)
-    return Gain(metric, ours, theirs, exact.gain, exact.low, exact.high)
+    both = model.measures, other.measures
+    found = compare(*both, metric, confidence, classes, error_of=error_of)
+    return Gain(metric, ours, theirs, found.gain, found.low, found.high)
 
 
-def _error(ours: Estimate, theirs: Estimate) -> float:
+def _unknown(ours: Estimate, theirs: Estimate, share: float) -> float:
+    return math.nan
+
+
+def _of_some_rows(ours: Estimate, theirs: Estimate, share: float) -> float:
     """Return the standard error of the difference of two metrics, estimated from blocks of rows."""
     if ours.rule is None or theirs.rule is None:
         return math.nan
@@ -183,7 +181,7 @@ def _error(ours: Estimate, theirs: Estimate) -> float:
     squares = 0.0
     for start in np.linspace(0, rows - size, _BLOCKS).astype(int).tolist():
         block = slice(start, start + size)
-        pull = ours.rule(ours.predictions[block]) - theirs.rule(theirs.predictions[block])
+        pull = ours.rule(ours.predictions[block]) - share * theirs.rule(theirs.predictions[block])
         squares += float(np.einsum("i,i->", pull, pull))
     return math.sqrt(squares / (_BLOCKS * size) / rows)
 
