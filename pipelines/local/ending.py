@@ -128,12 +128,7 @@ class Ending:
         try:
             verdict = verdict_in_force(self.step.store, self.step.run)
         except ObjectNotFoundError:
-            if self._holds(self.step.run.unchanged):
-                return self._tell_unchanged()
-            if self._holds(self.step.run.not_evaluated):
-                return self._tell_proven()
-            self.show(f"\nno step failed, but there is no verdict: see {self._log}")
-            return 1
+            return self._tell_without_verdict()
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
         known = in_short(verdict["metrics"])
         metrics = ", ".join(f"{name} {number(value)}" for name, value in known.items())
@@ -157,22 +152,23 @@ class Ending:
         self._notify(None)
         return 0
 
-    def _tell_unchanged(self) -> int:
-        earlier = Trained(**json.loads(self.step.store.read(self.step.run.unchanged)))
-        champion = read_champion(self.step.store, self.step.layout, self.model_name)
-        outcome = f"Nothing has changed since run {earlier.run_id}: the model was not trained again"
+    def _tell_without_verdict(self) -> int:
+        run, champion, result = self.step.run, None, ""
+        if self._holds(run.unchanged):
+            earlier = Trained(**json.loads(self.step.store.read(run.unchanged))).run_id
+            champion = read_champion(self.step.store, self.step.layout, self.model_name)
+            outcome = f"Nothing has changed since run {earlier}: the model was not trained again"
+            result = f"champion   {champion.version_uri if champion else 'none'}"
+        elif self._holds(run.not_evaluated):
+            outcome = f"The output is stored and verified. Not evaluated: {WHY_NOT_EVALUATED}"
+            result = f"output     {self._copied(self._keep_output)}" if self.embedded else ""
+        else:
+            self.show(f"\nno step failed, but there is no verdict: see {self._log}")
+            return 1
         self.show(f"\n{outcome}")
-        self.show(f"champion   {champion.version_uri if champion else 'none'}")
+        if result:
+            self.show(result)
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
-        self._notify(None)
-        return 0
-
-    def _tell_proven(self) -> int:
-        outcome = f"The output is stored and verified. Not evaluated: {WHY_NOT_EVALUATED}"
-        self.show(f"\n{outcome}")
-        if self.embedded:
-            self.show(f"output     {self._copied(self._keep_output)}")
-        self.show(f"overview   {self._copied(lambda: self._write_page(outcome))}")
         self._notify(None)
         return 0
 

@@ -37,6 +37,7 @@ from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.output import readable
 from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, Layout
@@ -110,7 +111,7 @@ def run(
         started_with = kept.read_bytes() if kept.exists() else b""
         code = _run_pipeline(values, tick, folder, environment, server, stopped, home, show)
         if started_with and _failed_in(folder) == "preflight":
-            kept.write_bytes(started_with)  # preflight refused the new ones
+            files.write(kept, started_with)  # preflight refused the new ones
         if code is None:
             processes.end(token, _STOP_GRACE)
             raise home.full_while(run_id)
@@ -146,8 +147,8 @@ def _run_pipeline(
     folder.mkdir(parents=True, exist_ok=True)
     for left in (FAILURE_JSON, FAILURE_PAGE):  # from the continued run
         (folder / left).unlink(missing_ok=True)
-    (folder / PARAMETERS).write_text(json.dumps(masked(values), indent=1) + "\n")
-    (folder / TICK).write_text(f"{tick}\n")
+    files.write(folder / PARAMETERS, json.dumps(masked(values), indent=1) + "\n")
+    files.write(folder / TICK, f"{tick}\n")
     hide(secrets_in(values))
     command = [
         sys.executable,

@@ -1,5 +1,6 @@
 """`kfp-tfjob run` as a process: what it refuses, what it says, and what it leaves behind."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,9 +96,11 @@ def test_what_preflight_finds_comes_at_once_and_publishes_nothing(
     # A wrong option does not change what the run continues with.
     kept = tmp_path / "home/runs" / refused.run_id / "parameters.json"
     before = kept.read_text()
+    os.link(kept, tmp_path / "as_it_was")
     again = Run(tmp_path / "home", "--run-id", refused.run_id, "--label", "other")
     assert again.wait() != 0 and "'other'" in again.text
     assert kept.read_text() == before
+    assert not kept.samefile(tmp_path / "as_it_was")  # replaced whole, never rewritten in place
 
 
 def test_rows_that_do_not_parse_are_named(tmp_path: Path) -> None:
