@@ -7,6 +7,7 @@ parameter has a typed form, a subclass of Group, and only `parse` creates it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,6 +21,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import SHOWN, choices, did_you_mean, nearest
 
 _PLACEHOLDER = "{{$."  # of Kubeflow Pipelines
+_HALF = re.compile(r"[\ud800-\udfff]")
 
 
 class Group(pydantic.BaseModel):
@@ -87,7 +89,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool 
             )
         )
     given = whole_numbers(value)
-    ConfigurationError.raise_if(unfilled(name, given))
+    ConfigurationError.raise_if(bad_texts(name, given))
     try:
         if strict:
             return group.model_validate_json(json.dumps(given), strict=True)
@@ -96,22 +98,32 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool 
         raise ConfigurationError(*_problems(group, name, given, error)) from None
 
 
-def unfilled(name: str, value: Any) -> Iterator[Problem]:
-    """Yield a problem for each placeholder of Kubeflow Pipelines that it did not fill in.
+def bad_texts(name: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem for each text that is not UTF-8, or a placeholder that was not filled in.
 
-    It fills them into the texts and dicts of a component, but not into those of a pipeline that
-    another pipeline loads, such as the compiled YAML of one step.
+    Kubeflow Pipelines fills placeholders into the texts and dicts of a component, but not into
+    those of a pipeline that another pipeline loads, such as the compiled YAML of one step.
 
     Args:
         name: The parameter.
         value: Its value.
     """
     if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from unfilled(f"{name}.{key}", item)
+        wrong = list(bad_texts(name, list(value)))  # a path must not have such a key
+        for key, item in () if wrong else value.items():
+            wrong += bad_texts(f"{name}.{key}", item)
+        yield from wrong
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from unfilled(name, item)
+            yield from bad_texts(name, item)
+    elif isinstance(value, str) and _HALF.search(value):
+        yield Problem(
+            f"{name} has half of a character, which is no UTF-8",
+            received=ascii(value),
+            expected="no code from \\ud800 to \\udfff alone",
+            fix=f"correct {name}",
+            path=name,
+        )
     elif isinstance(value, str) and _PLACEHOLDER in value:
         yield Problem(
             f"Kubeflow Pipelines did not fill a value into {name}",

@@ -11,7 +11,7 @@ from typing import Any
 from kfp_tfjob.components import images
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import KINDS
-from kfp_tfjob.options.parse import parse, unfilled, whole_numbers
+from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.address import S3Address
@@ -228,7 +228,7 @@ class JobSpec:
                 path="model_hyperparameters",
             )
         else:
-            yield from unfilled("model_hyperparameters", self.hyperparameters)
+            yield from bad_texts("model_hyperparameters", self.hyperparameters)
             try:
                 json.dumps(dict(self.hyperparameters), allow_nan=False)
             except (TypeError, ValueError) as error:

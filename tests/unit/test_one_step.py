@@ -11,7 +11,7 @@ from kfp import compiler, components, dsl
 from examples.own_pipeline import own_pipeline
 from kfp_tfjob.components.images import TOOLS, TRAIN, TRAINER
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.options.parse import parse, unfilled
+from kfp_tfjob.options.parse import bad_texts, parse
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.compilation import FOLDER
@@ -157,4 +157,7 @@ def test_a_value_that_was_not_filled_in_is_refused() -> None:
     (problem,) = caught.value.problems
     assert problem.path == "train_options.command" and problem.received == left
     assert "pass the whole value as one input" in problem.fix
-    assert [it.path for it in unfilled("x", {"a": {"b": left}, "c": [1, left]})] == ["x.a.b", "x.c"]
+    assert [it.path for it in bad_texts("x", {"a": {"b": left}, "c": [1, left]})] == [
+        "x.a.b",
+        "x.c",
+    ]

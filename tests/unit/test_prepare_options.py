@@ -1,5 +1,7 @@
 """data_options: what is refused, what is cast, and what names a dataset."""
 
+import json
+
 import pytest
 
 from kfp_tfjob.components.prepare_data.readers import tables
@@ -41,6 +43,24 @@ def test_every_problem_at_once():
     with pytest.raises(ConfigurationError) as error:
         _options(task="x", format="json", split={"test": -1})
     assert len(error.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"drop": ["a", "b\ud800"]}, "data_options.drop"),
+        ({"columns": ["\udfff"]}, "data_options.columns"),
+        ({"split": {"group": "\ud800"}}, "data_options.split.group"),
+        ({"types": {"\ud800": "text"}}, "data_options.types"),
+        ({"\ud800": "\ud800"}, "data_options"),
+    ],
+)
+def test_half_of_a_character_is_refused(value, path):
+    with pytest.raises(ConfigurationError) as caught:
+        parse(DataOptions, "data_options", json.loads(json.dumps(value)))
+    (problem,) = caught.value.problems
+    assert problem.path == path and "\\ud" in problem.received
+    str(caught.value).encode()
 
 
 def test_what_kfp_does_to_numbers_changes_nothing():
