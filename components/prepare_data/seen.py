@@ -41,8 +41,8 @@ class Form(StrEnum):
     TEXT = "text"
 
 
-_PAIRS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("on", "off"))
-_WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in _PAIRS for word in pair}
+PAIRS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("on", "off"))
+_WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in PAIRS for word in pair}
 _WORD_SET = pa.array(list(_WORDS))
 BOOLEANS = tuple(dict.fromkeys(_WORDS.values()))
 _FORMS = (*BOOLEANS, *Form)

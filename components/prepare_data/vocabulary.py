@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ import numpy as np
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
 from kfp_tfjob.components.prepare_data.rows import Rows
+from kfp_tfjob.components.prepare_data.seen import PAIRS
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.trainer.coding import TRUE_TEXTS
 
 MOST_CLASSES = 10_000
 # Whole numbers are classes when there are at most this many, each ten times on average.
@@ -21,6 +24,8 @@ _MOST_NUMBERED_CLASSES = 20
 _ROWS_OF_A_CLASS = 10
 # A label column with this share of numbers is a number column with faults.
 _NUMERIC_SHARE = 0.9
+_FLAGS = ("0", "1", "0.0", "1.0")  # may be among the words of a boolean
+_WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 beside missing values
 _OVERFLOW = -1
 _NO_COUNTS = np.zeros((3, 0), np.int64)
 
@@ -191,10 +196,11 @@ class Vocabulary:
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))
         names: dict[object, str] = {}
-        # 1 and 1.0 are one class; its name is the shortest spelling.
+        # The name of a class is its shortest spelling.
         for text in sorted(texts, key=lambda text: (len(text), text)):
             names.setdefault(keys[text], text)
-        index = {key: i for i, key in enumerate(sorted(names))}
+        in_order = sorted(names, key=lambda key: names[key] if isinstance(key, str) else key)
+        index = {key: i for i, key in enumerate(in_order)}
         class_of = np.array([index[keys[text]] for text in texts], np.int32)
         return Label(self.name, "classification", tuple(names[key] for key in index), class_of)
 
@@ -210,9 +216,13 @@ class Vocabulary:
         return Counter({"text": int(self.text_rows.sum())})
 
     def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
-        if None in map(values.number, texts):
-            return texts
-        return list(map(_exact, texts))  # exact, so long ids stay different classes
+        """Return what is equal for the spellings of one class: 1 and 1.0, or True and true."""
+        if None not in map(values.number, texts):
+            return list(map(_exact, texts))  # exact, so long ids stay different classes
+        words = [text.lower() for text in texts]
+        if any({*pair, *_FLAGS}.issuperset(words) for pair in PAIRS):
+            return [str(word in TRUE_TEXTS) for word in words]
+        return [_WHOLE.sub(r"\1", text) for text in texts]  # 01 and 1 may be codes
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())

@@ -118,6 +118,7 @@ def _vocabulary(texts: list[str], split: int = 0) -> Vocabulary:
 
 
 TINY = ("0e999999999999999999999", "1")
+CODES = ("01", "1", "1.1", "1.10", "NO", "no")  # beside texts, only 1.0 is 1
 LONG = ("9007199254740992", "9007199254740993")  # one number to float64
 
 
@@ -128,6 +129,11 @@ LONG = ("9007199254740992", "9007199254740993")  # one number to float64
         (["10", "9", "-1"] * 10, "classification", ("-1", "9", "10")),
         (["1.0", "0", "1", "0.000"] * 10, "classification", ("0", "1")),
         (["0", "1"], "classification", ("0", "1")),
+        (["True", "False", "true", "false"] * 9, "classification", ("False", "True")),
+        (["Yes", "no", "YES"] * 9, "classification", ("YES", "no")),
+        (["true", "false", "0", "1.0", "1"] * 9, "classification", ("0", "1")),
+        (["0", "0.0", "1", "2.00", "none"] * 9, "classification", ("0", "1", "2.00", "none")),
+        (["1.1", "1.10", "01", "1", "NO", "no"] * 9, "classification", CODES),
         (["0", "1", "2"] * 5, "regression", None),  # five rows for each
         (["0.5", "1.5"] * 50, "regression", None),
         ([str(i) for i in range(21)] * 50, "regression", None),
