@@ -3,8 +3,8 @@
     python own_reader.py stations.txt
     kfp-tfjob run --data stations.txt --label frost --set data_options.reader=own_reader.py:read
 
-prepare_data calls `read` for each file of data_uri, in a process of its own that has no keys of the
-store. What it yields is treated like any other table: kinds of columns, gaps, dates, bad rows.
+prepare_data calls `read` for each file of data_uri. What it yields is treated like any other table:
+kinds of columns, gaps, dates, bad rows.
 """
 
 from __future__ import annotations

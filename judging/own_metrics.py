@@ -1,45 +1,46 @@
 """Metrics of the user's own, from the labels and predictions of the test rows.
 
-`gate.evaluator` names the function. It runs in a process without the keys of the store, once for
-the model, once for the champion, and for the baseline if that decides. For each metric it returns
-a number, or a value for each row, of which the mean is the metric. The process is no boundary
-against code that means harm: it runs as the same user in the same pod.
+`gate.evaluator` names the function. It is called once for the model, once for the champion, and
+for the baseline if that decides. For each metric it returns a number, or a value for each row, of
+which the mean is the metric. It runs in the process of the step, so it sees the keys of the store.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
+import inspect
+import math
+import numbers
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
-from kfp_tfjob.judging.evaluator_code import EXPECTED, PATH, EvaluatorCode
+from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
+from kfp_tfjob.judging.own_features import Columns, PackedColumns, ParquetColumns
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import OWN, is_own
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.layout import CODE
-from kfp_tfjob.storage.words import choices, nearest
-from kfp_tfjob.trainer.own_code import environment
+from kfp_tfjob.storage.words import choices, counted, nearest
 from kfp_tfjob.trainer.pictures import PICTURE
 from kfp_tfjob.trainer.serving import Task
 
-log = logging.getLogger(__name__)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
+_MOST = 50  # metrics
+_CHUNK = 262_144  # rows that are checked and written at once
+_SHOWN = 5  # rows in a message
+_DICT = "a dict of names and numbers, or arrays with a value for each row: {'profit': 12.5}"
+Values = NDArray[Any]
 
-_PROCESS = "kfp_tfjob.judging.own_metrics_process"
-_MOST_SECONDS, _TOO_LATE = 3600, 1 << 16
-_SHOWN_LINES, _KEPT_BYTES = 20, 64 << 10
+
+class _RefusedError(Exception):
+    """What is asked for or returned cannot be used: received, expected, fix."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,9 @@ class Evaluator:
         Raises:
             DataError: The function fails, or returns other metrics.
         """
-        return self._same(self._metrics("baseline", outputs.tolist()), "the baseline")
+        row = np.asarray(outputs, np.float32)
+        every = np.broadcast_to(row, (self._rows, *row.shape))
+        return self._same(self._metrics("baseline", every), "the baseline")
 
     def _same(self, found: OwnMetrics, who: str) -> OwnMetrics:
         assert self._ours is not None
@@ -169,104 +172,157 @@ class Evaluator:
             )
         return found
 
-    def _metrics(self, who: str, same_for_all: Any = None) -> OwnMetrics:
+    def _metrics(self, who: str, predictions: np.ndarray | None = None) -> OwnMetrics:
         for file in self._files.values():
             file.flush()
-        home, values = self._folder / f"home-{who}", self._folder / f"values-{who}"
-        home.mkdir()
-        values.mkdir()
-        answer = home / "answer.json"
-        given = {
-            "code": self.code.unpack(self._folder / CODE),
-            "module": self.code.module,
-            "function": self.code.function,
-            "answer": str(answer),
-            "folder": str(self._folder),
-            "rows": self._rows,
-            "values": str(values),
-            "predictions": who,
-            "same_for_all": same_for_all,
-            "regression": self._task.name == "regression",
-            "classes": list(self._task.classes),
-            "columns": list(self._task.features),
-            "weighted": (self._folder / "weights").stat().st_size > 0,
-            "features": self._features(),
-        }
-        code, said = _run(given, home)
-        for text in said:
-            log.info("%s: %s", PATH, text)
-        if not answer.exists():
-            raise self._failed(*_without_answer(code))
-        found = json.loads(answer.read_bytes())
-        if "received" in found:
-            raise self._failed(found["received"], found["expected"], found["fix"])
-        metrics = {f"{OWN}{name}": float(value) for name, value in found["metrics"].items()}
-        in_memory = len(found["by_row"]) * self._rows <= VALUES_IN_MEMORY
+        try:
+            function = self.code.load()
+            returned = function(**self._arguments(function, who, predictions))
+            metrics, values = checked(returned, self._rows)
+        except _RefusedError as error:
+            raise self._failed(*error.args) from error
+        except (Exception, SystemExit) as error:
+            fix = "correct the function; the log has more"
+            raise self._failed(self.code.said(error)[:2000], _DICT, fix) from error
+        in_memory = len(values) * self._rows <= VALUES_IN_MEMORY
         by_row: dict[str, Column] = {}
-        for name, kind in found["by_row"].items():
-            column = Filed(values / name, np.dtype(kind), (), self._rows)
-            by_row[f"{OWN}{name}"] = column[:] if in_memory else column
-        return OwnMetrics(metrics, by_row)
+        for name, column in values.items():
+            filed = _write(column, self._folder / f"{who}-{name}")
+            by_row[f"{OWN}{name}"] = filed[:] if in_memory else filed
+        return OwnMetrics({f"{OWN}{name}": value for name, value in metrics.items()}, by_row)
+
+    def _arguments(
+        self, function: Callable[..., Any], who: str, predictions: np.ndarray | None
+    ) -> dict[str, Any]:
+        """Return the arguments that the function takes."""
+        taken = inspect.signature(function).parameters
+        free = any(it.kind is it.VAR_KEYWORD for it in taken.values())
+        regression, classes = self._task.name == "regression", list(self._task.classes)
+        weighted = (self._folder / "weights").stat().st_size > 0
+        makers: dict[str, Callable[[], Any]] = {
+            "labels": lambda: self._array("labels", np.float32 if regression else np.int64),
+            "predictions": lambda: (
+                predictions
+                if predictions is not None
+                else self._array(who, np.float32, 0 if regression else len(classes))
+            ),
+            "weights": lambda: self._array("weights", np.float32) if weighted else None,
+            "features": self._features,
+            "classes": lambda: classes,
+        }
+        return {name: make() for name, make in makers.items() if name in taken or free}
+
+    def _array(self, name: str, kind: Any, width: int = 0) -> np.ndarray:
+        """Return an array of all rows, which is read from its file where it is used."""
+        shape = (self._rows, width) if width else (self._rows,)
+        return np.memmap(self._folder / name, kind, "r", shape=shape)
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
             file.close()
 
-    def _features(self) -> dict[str, Any]:
+    def _features(self) -> Columns:
+        columns = list(self._task.features)
         if self._packed:
-            return {"packed": "features"}
+            return PackedColumns(columns, self._array("features", np.float32, len(columns)))
         if self._data.raw:
-            return {"parquet": [str(path) for path in self._data.raw]}
-        return {"of_pictures": True}
+            return ParquetColumns(columns, list(map(str, self._data.raw)), self._folder / "columns")
+        raise _RefusedError(
+            "the argument features, and the rows are pictures",
+            "only labels, predictions, weights and classes",
+            "remove the argument features",
+        )
 
     def _failed(self, received: str, expected: str, fix: str) -> DataError:
         what = f"{PATH} {self.code.module}:{self.code.function} failed"
         return DataError(Problem(what, received, expected, fix, PATH))
 
 
-def _run(given: Mapping[str, Any], home: Path) -> tuple[int, list[str]]:
-    """Run the process; return its exit code, and the last lines that it printed."""
-    # A file and not a pipe: what the function leaves running would keep a pipe open.
-    said = home / "said.txt"
-    with open(said, "wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _PROCESS],
-            cwd=home,
-            env=environment(home),
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
+def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Values]]:
+    """Return the metrics that are numbers, NaN for one without a value, and those by row.
+
+    Args:
+        returned: What the function returned.
+        rows: The number of rows.
+
+    Raises:
+        _RefusedError: It is something else.
+    """
+    if not isinstance(returned, Mapping):
+        kind = type(returned)
+        raise _RefusedError(f"a {kind.__module__}.{kind.__qualname__}", _DICT, "return a dict")
+    if not returned or len(returned) > _MOST:
+        said = f"{len(returned)} metrics"
+        raise _RefusedError(said, f"1 to {_MOST} metrics", "return those that matter")
+    numbers_found: dict[str, float] = {}
+    by_row: dict[str, Values] = {}
+    for name, value in returned.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _RefusedError(
+                f"a metric named {name!r}"[:200],
+                "names of letters, digits, _, -, ., @ and %, at most 60, with a letter first",
+                "rename it",
+            )
+        number = _number(value, rows)
+        if number is None:
+            by_row[name] = _by_row(name, value, rows)
+        else:
+            numbers_found[name] = number if math.isfinite(number) else math.nan
+    return numbers_found, by_row
+
+
+def _number(value: Any, rows: int) -> float | None:
+    """Return a number; None for anything else."""
+    if isinstance(value, np.ndarray) and value.size == 1 and value.shape != (rows,):
+        value = value.item()
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        return None
+    return float(value)
+
+
+def _by_row(name: str, value: Any, rows: int) -> Values:
+    """Return the (rows,) values of a metric."""
+    kind = type(value)
+    wrong = f"{name} is a {kind.__module__}.{kind.__qualname__}"
+    expected = f"a number, or an array of {rows:,} numbers, one for each row"
     try:
-        with suppress(BrokenPipeError), process.stdin as given_to:  # type: ignore[union-attr]
-            given_to.write(json.dumps(given).encode())
-        process.wait(_MOST_SECONDS)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        code = _TOO_LATE
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    with open(said, "rb") as file:
-        file.seek(max(0, said.stat().st_size - _KEPT_BYTES))
-        return code, _last_lines(file.read())
-
-
-def _without_answer(code: int) -> tuple[str, str, str]:
-    if code == _TOO_LATE:
-        return f"no result after {_MOST_SECONDS} seconds", "a result", "make it faster"
-    if code == -signal.SIGKILL:
-        return (
-            "its process was killed, probably because memory ran out",
-            "a function that needs less memory than the step has",
-            "take the arrays in parts, or raise the memory of evaluate",
+        found = np.asarray(value)
+    except (TypeError, ValueError):  # lists of different lengths
+        found = np.empty(0, object)
+    if found.dtype.kind not in "biuf" or not found.ndim:
+        more = f" of {found.dtype}" if isinstance(value, np.ndarray) else ""
+        raise _RefusedError(wrong + more, expected, "convert it with float() or np.asarray()")
+    if found.shape != (rows,):
+        size = counted(len(found), "value") if found.ndim == 1 else f"the shape {found.shape}"
+        fix = "return the values of the rows in their order, and leave none out"
+        raise _RefusedError(f"{name} has {size}", expected, fix)
+    count, first = 0, []
+    for start, part in _chunks(found):
+        places = np.flatnonzero(~np.isfinite(part))
+        count += len(places)
+        first += [f"{start + place + 1:,}" for place in places[: _SHOWN - len(first)]]
+    if count:
+        others = f" and {count - len(first):,} more" if count > len(first) else ""
+        raise _RefusedError(
+            f"{name} is not finite in {count:,} of {counted(rows, 'row')}: row"
+            f"{'s' * (count > 1)} {', '.join(first)}{others}",
+            "a finite number for each row; the first row is row 1",
+            "give these rows a number, for instance 0",
         )
-    said = f"the exit code {code}" if code >= 0 else f"the signal {signal.Signals(-code).name}"
-    return f"its process ended with {said}", EXPECTED, "correct it: it must not end the process"
+    return found
 
 
-def _last_lines(data: bytes) -> list[str]:
-    return [text[:500] for text in data.decode(errors="replace").splitlines()][-_SHOWN_LINES:]
+def _write(values: Values, path: Path) -> Filed:
+    """Write the values of a metric to a file: as bool if all are 0 or 1, else as float64."""
+    share = all(((part == 0) | (part == 1)).all() for _, part in _chunks(values))
+    kind = np.dtype(bool if share else np.float64)
+    with open(path, "wb") as file:
+        for _, part in _chunks(values):
+            np.ascontiguousarray(part, kind).tofile(file)
+    return Filed(path, kind, (), len(values))
+
+
+def _chunks(values: Values) -> Iterator[tuple[int, Values]]:
+    for start in range(0, len(values), _CHUNK):
+        yield start, values[start : start + _CHUNK]

@@ -57,7 +57,6 @@ FORMATS = (
     Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines"),
     Format("parquet", (".parquet",), "Parquet"),
     Format("arrow", (".arrow", ".feather"), "Arrow"),
-    Format("npz", (".npz",), "npz"),
     Format("tfrecord", _packed(".tfrecord", ".tfrecords"), "TFRecord"),
 )
 FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS[-1].words}"

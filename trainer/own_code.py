@@ -1,4 +1,4 @@
-"""Code of the user's own that a step runs beside the training, in a process without keys.
+"""Code of the user's own that a step calls, besides the model.
 
 An option names its function, as `model_code` names that of the model.
 """
@@ -6,12 +6,21 @@ An option names its function, as `model_code` names that of the model.
 from __future__ import annotations
 
 import ast
+import atexit
 import base64
+import importlib
+import logging
 import os
-from collections.abc import Mapping
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import mkdtemp
+from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -19,8 +28,9 @@ from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.model_code import Code, ModelCode
 
-# All that such a process gets of the environment of its step: no keys, no token, no store.
-KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONPATH", "LD_LIBRARY_PATH")
+log = logging.getLogger(__name__)
+
+_OWN = "kfp-tfjob-own-code-"  # in the names of its folders
 _Kind = TypeVar("_Kind", bound="OwnCode")
 
 
@@ -108,24 +118,50 @@ class OwnCode:
         files = {name: base64.b64decode(data) for name, data in plain["files"].items()}
         return cls(plain["module"], plain["function"], files, plain["in_image"])
 
-    def unpack(self, folder: Path) -> str:
-        """Write the code to a folder; return the folder, or nothing if the image has the code."""
-        for path, data in ({} if self.in_image else self.files).items():
+    def load(self) -> Callable[..., Any]:
+        """Import the function in this process; the code may raise anything."""
+        if not self.in_image:
+            self._place(Path(_folder(self.digest)))
+        module = importlib.import_module(self.module)
+        if not self.in_image and not _is_in(module, _folder(self.digest)):
+            raise ImportError(f"{self.module} is also the name of a loaded module; rename the file")
+        return getattr(module, self.function)
+
+    def _place(self, folder: Path) -> None:
+        """Put the code on the path of imports, instead of other own code."""
+        if str(folder) in sys.path:
+            return
+        sys.path[:] = [str(folder), *(place for place in sys.path if _OWN not in place)]
+        for name in [name for name, module in sys.modules.items() if _is_in(module, _OWN)]:
+            del sys.modules[name]
+        for path, data in self.files.items():
             place = below(folder, path)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
-        return "" if self.in_image else str(folder)
+        importlib.invalidate_caches()
+
+    def said(self, error: BaseException) -> str:
+        """Log what the code raised; return it, with the last line of it that the error passed."""
+        log.info("%s %s:%s failed", self.path, self.module, self.function, exc_info=error)
+        text = f"{type(error).__name__}: {error}"
+        folder = "" if self.in_image else _folder(self.digest)
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if folder and frame.filename.startswith(folder):
+                name = os.path.relpath(frame.filename, folder)
+                return f"{text}, in {name}, line {frame.lineno}"
+        return text
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Return the variables of a process that runs such code.
+@cache
+def _folder(digest: str) -> str:
+    """Return a folder for code with this digest, until the process ends."""
+    folder = mkdtemp(prefix=_OWN)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
-    Args:
-        home: Its home, and its folder for temporary files.
-    """
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    own = {"HOME": str(home), "TMPDIR": str(home), "TZ": "UTC", "PYTHONHASHSEED": "0"}
-    return kept | own
+
+def _is_in(module: ModuleType, place: str) -> bool:
+    return place in (getattr(module, "__file__", None) or "")
 
 
 def place_of(path: str, text: str) -> dict[str, str]:

@@ -233,21 +233,6 @@ def arrows(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
 
 
 @st.composite
-def npzs(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
-    """An npz file, the name of its label, and data_options."""
-    rows, file = draw(st.integers(0, 30)), io.BytesIO()
-    shapes = st.sampled_from([(rows,), (rows, 2), (rows, 2, 3), (), (rows + 1,)])
-    kinds = st.sampled_from(["f4", "f8", ">i8", "u1", "?", "U3", "S2", "M8[s]", "c8"])
-    arrays = {name: np.zeros(draw(shapes), draw(kinds)) for name in ("a", "b", "y")}
-    save = draw(st.sampled_from([np.savez, np.savez_compressed]))
-    save(file, **arrays)
-    data = file.getvalue()
-    if draw(st.booleans()):
-        data = draw(altered(data))
-    return data, draw(st.sampled_from(["y", "a"])), draw(_bad_rows)
-
-
-@st.composite
 def tfrecords(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
     """A TFRecord file whose checksums are right, the name of its label, and data_options."""
     data = b""

@@ -192,7 +192,6 @@ TARGETS = {
     "parquet": Target(strategies.parquets(), lambda example, to: _table(example, to, "x.parquet")),
     "arrow": Target(strategies.arrows(), lambda example, to: _table(example, to, "x.arrow")),
     "jsonl": Target(strategies.jsons(), lambda example, to: _table(example, to, "x.jsonl")),
-    "npz": Target(strategies.npzs(), lambda example, to: _table(example, to, "x.npz")),
     "tfrecord": Target(
         strategies.tfrecords(), lambda example, to: _table(example, to, "x.tfrecord")
     ),

@@ -55,12 +55,6 @@ def parquet(values: Text, kind: pa.DataType | None = None, **how: object) -> byt
     return stream.getvalue()
 
 
-def npz(save: Callable = np.savez, **more: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    save(stream, **{"b": np.arange(ROWS * 3.0).reshape(ROWS, 3), "y": np.arange(ROWS) % 3} | more)
-    return stream.getvalue()
-
-
 def flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
 

@@ -18,7 +18,6 @@ from tests.local.planted import (
     NUMBERS,
     RECORDS,
     ROWS,
-    npz,
     parquet,
     small,
     table,
@@ -92,11 +91,6 @@ SAME: dict[str, tuple[bytes | dict[str, bytes], dict, bytes | dict[str, bytes]]]
         {"f.tfrecord.gz": RECORDS},
         {},
         {"f.tfrecord": RECORDS},
-    ),
-    "npz in the order of another machine": (
-        {"f.npz": npz(np.savez_compressed, b=np.arange(ROWS * 3).reshape(ROWS, 3).astype(">f8"))},
-        {},
-        {"f.npz": npz()},
     ),
     "a column without a value in the first file": (
         {"1.csv": b"a,b,y\n700,,u\n", "2.csv": NUMBERS},

@@ -26,7 +26,6 @@ from tests.local.planted import (
     Text,
     day,
     flipped,
-    npz,
     parquet,
     planted,
     refusal,
@@ -299,19 +298,6 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         "f.parquet is damaged",
     ),
     "a Parquet file that is cut": ({"f.parquet": parquet(small)[:-9]}, {}, "f.parquet is damaged"),
-    "an npz file with a flipped bit": ({"f.npz": flipped(npz(), 400)}, {}, "Bad CRC-32 for file"),
-    "a packed npz file with a flipped bit": (
-        {"f.npz": flipped(npz(np.savez_compressed), 400)},
-        {},
-        "f.npz is damaged",
-    ),
-    "an npz file that is cut": ({"f.npz": npz()[:-30]}, {}, "f.npz is damaged"),
-    "complex numbers": ({"f.npz": npz(c=np.ones(ROWS, complex))}, {}, "the type complex128"),
-    "an infinity in npz": (
-        {"f.npz": npz(c=np.where(np.arange(ROWS) == BAD, np.inf, 1))},
-        {},
-        where("c", "inf", "not finite", "f.npz", BAD + 1),
-    ),
     "a record with a flipped bit": (
         {"f.tfrecord": flipped(RECORDS, len(RECORDS) // 2 + 20)},
         {},

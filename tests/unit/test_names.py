@@ -131,8 +131,7 @@ def test_one_place_makes_paths_of_names(sources: dict[str, str]) -> None:
 
     # Who takes names from elsewhere, and so asks.
     asks = users(r"\bbelow\(|names\.problems\(")
-    # The one only writes a zip, the other reads members as streams: no name becomes a path.
-    pathless = {"supervisor/pack.py", "components/prepare_data/readers/npz_table.py"}
+    pathless = {"supervisor/pack.py"}  # it only writes a zip: no name becomes a path
     assert users(r"zipfile\.ZipFile") - pathless == {"trainer/code_files.py"} <= asks
     assert users(r"\.extractall\(|\.extract\(|tarfile|download_file|shutil\.unpack") == set()
     assert users(r"get_object\(") == {"storage/parts.py", "storage/probe.py", "storage/store.py"}

@@ -33,8 +33,6 @@ def write(path: Path, columns: dict[str, list]) -> Path:
         path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
     elif path.suffix == ".feather":
         pa.feather.write_feather(table, path)
-    elif path.suffix == ".npz":
-        np.savez(path, **{name: np.array(values) for name, values in columns.items()})
     else:
         pa.parquet.write_table(table, path)
     return path
@@ -44,7 +42,7 @@ def texts_of(found: Scan) -> list[str]:
     return sorted(found.dictionaries["c"].texts)
 
 
-@pytest.mark.parametrize("ending", ["parquet", "jsonl", "feather", "npz"])
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "feather"])
 def test_na_is_namibia_in_a_typed_file(tmp_path: Path, ending: str) -> None:
     columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["NA", "b"] * 30}
     found = read(write(tmp_path / f"f.{ending}", columns))

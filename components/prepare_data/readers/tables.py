@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, NamedTuple
 
 from kfp_tfjob.components.prepare_data.files import Source, SourceFile
@@ -15,7 +15,7 @@ from kfp_tfjob.components.prepare_data.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.readers.ipc_table import FILE_MAGIC, STREAM_MAGIC, IpcTable
 from kfp_tfjob.components.prepare_data.readers.json_table import JsonTable
 from kfp_tfjob.components.prepare_data.readers.lists import WithLists
-from kfp_tfjob.components.prepare_data.readers.npz_table import NpzTable, is_npz
+from kfp_tfjob.components.prepare_data.readers.own_reader import OwnTable
 from kfp_tfjob.components.prepare_data.readers.parquet_table import ParquetTable
 from kfp_tfjob.components.prepare_data.readers.reach import Span
 from kfp_tfjob.components.prepare_data.readers.text_stream import text_of, unpacked
@@ -27,7 +27,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 # First bytes of unsupported files, and what to do with such a file.
 _FOLDER_OF_PICTURES = "give the folder that has a folder of pictures for each class"
 _UNREADABLE = {
-    b"PK\x03\x04": ("a zip or an Excel file", f"export it as {FORMAT_WORDS}"),
+    b"PK\x03\x04": ("a zip, npz or Excel file", f"write it as {FORMAT_WORDS}"),
     b"BZh": ("compressed with bzip2", "use gzip, zstd, Parquet or no compression"),
     b"\xfd7zXZ": ("compressed with xz", "use gzip, zstd, Parquet or no compression"),
     b"\x04\x22\x4d\x18": ("compressed with lz4", "use gzip, zstd, Parquet or no compression"),
@@ -84,8 +84,8 @@ def open_table(
     if not file.size:
         raise empty(file.name)
     if source.reader:
-        with source.reader.opened(source, file) as stream:
-            yield ArrowTable(WithLists(IpcTable(stream, file.name), file.name), file.name, options)
+        with closing(OwnTable(source.reader, lambda: source.raw(file), file.name)) as rows:
+            yield ArrowTable(WithLists(rows, file.name), file.name, options)
         return
     reader = _READERS[_format_of(source, file, options)]
     with reader.stream(source, file, options) as stream:
@@ -146,7 +146,7 @@ def _text(source: Source, file: SourceFile, options: DataOptions) -> AbstractCon
     return text_of(source, file, options.encoding)
 
 
-_STORED_AS_THEY_ARE = ("parquet", "arrow", "npz")  # never packed with gzip or zstd
+_STORED_AS_THEY_ARE = ("parquet", "arrow")  # never packed with gzip or zstd
 # The reader of each format in FORMATS. The first that recognises a file reads it.
 _READERS = {
     "parquet": _Reader(
@@ -161,7 +161,6 @@ _READERS = {
         _raw,
         lambda stream, name, options, block, span: WithLists(IpcTable(stream, name), name),
     ),
-    "npz": _Reader(is_npz, _raw, lambda stream, name, options, block, span: NpzTable(stream, name)),
     "tfrecord": _Reader(
         is_tfrecord,
         _unpacked,
