@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "stored-forms.json"
 SAME_BYTES = ("datasets/", "models/people/versions/1/request.json")
 # What a run or a machine makes different each time.
 NAMES = {r"\d{8}-\d{6}-[0-9a-f]{4}": "RUN", r"[0-9a-f]{32,}": "HASH", r"\d+\.\w+\.\d+\.": "N."}
-NAMES |= {r"\d{6}\.gz": "N.gz"}
+NAMES |= {r"/[0-9a-f]{8}\.gz": "/LAUNCHER.gz"}
 
 
 def test_a_table_of_people_trains_without_options(tmp_path: Path) -> None:
