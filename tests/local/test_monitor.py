@@ -176,6 +176,14 @@ def test_what_has_moved_is_named(world: World, monkeypatch: pytest.MonkeyPatch) 
     assert city.unseen == pytest.approx(0.25) and city.examples == ()
 
 
+def test_a_column_that_falls_below_train_has_moved(world: World) -> None:
+    rows = world.people(600, 25)
+    for row in rows[::16]:
+        row["age"] = "-999"
+    world.send(rows)
+    assert {column.name: column.beyond for column in world.look().moved} == {"age": ("psi",)}
+
+
 def test_a_row_counts_for_the_requests_that_it_stands_for(world: World) -> None:
     old, young = world.people(200, 30), world.people(200, 31)
     for rows, age in ((old, "80"), (young, "20")):
