@@ -483,7 +483,8 @@ def test_a_launcher_that_starts_again_goes_by_the_first_claim(backend, spec, ste
 
 def test_without_a_record_the_bound_is_named(backend, spec, step, monkeypatch):
     monkeypatch.setenv("KFP_RETRY_INDEX", "1")
-    step.store.create(step.run.attempts / "0003.json", b'{"since": 1}')
+    claim = Claim(3, 1, time.time(), 0, 2).to_bytes(step.run_id, "j", "h")
+    step.store.create(step.run.attempts / "0003.json", claim)
     with pytest.raises(ConfigurationError, match="used all of its attempts.*max_attempts"):
         launcher.run(step, spec(), backend)
 
