@@ -103,17 +103,14 @@ def _is_same(there: Champion, wanted: Champion) -> bool:
 
 
 def _require_kept(store: Store, layout: Layout, model_name: str, champion: Champion) -> None:
-    try:
-        store.head(layout.model(model_name).tombstone(champion.version))
-    except ObjectNotFoundError:
-        return
-    raise DataError(
-        Problem(
-            f"version {champion.version} of {model_name} was pruned",
-            expected="a version that is kept",
-            fix="start its run again; it then publishes a new version",
+    if store.has(layout.model(model_name).tombstone(champion.version)):
+        raise DataError(
+            Problem(
+                f"version {champion.version} of {model_name} was pruned",
+                expected="a version that is kept",
+                fix="start its run again; it then publishes a new version",
+            )
         )
-    )
 
 
 def _serving(store: Store, layout: Layout, model_name: str, champion: Champion) -> int:

@@ -103,7 +103,7 @@ def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float)
     candidates = []
     for number, found in sorted(objects.items()):
         there = [it for it in found if it.address.name != VERSION_CLAIM or len(found) == 1]
-        pruned = _exists(store, place.tombstone(number))
+        pruned = store.has(place.tombstone(number))
         if number in kept or (pruned and all(it.address.name == VERSION_CLAIM for it in found)):
             continue
         if _is_held(store, place, number):
@@ -207,7 +207,7 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
 def _is_held(store: Store, place: ModelLayout, version: int) -> bool:
     """Tell whether a version is about to become the champion."""
     hold = place.hold(version)
-    return _exists(store, hold) and _age(store, hold, []) < _HOLD_SECONDS
+    return store.has(hold) and _age(store, hold, []) < _HOLD_SECONDS
 
 
 def _all(store: Store, layout: Layout, model_name: str) -> list[Champion]:
@@ -265,11 +265,3 @@ def _delete(store: Store, folder: S3Address, first: str, but: str = "") -> None:
     rest = [it.address for it in store.list(folder) if it.address != folder / but]
     for _, deleted in each(store.delete, rest):
         deleted.result()
-
-
-def _exists(store: Store, address: S3Address) -> bool:
-    try:
-        store.head(address)
-    except ObjectNotFoundError:
-        return False
-    return True

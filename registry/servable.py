@@ -101,9 +101,4 @@ def unserved(store: Store, layout: Layout, champion: Proven) -> dict[ManifestObj
 
 def servers_see(store: Store, layout: Layout, champion: Proven) -> bool:
     """Tell whether servers find the folder of a champion: whether its saved_model.pb is there."""
-    folder = layout.model(champion.model_name).servable(champion.serving)
-    try:
-        store.head(folder / SAVED_MODEL)
-    except ObjectNotFoundError:
-        return False
-    return True
+    return store.has(layout.model(champion.model_name).servable(champion.serving) / SAVED_MODEL)

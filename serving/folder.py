@@ -89,7 +89,7 @@ class ChampionFolder:
                 self._model_name,
                 proven.champion.version,
             )
-        self._remove_old(proven.serving)
+        self._remove_others(proven)
         return proven.serving
 
     def follow(self, seconds: float, ended: threading.Event) -> None:
@@ -125,11 +125,16 @@ class ChampionFolder:
                 (incoming / MODEL).rename(target)
             shutil.rmtree(incoming, ignore_errors=True)
 
-    def _remove_old(self, current: int) -> None:
-        """Remove the folders below the current one but the last of them."""
-        there = [int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()]
-        below = sorted((number for number in there if number < current), reverse=True)
-        for number in below[_KEPT - 1 :]:
+    def _remove_others(self, proven: Proven) -> None:
+        """Remove the folders below the current one but the last, and those of removed records."""
+        current = proven.serving
+        there = {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
+        outdated = sorted((number for number in there if number < current), reverse=True)
+        outdated = outdated[_KEPT - 1 :] + [number for number in there if number > current]
+        following = self._layout.model(self._model_name).champion(proven.champion.number + 1)
+        if max(there) > current and self._store.has(following):  # the listing was late
+            return
+        for number in outdated:
             shutil.rmtree(self._folder / str(number), ignore_errors=True)
 
 

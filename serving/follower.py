@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.serving.loaded import LoadedModel
-from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -54,7 +54,8 @@ class Follower:
         self._store, self._layout, self._model_name = store, layout, model_name
         self._metrics = metrics
         self.current: LoadedModel | None = None
-        self._refused = (0, 0.0, 0.0)  # the number of a champion, when to try it again, the pause
+        # A champion, when to try it again, the pause.
+        self._refused: tuple[Champion | None, float, float] = (None, 0.0, 0.0)
         self._away = False
         self._said = ""
         self._end = threading.Event()
@@ -133,46 +134,49 @@ class Follower:
         if self._away:
             log.warning("the store can be read again")
             self._away = False
-        number = newest.number if newest else 0
-        if number < self.current.champion.number:
+        now = self.current.champion
+        record = self._layout.model(self._model_name).champion(now.number)
+        if newest is None or (newest.number < now.number and self._store.has(record)):
             self._say(
-                f"champion {self.current.champion.number} answers, and the newest record in the"
-                f" store is {number}: records were deleted. The champion stays"
+                f"champion {now.number} answers, and the newest record that the store lists is"
+                f" {newest.number if newest else 0}. The champion stays"
             )
-        if number <= self.current.champion.number:
+            return False
+        # Not their numbers: one whose record was removed leaves its number to the next.
+        if newest == now:
             return False
         refused, again, _ = self._refused
-        if number == refused and clock() < again:
+        if newest == refused and clock() < again:
             return False
         try:
             proven = prove(self._store, self._layout, self._model_name)
-            if proven is None or proven.champion.number < number:
+            if proven is None or proven.champion.number < newest.number:
                 return False
             self._take(LoadedModel.of(self._store, proven))
             return True
         except StoreUnavailableError:
             raise
         except StepError as error:
-            self._refuse(number, str(error), clock)
+            self._refuse(newest, str(error), clock)
         except Exception as error:  # also of TensorFlow, or of a newer program's files
-            log.debug("champion %d", number, exc_info=True)
-            self._refuse(number, f"{type(error).__name__}: {error}", clock)
+            log.debug("champion %d", newest.number, exc_info=True)
+            self._refuse(newest, f"{type(error).__name__}: {error}", clock)
         return False
 
-    def _refuse(self, number: int, why: str, clock: Callable[[], float]) -> None:
+    def _refuse(self, champion: Champion, why: str, clock: Callable[[], float]) -> None:
         """Keep the champion that answers, and try the new one again later."""
         assert self.current is not None
-        self._metrics.refused(number)
+        self._metrics.refused(champion.number)
         refused, _, pause = self._refused
-        pause = min(2 * pause, _LONGEST_PAUSE) if number == refused else _FIRST_PAUSE
-        if number != refused:
+        pause = min(2 * pause, _LONGEST_PAUSE) if champion == refused else _FIRST_PAUSE
+        if champion != refused:
             log.error(
                 "champion %d is refused, champion %d continues to answer. %s",
-                number,
+                champion.number,
                 self.current.champion.number,
                 why,
             )
-        self._refused = number, clock() + pause, pause
+        self._refused = champion, clock() + pause, pause
         gc.collect()  # what was loaded of it
 
     def _take(self, loaded: LoadedModel) -> None:

@@ -29,6 +29,7 @@ from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
+    ObjectNotFoundError,
     Problem,
     StepError,
 )
@@ -321,6 +322,14 @@ class Store:
             address,
             lambda: self._client.head_object(Bucket=address.bucket, Key=address.key),
         )
+
+    def has(self, address: S3Address) -> bool:
+        """Tell whether an object is there, also one that a late listing lacks."""
+        try:
+            self.head(address)
+        except ObjectNotFoundError:
+            return False
+        return True
 
     # -- writing --------------------------------------------------------------------------------
 

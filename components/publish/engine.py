@@ -119,7 +119,8 @@ def run(
             return _publish(step, verdict, model, dataset)
         except SurpassedError:
             winner = _winner(step, model_name, next_number(verdict))
-        if winner.action == PROMOTE and winner.trained_by == (step.run_id, step.task_key):
+        mine = winner.trained_by == (step.run_id, step.task_key)
+        if mine and winner.action == PROMOTE and winner.number >= number:
             continue  # a person has just done it
         if is_second(verdict):
             lost = LostRace.to(winner, model_name)
@@ -146,7 +147,7 @@ def _publish(
         SurpassedError: Another run was promoted since that verdict.
     """
     model_name, number = verdict["model_name"], next_number(verdict)
-    _require_unsurpassed(step, model_name, number, (verdict["run_id"], step.task_key))
+    _require_unsurpassed(step, model_name, number, verdict)
     champion, card = complete(step, verdict, number, model, dataset)
     promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
@@ -244,12 +245,15 @@ def _require_blessed(
     )
 
 
-def _require_unsurpassed(
-    step: Step, model_name: str, number: int, trained_by: tuple[str, str]
-) -> None:
+def _require_unsurpassed(step: Step, model_name: str, number: int, verdict: dict[str, Any]) -> None:
     """Refuse, before anything is written, if the champion changed after the verdict."""
     champion = read_champion(step.store, step.layout, model_name)
     if champion and champion.number >= number:
         there = _winner(step, model_name, number)
+        trained_by = (verdict["run_id"], step.task_key)
         if (there.number, there.trained_by, there.action) != (number, trained_by, ""):
+            raise surpassed(model_name, champion)
+    elif champion:  # a record that a person removed leaves its number to the next
+        judged = verdict["champion"]
+        if (champion.version, champion.run_id) != (judged.get("version"), judged.get("run_id")):
             raise surpassed(model_name, champion)

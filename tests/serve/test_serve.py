@@ -289,6 +289,12 @@ def test_the_champion_is_followed_and_no_request_is_lost(
     publisher.store.write(graph, whole)
     newest = str(publisher.pets())
     _until(lambda: post(url, {"instances": [PET]}).version == newest, server)
+    # Its record is damaged, and a person removes it; a rollback reuses its number.
+    publisher.store.write(place.champion(number + 1), b"{")
+    _until(lambda: "is not a champion record" in server.log, server)
+    publisher.store.delete(place.champion(number + 1))
+    assert publisher.roll_back(PETS, int(version)).number == number + 1
+    _until(lambda: post(url, {"instances": [PET]}).version == version, server)
     end.set()
     for thread in threads:
         thread.join()

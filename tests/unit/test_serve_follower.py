@@ -1,5 +1,6 @@
 """When a server tries a champion again that it has refused."""
 
+from types import SimpleNamespace
 from unittest import mock
 
 from kfp_tfjob.serving.follower import Follower
@@ -12,6 +13,6 @@ def test_the_pauses_double_up_to_an_hour_and_a_newer_champion_is_tried_at_once()
     follower.current = loaded
     pauses = []
     for number in (2, 2, 2, 2, 2, 2, 2, 2, 3, 3):
-        follower._refuse(number, "it is too large", lambda: 1000.0)
+        follower._refuse(SimpleNamespace(number=number), "it is too large", lambda: 1000.0)
         pauses.append(follower._refused[1] - 1000)
     assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600, 60, 120]
