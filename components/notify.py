@@ -173,9 +173,10 @@ def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str 
         first = within(lambda: _claim(notice, quick, run, key))
         if first is False:
             return  # this pod has sent it
-        hours = within(lambda: gpu_hours(quick, run)) if first else None
+        hours = (within(lambda: gpu_hours(quick, run)) if first else None) or {}
+        hours = hours if any(hours.values()) else {}
         addresses = {"run": str(run.base), **notice.addresses}
-        notice = Notice(**vars(notice) | {"addresses": addresses, "gpu_hours": hours or {}})
+        notice = Notice(**vars(notice) | {"addresses": addresses, "gpu_hours": hours})
     if wrong := webhook.send(notice.document(), _SEND_SECONDS):
         log.warning("the webhook at %s was not notified: %s", webhook.host, wrong)
     else:

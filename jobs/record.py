@@ -150,7 +150,7 @@ def read_ends(
 def gpu_hours(
     store: Store, run: RunLayout, claimed: Sequence[int] | None = None
 ) -> dict[str, float]:
-    """Return the GPU hours of all attempts, as far as they are recorded; empty without GPUs.
+    """Return the GPU hours of all attempts, as far as they are recorded.
 
     `used` are those of the attempt whose output is complete in the store, `lost` those of the
     others; before its pods run, an attempt holds GPUs `pending`.
@@ -172,7 +172,7 @@ def gpu_hours(
         held = end.gpu_seconds if end else {}
         hours["used" if attempt == completed else "lost"] += held.get("running", 0) / 3600
         hours["pending"] += held.get("pending", 0) / 3600
-    return {name: round(value, 4) for name, value in hours.items()} if any(hours.values()) else {}
+    return {name: round(value, 4) for name, value in hours.items()}
 
 
 def _read_end(store: Store, run: RunLayout, number: int) -> AttemptEnd | None:
