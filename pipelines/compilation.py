@@ -25,8 +25,9 @@ from kfp_tfjob.pipelines import step_resources as resources_of_steps
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # The committed YAML of a checkout; an installed package may be read-only.
-_IN_CHECKOUT = (Path(__file__).parents[1] / "pyproject.toml").exists()
-FOLDER = Path(__file__).with_name("compiled") if _IN_CHECKOUT else Path("compiled")
+_HERE = Path(__file__).resolve()  # in a checkout, kfp_tfjob/pipelines is a link
+_IN_CHECKOUT = (_HERE.parents[1] / "pyproject.toml").exists()
+FOLDER = _HERE.with_name("compiled") if _IN_CHECKOUT else Path("compiled")
 
 
 def compile_all(

@@ -14,7 +14,7 @@ from kfp_tfjob.components.images import VERSION, serving_in, tools_in, trainer_i
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # In a checkout; an installed package has none until --references names one.
-REFERENCES = Path(__file__).parents[1] / "images" / "references.json"
+REFERENCES = Path(__file__).resolve().parents[1] / "images" / "references.json"
 
 
 @dataclass(frozen=True)

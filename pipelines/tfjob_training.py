@@ -1,7 +1,7 @@
 """Defines the pipeline: prepare, train, verify, evaluate, publish.
 
 Compiling it decides no names, ids, times or namespaces, because they belong to a run.
-options/pipeline.py declares the run parameters.
+kfp_tfjob/options/pipeline.py declares the run parameters.
 """
 
 from collections.abc import Mapping

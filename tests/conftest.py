@@ -17,7 +17,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.faults.proxy import FaultProxy
 
-# The folders at the top of the repository whose modules are imported as kfp_tfjob.ROOM...
+# The packages in kfp_tfjob/; four of them are links to folders of the root.
 ROOMS = ("cluster", "components", "jobs", "judging", "lint", "options", "pages", "pipelines")
 ROOMS += ("registry", "serving", "storage", "supervisor", "trainer", "uploader")
 _prefixes = itertools.count()
@@ -94,8 +94,8 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def sources() -> dict[str, str]:
-    """The text of every module of the project, by its path in the repository."""
-    root = Path(__file__).parents[1]
+    """The text of every module of the project, by its path in the package."""
+    root = Path(__file__).parents[1] / "kfp_tfjob"
     found = (root / room for room in ROOMS)
     paths = sorted(path for room in found for path in room.rglob("*.py"))
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}

@@ -1,4 +1,4 @@
-"""Errors that end a training, besides `storage/errors.py` (docs/failures.md, "Exit codes")."""
+"""Errors that end a training, besides `storage.errors` (docs/failures.md, "Exit codes")."""
 
 from __future__ import annotations
 

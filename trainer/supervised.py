@@ -1,7 +1,8 @@
 """Reports the trainer's state to its supervisor, and waits as a warm spare.
 
-The supervisor reads lines from a pipe (`supervisor/child.py`). It needs to know how long to wait
-for the peers, and whether a dead trainer had made progress. Without a supervisor there is no pipe.
+The supervisor reads lines from a pipe (`kfp_tfjob/supervisor/child.py`). It needs to know how long
+to wait for the peers, and whether a dead trainer had made progress. Without a supervisor there is
+no pipe.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class _PodTemplate:
         return own if self.output_claim else OUTPUT_DIR
 
     def render(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        settings = self.settings  # their defaults are declared in options/pod.py
+        settings = self.settings  # their defaults are declared in kfp_tfjob/options/pod.py
         init = [self._setup()]
         if self.is_chief:
             init.append(self._uploader())

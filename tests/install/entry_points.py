@@ -62,9 +62,7 @@ def reachable(module: str) -> tuple[set[str], dict[str, str]]:
 
 
 def _source(module: str) -> Path | None:
-    path = ROOT.joinpath(*module.split(".")[1:])
-    if module == "kfp_tfjob":
-        path = ROOT.joinpath(*module.split("."))
+    path = ROOT.joinpath(*module.split("."))
     found = (path / "__init__.py", path.with_suffix(".py"))
     return next((file for file in found if file.is_file()), None)
 

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Callable
 def bare(folder: Path, programs: Path) -> dict[str, object]:
     path = os.pathsep.join([str(programs), "/usr/bin", "/bin"])
     return {"cwd": folder, "env": {"HOME": str(folder), "PATH": path}}
+
+
+def test_the_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    """In a checkout, four packages are links, which neither distribution has."""
+    call(UV, "build", "--sdist", "-o", tmp_path, ROOT, check=True)
+    (source,) = tmp_path.glob("*.tar.gz")
+    call(UV, "build", "--wheel", "-o", tmp_path / "again", source, check=True)
+    assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
+    assert "kfp_tfjob/components/step.py" in zipfile.ZipFile(wheel).namelist()
 
 
 @pytest.mark.parametrize("extra", ["tools", "trainer", "serve", "local"])

@@ -378,7 +378,7 @@ def test_a_signal_ends_the_barrier_at_once(replica: Replica) -> None:
 
 
 def test_an_old_python_can_read_it(repository: Path) -> None:
-    paths = list((repository / "supervisor").glob("*.py"))
+    paths = list((repository / "kfp_tfjob/supervisor").glob("*.py"))
     assert paths
     for path in paths:
         ast.parse(path.read_text(), feature_version=(3, 8))

@@ -9,7 +9,7 @@ import pytest
 from kfp_tfjob.storage import files
 from kfp_tfjob.uploader.inventory import counts
 
-ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -61,9 +61,9 @@ def test_nothing_else_renames_a_file_to_its_final_name():
         "pipelines components judging lint trainer options cluster pages jobs uploader storage"
     ).split()
     found = {
-        path.relative_to(ROOT).as_posix()
+        path.relative_to(SOURCES).as_posix()
         for room in rooms
-        for path in (ROOT / room).rglob("*.py")
+        for path in (SOURCES / room).rglob("*.py")
         if renames.search(path.read_text())
     }
     assert found <= {

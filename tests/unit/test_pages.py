@@ -251,7 +251,7 @@ def brightness(color: Sequence[float]) -> float:
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("fill", ["first", "second", "good", "bad"])
 def test_numbers_can_be_read_on_every_shade_of_a_matrix(theme: int, fill: str) -> None:
-    style = (ROOT / "pages/style.css").read_text().replace("#fff;", "#ffffff;")
+    style = (ROOT / "kfp_tfjob/pages/style.css").read_text().replace("#fff;", "#ffffff;")
     found = re.findall(r"--(\w+): #(\w{6})", style.split("@media")[theme])
     color = {name: [int(text[i : i + 2], 16) for i in (0, 2, 4)] for name, text in found}
     for opacity in np.arange(7, 96) / 100:

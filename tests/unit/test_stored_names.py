@@ -10,7 +10,7 @@ import pytest
 from kfp_tfjob.storage import layout
 from kfp_tfjob.storage.address import S3Address
 
-ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
 ROOMS = "pipelines serving components judging lint trainer options cluster pages jobs".split()
 ROOMS += "registry uploader storage".split()
 # Found wherever they stand alone or in a path; the others are words that are used for more.
@@ -70,10 +70,10 @@ def names(text: str, joined: bool) -> bool:
 
 def test_only_the_layout_knows_the_names():
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {text}"
+        f"{path.relative_to(SOURCES)}:{node.lineno}: {text}"
         for room in ROOMS
-        for path in sorted((ROOT / room).rglob("*.py"))
-        if path != ROOT / "storage/layout.py"
+        for path in sorted((SOURCES / room).rglob("*.py"))
+        if path != SOURCES / "storage/layout.py"
         for node, text, joined in literals(ast.parse(path.read_text()))
         if names(text, joined)
     ]

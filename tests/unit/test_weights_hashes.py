@@ -6,7 +6,7 @@ from pathlib import Path
 from kfp_tfjob.components.publish import card
 from kfp_tfjob.storage.champion import Champion
 
-ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
 RECORD = """{
  "dataset_digest": "d",
  "metrics": {
@@ -41,9 +41,9 @@ def test_no_hash_is_called_that_of_the_weights_without_saying_which():
     bare = re.compile(r"(?<!trained )(?<!\w)weights(_| )(digest|sha256)")
     rooms = ("components", "pipelines", "pages", "storage", "trainer", "uploader", "jobs")
     found = {
-        path.relative_to(ROOT).as_posix()
+        path.relative_to(SOURCES).as_posix()
         for room in rooms
-        for path in (ROOT / room).rglob("*")
+        for path in (SOURCES / room).rglob("*")
         if path.suffix in (".py", ".j2") and bare.search(path.read_text())
     }
     assert found == {"storage/champion.py"}
@@ -56,6 +56,6 @@ def test_the_hashes_of_the_trainer_and_of_the_export_differ_in_name_everywhere()
         "judging/verdict.py": "exported_weights_sha256",
     }
     for path, name in names.items():
-        text = (ROOT / path).read_text()
+        text = (SOURCES / path).read_text()
         others = set(re.findall(r"\w+_weights_sha256", text)) - {name}
         assert name in text and not others, path

@@ -1,4 +1,4 @@
-"""Draws plots as inline SVG in the colors of pages/style.css, so they follow light and dark mode.
+"""Draws plots as inline SVG in the colors of style.css, so they follow light and dark mode.
 
 They are drawn by hand because no library fits. matplotlib takes more than a second to import and
 fixes its colors. pygal 3.1 puts a script and a style sheet with fixed colors into every plot: 18 KB

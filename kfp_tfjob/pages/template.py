@@ -1,8 +1,8 @@
 """Renders pages from templates, and makes every value safe for the page.
 
 A template is a file `NAME.html.j2` or `NAME.md.j2` next to the module that fills it. Its name is
-its path from the root of the project. HTML templates extend `pages/base.html.j2`, so a page has
-no script, fetches nothing, and follows light and dark mode.
+its path in this package. HTML templates extend `pages/base.html.j2`, so a page has no script,
+fetches nothing, and follows light and dark mode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 from kfp_tfjob.storage import text
 
-# The folder of the packages: the root of a checkout, or the package `kfp_tfjob` of a wheel.
 _ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -352,7 +352,7 @@ class Layout:
 
         Args:
             run_id: The run.
-            folder: The folders between `runs/` and the run, as `storage/run_folder.py` finds them.
+            folder: The folders between `runs/` and the run, as `run_folder.py` finds them.
         """
         return RunLayout(
             self.root / RUNS / folder / run_id if folder else self.root / RUNS / run_id
