@@ -127,7 +127,7 @@ class Code:
 
     Attributes:
         module: The module to import, with the folder of the files first on the path.
-        files: Content by relative path; for a module of the image, only the files found here.
+        files: Content by relative path; for a module of the image, the top-level package, if here.
         in_image: Whether it is in the image and needs no copy.
     """
 
@@ -299,11 +299,20 @@ def _inner_folder(files: Mapping[str, bytes]) -> str:
 
 
 def _image_files(module: str) -> dict[str, bytes]:
-    """Return the source of a module if this image has it too, else nothing."""
+    """Return a module's source, with all of its top-level package, if this image has it.
+
+    What the module does also follows from the modules that it imports. Its own package is the bound
+    because other packages change with the image. A module outside packages may lie beside thousands
+    of strangers, so it stands alone.
+    """
     try:
-        found = importlib.util.find_spec(module)
+        top, found = [importlib.util.find_spec(it) for it in (module.partition(".")[0], module)]
     except (ImportError, ValueError):
-        found = None
-    if not found or not found.origin or not found.origin.endswith(".py"):
         return {}
-    return {f"{module.replace('.', '/')}.py": Path(found.origin).read_bytes()}
+    if not top or not found or not found.origin or not found.origin.endswith(".py"):
+        return {}
+    files = {f"{module.replace('.', '/')}.py": Path(found.origin).read_bytes()}
+    for folder in top.submodule_search_locations or ():
+        for path in filter(Path.is_file, Path(folder).rglob("*.py")):
+            files[f"{top.name}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    return files

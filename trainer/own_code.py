@@ -41,7 +41,7 @@ class OwnCode:
     Attributes:
         module: The module.
         function: The function in it.
-        files: The code by relative path; of a module of the image, only its own file.
+        files: The code by relative path; of a module of the image, its top-level package.
         in_image: Whether the module is in the image.
     """
 
@@ -103,8 +103,9 @@ class OwnCode:
         return digest.hexdigest()
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        files = {name: base64.b64encode(data).decode() for name, data in self.files.items()}
+        """Return it as JSON values; other processes have the modules of the image themselves."""
+        sent = {} if self.in_image else self.files
+        files = {name: base64.b64encode(data).decode() for name, data in sent.items()}
         return {
             "module": self.module,
             "function": self.function,

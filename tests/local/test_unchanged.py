@@ -11,6 +11,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.engine import Checked
 from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import FailureReport, open_step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
@@ -142,6 +143,31 @@ def test_changed_code_and_data_count_and_names_of_folders_do_not(world: World) -
     # Yesterday's folder with the same content.
     world.store.write(world.base / "before/rows.csv", ROWS)
     assert not world.check("r4", data_uri=f"{world.base}/before/").changed
+
+
+def test_the_package_of_a_module_of_the_image_counts(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the module imports from its package decides, too; workers need no copy of it."""
+    deep = tmp_path / "image/own_package/deep"
+    deep.mkdir(parents=True)
+    (deep.parent / "__init__.py").touch()
+    (deep.parent / "code.py").write_text(f"{OWN}def read(stream, name):\n    yield 1\n")
+    (tmp_path / "image/other.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "image")
+    (deep / "settings.py").write_text("UNITS = 8\n")
+
+    def seen() -> tuple[str, str]:
+        reader = OwnReader.read("own_package.code:read", None)
+        assert reader.to_plain()["files"] == {}
+        code = "own_package.code:build_model"
+        return reader.digest, world.check("r1", model_code=code).inputs_digest
+
+    first = seen()
+    (tmp_path / "image/other.py").write_text("# another package\n")
+    assert seen() == first
+    (deep / "settings.py").write_text("UNITS = 9\n")
+    assert all(new != old for new, old in zip(seen(), first, strict=True))
 
 
 def test_what_decides_nothing_does_not_count(world: World) -> None:
