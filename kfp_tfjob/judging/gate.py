@@ -35,14 +35,14 @@ class Rival:
 
     Attributes:
         name: Its name in messages, for instance `champion 3`.
-        same_weights: Whether its weights are identical to the challenger's.
+        same: Whether it is the challenger, by its weights and its outputs.
         obstacle: Why it cannot be compared, as the end of a sentence; empty when it can.
         predictions: Its predictions for the test rows, or its metrics; None when it cannot be
             compared.
     """
 
     name: str
-    same_weights: bool = False
+    same: bool = False
     obstacle: str = ""
     predictions: Predictions | Measures | None = None
 
@@ -128,7 +128,7 @@ def decide(
         checks += more
     comparison, against = None, ""
     first = champion is None
-    if champion and champion.same_weights:
+    if champion and champion.same:
         checks.append(Check("same_model", False, f"same model as {champion.name}"))
     elif not checks[0].passed:
         first = False  # nothing to compare

@@ -154,7 +154,12 @@ def judge(
     digest = exported_weights_sha256(challenger_folder)
     champion = read_champion(store, layout, given.model_name)
     challenger = Scorer(challenger_folder, task, "the model")
-    opponent = _opponent(store, layout, given, champion, digest, data, task, folder)
+
+    def against(other: Champion, name: str) -> Opponent:
+        about = (given.model_name, other, digest, data, task)
+        return Opponent(store, layout, *about, folder / name)
+
+    opponent = against(champion, "champion") if champion else None
     options = given.options
     slices = Slices(options.slices if options else [], data.schema, folder / "slices")
     watchers = [*(also(data, task) if also else ())]
@@ -174,7 +179,12 @@ def judge(
     of_champion = opponent.serving(some, gpus) if opponent else None
     shown = _in_order(ours, rival, trivial)
     whole = {**serving.metrics, **numbers.get("model", {})}
-    more = [*failed_checks(data), *_of_history(store, layout, given.model_name, digest)]
+    more = failed_checks(data)
+    if found := taken_back(store, layout, given.model_name, digest):
+        left = against(found[0], "taken_back")
+        for batch in data.batches():
+            left.predict(batch, challenger.outputs(batch))
+        more += [_of_history(*found)] if left.same else []
     decision = decide(options, ours, trivial, rival, classes, slices, more, whole)
     measured = {who: Scored.of(one, confidence, classes) for who, one in shown.items()}
     for name in [*numbers.get("model", {}), *predictions.own]:
@@ -256,22 +266,6 @@ def run_of(model: S3Address) -> S3Address:
     return S3Address(model.bucket, key)
 
 
-def _opponent(
-    store: Store,
-    layout: Layout,
-    given: Given,
-    champion: Champion | None,
-    digest: str,
-    data: TestData,
-    task: Task,
-    folder: Path,
-) -> Opponent | None:
-    if champion is None:
-        return None
-    about = (given.model_name, champion, digest, data, task)
-    return Opponent(store, layout, *about, folder / "champion")
-
-
 def _own(
     store: Store,
     options: GateOptions | None,
@@ -292,7 +286,7 @@ def _own(
 def _is_first(rival: Rival | None, options: GateOptions) -> bool:
     """Tell whether the model must beat the baseline instead of a champion."""
     replaced = options.incompatible_champion == "treat_as_first"
-    first = rival is None or (replaced and not rival.same_weights)
+    first = rival is None or (replaced and not rival.same)
     return first and options.first_model == "beat_baseline"
 
 
@@ -342,17 +336,13 @@ def _in_order(ours: Measures, rival: Rival | None, trivial: Measures) -> dict[st
     return {**found, "baseline": trivial}
 
 
-def _of_history(store: Store, layout: Layout, model_name: str, digest: str) -> list[Check]:
+def _of_history(left: Champion, rollback: Champion) -> Check:
     """Return the check that fails for a model that a person has taken back."""
-    found = taken_back(store, layout, model_name, digest)
-    if found is None:
-        return []
-    left, rollback = found
     text = (
         f"same model as version {left.version}, from which {rollback.by} went back to version"
         f" {rollback.version} on {rollback.at[:10]}: {rollback.why}"
     )
-    return [Check("taken_back", False, text)]
+    return Check("taken_back", False, text)
 
 
 def _fetched(store: Store, model: S3Address, folder: Path) -> Manifest:

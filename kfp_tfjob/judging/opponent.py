@@ -42,7 +42,8 @@ class Opponent:
 
     Attributes:
         name: Its name in messages, for instance `champion 3`.
-        same_weights: Whether its weights are those of the challenger.
+        same: Whether it is the challenger: the weights are equal, and so are the outputs for all
+            rows so far, because another graph may serve the same weights.
         watch: Gets the outputs of every batch.
     """
 
@@ -59,7 +60,7 @@ class Opponent:
     ) -> None:
         self.name = f"champion {champion.version}"
         self.watch: Callable[[np.ndarray], None] | None = None
-        self.same_weights = champion.exported_weights_sha256 == exported_weights_sha256
+        self.same = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
         self._scorer: Scorer | None = None
         self._rows: Collector[Any] = Collector(folder / "predictions")
@@ -76,17 +77,23 @@ class Opponent:
                 f"it was trained on these test rows: {listed(seen, 3)} has the same bytes as a"
                 f" shard of its dataset {champion.dataset_digest[:12]}"
             )
-        elif not self.same_weights:
+        else:
             with self._guarded():
                 version = layout.model(model_name).version(champion.version)
                 pull(store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
                 self._scorer = Scorer(folder / MODEL, task, self.name)
 
-    def predict(self, batch: Batch) -> None:
-        """Score a batch as `Scorer.predict` does, unless the champion has already failed."""
+    def predict(self, batch: Batch, challenger: np.ndarray) -> None:
+        """Score a batch as `Scorer.predict` does, unless the champion has already failed.
+
+        Args:
+            batch: The rows.
+            challenger: The outputs of the challenger for them.
+        """
         if self._scorer:
             with self._guarded():
                 outputs = self._scorer.outputs(batch)
+                self.same = self.same and np.allclose(outputs, challenger, equal_nan=True)
                 self._rows.add(self._scorer.predictions(batch, outputs))
                 if self.watch:
                     self.watch(outputs)
@@ -94,7 +101,7 @@ class Opponent:
     def serving(self, batch: Batch, gpus: int) -> Serving | None:
         """Return how the champion answers; None if it cannot be compared or measured."""
         found: Serving | None = None
-        if self._scorer:
+        if self._scorer and not self.same:
             with self._guarded():
                 found = measure(self._scorer.model, self._scorer.folder, batch, gpus)
         return found if found and found.latency_ms else None
@@ -105,11 +112,13 @@ class Opponent:
         Args:
             classes: The names of the classes.
         """
-        predictions: Predictions | None = self._rows.finish() if self._scorer else None
+        predictions: Predictions | None = None
+        if self._scorer and not self.same:
+            predictions = self._rows.finish()
         if predictions is not None and not predictions.finite:
             self._obstacle, predictions = "it predicts numbers that are not finite", None
         found = None if predictions is None else Measures(predictions, classes)
-        return Rival(self.name, self.same_weights, self._obstacle, found)
+        return Rival(self.name, self.same, self._obstacle, found)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

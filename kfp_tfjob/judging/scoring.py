@@ -71,7 +71,7 @@ def score(
         trivial.add(_baseline(task, data.statistics, batch))
         slices.add(batch)
         if opponent:
-            opponent.predict(batch)
+            opponent.predict(batch, outputs)
     predictions, baseline = ours.finish(), trivial.finish()
     assert predictions is not None and baseline is not None  # the split has rows
     return predictions, baseline

@@ -165,7 +165,8 @@ def taken_back(
         exported_weights_sha256: The digest of the weights.
 
     Returns:
-        Both records; None if no rollback of the newest records replaced these weights.
+        Both records; None if no rollback of the newest records replaced these weights. The graph
+        may be another one, so the caller compares what both predict.
     """
     after = None
     for it in champions(store, layout, model_name, pass_by, most=_REMEMBERED):

@@ -159,7 +159,7 @@ def _gate_remedy(verdict: Mapping[str, Any], checks: Sequence[Check]) -> str:
     if "gate" in failed:
         return "set `gate`, for instance --set gate.mode=superior"
     if "same_model" in failed:
-        return "nothing: the champion has the same weights"
+        return "nothing: the champion has the same weights and predicts the same"
     if "taken_back" in failed:
         return (
             "mend the data or the model; to publish it anyway: kfp-tfjob models promote"

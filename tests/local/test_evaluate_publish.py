@@ -146,7 +146,7 @@ def bench(
     return Bench(store, base, tmp_path, rows)
 
 
-def packed(weights: np.ndarray, folder: Path) -> None:
+def packed(weights: np.ndarray, folder: Path, temperature: float = 1.0) -> None:
     """Export as the trainer does: the signature serve_packed, and a text output beside."""
     import tensorflow as tf
 
@@ -155,11 +155,16 @@ def packed(weights: np.ndarray, folder: Path) -> None:
 
     @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
     def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
-        scores = tf.nn.softmax(features @ module.weights)
+        scores = tf.nn.softmax(features @ module.weights / temperature)
         names = tf.gather(tf.constant(CLASSES), tf.argmax(scores, axis=1))
         return {"probabilities": scores, "class": names}
 
     tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
+
+
+def cooler(weights: np.ndarray, folder: Path) -> None:
+    """Export the same weights with another graph, which is less sure of its classes."""
+    packed(weights, folder, 2.0)
 
 
 def keras_model(weights: np.ndarray, folder: Path) -> None:
@@ -224,6 +229,15 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert verdict["reasons"] == ["same model as champion 1"]
     with pytest.raises(ConfigurationError, match="does not bless"):
         bench.publish("r2")
+
+    # With another graph they are not.
+    bench.train("r3", 0.6, cooler)
+    done, other = bench.evaluate("r3", primary_metric="log_loss", mode="point")
+    assert other["exported_weights_sha256"] == verdict["exported_weights_sha256"]
+    assert other["champion"]["compared"] and "same_model" not in {
+        check["name"] for check in other["checks"]
+    }
+    assert other["metrics"]["log_loss"] != other["champion"]["metrics"]["log_loss"]
 
     # A better one, exported by Keras, is judged on the same rows and promoted.
     bench.train("better", 0.0, keras_model)

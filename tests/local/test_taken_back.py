@@ -10,7 +10,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, publish
-from tests.local.test_evaluate_publish import MODEL, Bench, packed
+from tests.local.test_evaluate_publish import MODEL, Bench, cooler, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture
 
 
@@ -68,3 +68,6 @@ def test_the_next_run_does_not_undo_a_rollback(
     (reason,) = verdict["reasons"]
     assert reason.startswith("same model as version 2, from which eva went back to version 1 on")
     assert reason.endswith(": wrong answers")
+    bench.train("last", 0.05, cooler)  # the same weights, served by another graph
+    done, verdict = bench.evaluate("last", **gate)
+    assert done.blessed, verdict["reasons"]

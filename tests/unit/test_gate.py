@@ -76,10 +76,10 @@ CASES = {
         broken(), None, False, "not finite", {"first_model": "accept"}
     ),
     "empty gate": Case(GOOD, None, False, "an empty gate blesses nothing", {}),
-    "same model": Case(GOOD, rival(same_weights=True), False, "same model as champion 3"),
+    "same model": Case(GOOD, rival(same=True), False, "same model as champion 3"),
     "same model, whatever its schema": Case(
         GOOD,
-        rival(same_weights=True, **OTHER_SCHEMA),
+        rival(same=True, **OTHER_SCHEMA),
         False,
         "same model as champion 3",
         {"incompatible_champion": "treat_as_first"},
