@@ -1,6 +1,6 @@
-"""Tests at the start that sums over replicas are right with this Keras and this model.
+"""Tests at the start that the loss fits the rows, and that sums over replicas are right.
 
-Without these tests, the training would silently give a different result than one replica.
+Without these tests, the training would silently learn something else, or differ from one replica.
 """
 
 from __future__ import annotations
@@ -29,6 +29,21 @@ _MASKED = Problem(
     expected="no mask on the output",
     fix="remove Masking, or add a layer that does not pass the mask on; or train with one replica"
     " and without micro_batches",
+)
+_PAIRS = Problem(
+    "the loss compares every label with every row",
+    received="the same loss with the labels in another order",
+    expected="a loss from each row and its own label: the labels have the shape (rows,), and an"
+    " output may have (rows, 1)",
+    fix="give both the same shape in the loss: y_true = tf.reshape(y_true, tf.shape(y_pred))",
+)
+_UNWEIGHTED = Problem(
+    "the loss ignores which rows have which weights",
+    received="the same loss, whichever half of some rows has the weight 0",
+    expected="one loss for each row, which Keras multiplies by its weight",
+    fix="return the loss of each row and let Keras take the mean (tf.reduce_mean with axis=-1); in"
+    " your own compute_loss, use sample_weight; or remove data_options.weight and"
+    " TRAIN_OPTIONS.class_weight",
 )
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 0.05  # relative; real errors are larger by a factor
 
@@ -64,10 +79,11 @@ def check_sum(replicas: Replicas) -> None:
 def check_loss(
     model: keras.Model, dataset: Dataset, replicas: Replicas, options: TrainerOptions
 ) -> None:
-    """Compare the loss of a few random rows with the losses of their halves.
+    """Test the loss with a few random rows.
 
-    A loss that is not a mean over rows, or a compute_loss that ignores the number of replicas, has
-    a different value with several replicas than with one.
+    A user's own loss must use the label and the weight of each row. A loss that is not a mean over
+    rows, or a compute_loss that ignores the number of replicas, has a different value with several
+    replicas than with one.
 
     Args:
         model: The model, built.
@@ -76,10 +92,11 @@ def check_loss(
         options: TRAIN_OPTIONS, for the weights of rows and the micro-batches of a step.
 
     Raises:
-        ConfigurationError: They differ.
+        ConfigurationError: The loss is wrong, or differs.
     """
     micro_batches = options.micro_batches
-    if replicas.count * micro_batches == 1:
+    divided, own = replicas.count * micro_batches > 1, _is_own_loss(model)
+    if not divided and not own:
         return
     weighted = options.class_weight is not None or dataset.row_weights is not None
     rows = _example(dataset, weighted)
@@ -87,10 +104,13 @@ def check_loss(
     try:
         with _unchanged(model):
             whole, again = _loss(model, rows), _loss(model, rows)
+            wrong = _wrong_rows(model, *rows) if own else []
             with replicas.strategy.scope():
                 parts = [_loss(model, half) for half in halves]
     except ConfigurationError:
-        raise
+        if divided:
+            raise
+        return  # one replica may have a mask
     except Exception as error:
         log.warning("the loss could not be tested: %s: %.300s", type(error).__name__, error)
         return
@@ -98,6 +118,9 @@ def check_loss(
         model.reset_metrics()
     if not (np.isfinite(whole) and np.isclose(whole, again, rtol=1e-5)):
         return  # it is random or not finite: random rows cannot test it
+    ConfigurationError.raise_if(wrong)
+    if not divided:
+        return
     mean = sum(parts) * replicas.count / 2
     total = sum(parts) if micro_batches == 1 else mean  # of a loss that is a sum over rows
     sixteen = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
@@ -115,6 +138,34 @@ def check_loss(
                 " without micro_batches",
             )
         )
+
+
+def _wrong_rows(
+    model: keras.Model, x: tf.Tensor, y: tf.Tensor, *weight: tf.Tensor
+) -> list[Problem]:
+    """Return what is wrong with how the loss uses the labels and weights of rows.
+
+    A model may begin with equal predictions, or its loss may need no labels. So equal losses are
+    no proof alone.
+    """
+    problems = []
+    plain = _loss(model, (x, y))
+    if np.isclose(plain, _loss(model, (x, tf.roll(y, 1, 0))), rtol=1e-5):
+        problems += [] if np.isclose(plain, _loss(model, (x, y[:, None]))) else [_PAIRS]
+    if weight:
+        first, second = _loss(model, (x[::2], y[::2])), _loss(model, (x[1::2], y[1::2]))
+        ones = tf.constant([1.0, 0.0] * _ROWS)
+        found = [_loss(model, (x, y, item)) for item in (ones, 1 - ones)]
+        if np.isclose(*found, rtol=1e-5) and not np.isclose(first, second, rtol=1e-2):
+            problems.append(_UNWEIGHTED)
+    return problems
+
+
+def _is_own_loss(model: keras.Model) -> bool:
+    """Tell whether a loss is user code; the losses of Keras are known to fit."""
+    losses = filter(None, map(keras.losses.get, tf.nest.flatten(model.loss)))
+    code = [type(model).compute_loss, *(getattr(item, "fn", item) for item in losses)]
+    return not all(str(item.__module__).startswith("keras.") for item in code)
 
 
 def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:

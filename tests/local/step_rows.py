@@ -37,6 +37,7 @@ from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
 from kfp_tfjob.trainer.train_step import TrainSteps  # noqa: E402
 
 BATCH, STEPS, SEED = 48, 24, 5
+WEIGHTS = TrainerOptions(class_weight={"no": 0.5, "yes": 3, "maybe": 1})
 layers, optimizers = keras.layers, keras.optimizers
 
 
@@ -141,6 +142,27 @@ class OwnScaledLoss(OwnLoss):
     def compute_loss(self, *arguments: Any, **named: Any) -> Any:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         return super().compute_loss(*arguments, **named) / replicas
+
+
+class Squared(keras.losses.Loss):
+    """As in tutorials: with labels of shape (rows,), the loss of every label and every row."""
+
+    def __init__(self, shaped: bool) -> None:
+        super().__init__()
+        self.shaped = shaped
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return tf.square((tf.reshape(y_true, [-1, 1]) if self.shaped else y_true) - y_pred[:, :1])
+
+
+def mean_of_all(y_true: Any, y_pred: Any) -> Any:
+    """Return one number, which no weight of a row can change."""
+    return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True))
+
+
+def root_of_all(y_true: Any, y_pred: Any) -> Any:
+    """Return one number that one replica may well minimise."""
+    return tf.sqrt(mean_of_all(y_true, y_pred))
 
 
 class Noise(keras.layers.Layer):
@@ -296,7 +318,7 @@ def _masked(dataset: Dataset) -> keras.Model:
 ROWS = {
     "plain": Row(_model()),
     "AUC": Row(_model(metrics=("accuracy", SparseAUC))),
-    "class weights": Row(_model(), TrainerOptions(class_weight={"no": 0.5, "yes": 3, "maybe": 1})),
+    "class weights": Row(_model(), WEIGHTS),
     "clipnorm": Row(_model(_sgd(clipnorm=0.1))),
     "global_clipnorm": Row(_model(_sgd(global_clipnorm=0.1))),
     "clipvalue": Row(_model(_sgd(clipvalue=1e-3))),
@@ -349,10 +371,15 @@ ROWS = {
     "own state, averaged": Row(_model(hidden=(lambda: LocalMean("mean"),))),
     "own state": Row(_model(hidden=(lambda: LocalMean("none"),)), tolerance=0),
     "masked BatchNormalization": Row(_masked, TrainerOptions(sync_batch_norm=True), tolerance=0),
+    "a loss of each row": Row(_model(loss=lambda: Squared(True)), WEIGHTS),
+    "a loss of all pairs": Row(_model(loss=lambda: Squared(False)), tolerance=0),
+    "one number, with weights": Row(_model(loss=lambda: mean_of_all), WEIGHTS, tolerance=0),
+    "own loss without weights": Row(_model(kind=OwnScaledLoss), WEIGHTS, tolerance=0),
+    "a root of the mean": Row(_model(loss=lambda: root_of_all), tolerance=0),
     "own loss": Row(_model(kind=OwnLoss), tolerance=0),
     "mean over weights": Row(
         _model(loss=_weighted_mean),
-        TrainerOptions(class_weight={"no": 0.5, "yes": 3, "maybe": 1}),
+        WEIGHTS,
         tolerance=0,
     ),
     "plain BatchNormalization": Row(_model(hidden=_batch_normalization()), tolerance=0),
