@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pynvml
+
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.nvidia import Driver, Gpu, Meter, ask_driver, device_nodes
@@ -292,7 +294,7 @@ class GpuSampler:
             return None
         try:
             return cls(Meter(gpus))
-        except (OSError, LookupError, AttributeError) as error:
+        except pynvml.NVMLError as error:
             log.warning("the GPU utilization is unknown: %s", error)
             return None
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pynvml
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 _NO_DEVICE = 100
@@ -102,14 +104,6 @@ def _attribute(cuda: Any, number: int, device: ctypes.c_int) -> int:
     return value.value
 
 
-class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
-
-
 class Meter:
     """Reads the utilization of GPUs.
 
@@ -117,40 +111,36 @@ class Meter:
         gpus: The GPUs to read.
 
     Raises:
-        OSError: This container has no NVML.
-        LookupError: NVML does not know one of the GPUs.
+        pynvml.NVMLError: This container has no NVML, or it does not know one of the GPUs.
     """
 
     def __init__(self, gpus: tuple[Gpu, ...]) -> None:
-        self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        if code := self._nvml.nvmlInit_v2():
-            raise OSError(f"nvmlInit returned error {code}")
-        self._handles = [self._handle(gpu.uuid) for gpu in gpus]
+        pynvml.nvmlInit()
+        self._handles = [_handle(gpu.uuid) for gpu in gpus]
 
     def read(self) -> list[Mapping[str, int | None]]:
         """Return `percent` and `memory_mib` of each GPU; None if unknown.
 
         NVML does not report the utilization of a MIG slice.
         """
-        return [
-            {"percent": self._percent(handle), "memory_mib": self._memory(handle)}
-            for handle in self._handles
-        ]
+        found = []
+        for handle in self._handles:
+            rates = _known(pynvml.nvmlDeviceGetUtilizationRates, handle)
+            memory = _known(pynvml.nvmlDeviceGetMemoryInfo, handle)
+            used = memory and memory.used >> 20
+            found.append({"percent": rates and rates.gpu, "memory_mib": used})
+        return found
 
-    def _handle(self, identity: str) -> ctypes.c_void_p:
-        handle = ctypes.c_void_p()
-        for kind in ("GPU", "MIG"):
-            name = f"{kind}-{identity}".encode()
-            if self._nvml.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) == 0:
-                return handle
-        raise LookupError(f"NVML does not know the GPU {identity}")
 
-    def _percent(self, handle: ctypes.c_void_p) -> int | None:
-        value = _Utilization()
-        failed = self._nvml.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(value))
-        return None if failed else value.gpu
+def _handle(identity: str) -> Any:
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{identity}")
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{identity}")
 
-    def _memory(self, handle: ctypes.c_void_p) -> int | None:
-        value = _Memory()
-        failed = self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(value))
-        return None if failed else value.used >> 20
+
+def _known(read: Callable[[Any], Any], handle: Any) -> Any:
+    try:
+        return read(handle)
+    except pynvml.NVMLError:
+        return None

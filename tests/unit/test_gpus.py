@@ -164,7 +164,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute == 76 ? 0 : device == 40 ? 9 : 8; return 0;
 }
 static int devices[2];
-int nvmlInit_v2(void) { return of("NVML_INIT", 0); }
+int nvmlInitWithFlags(unsigned flags) { return of("NVML_INIT", 0); }
+const char *nvmlErrorString(int code) { return "an error"; }
 int nvmlDeviceGetHandleByUUID(const char *name, void **handle) {
     int gpu = !strcmp(name, "GPU-28292a2b-2c2d-2e2f-3031-323334353637");
     int slice = !strcmp(name, "MIG-292a2b2c-2d2e-2f30-3132-333435363738");
