@@ -336,7 +336,7 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
             "column 'b' is text in every row",
         ),
         ("150,4,setosa\n1,2,3\n", "species", {}, "the first line looks like data"),
-        ("PK\x03\x04zip", "y", {}, "a zip or an Excel file"),
+        ("PK\x03\x04zip", "y", {}, "a zip, npz or Excel file"),
         (WHOLE, "y", {"format": "parquet"}, "is not what data_options.format says"),
     ],
     ids=range(19),
