@@ -15,6 +15,9 @@ from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.details import Gathering
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
+from kfp_tfjob.registry.records import record_of
+from kfp_tfjob.storage.champion import next_number
+from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.trained import Trained, remember
 from kfp_tfjob.storage.words import counted
 
@@ -78,19 +81,36 @@ def run(
         root = str(step.layout.root)
         details = gathering.finish(judged)
         html = report.render(judged.verdict, judged.task, judged.measured, details, root)
+        if kept := _published(step, model_name):
+            log.warning("the run is published, so its verdict stays: %s", step.run.verdict)
+            html = step.store.read(step.run.report).decode()
         shown = (
             kfp_metrics(judged.measured, judged.decision.slices, judged.serving.metrics),
             html,
             confusion(model.measures, judged.task.classes),
             roc(model.measures),
         )
-    _write(step, judged.verdict, html)
-    if inputs_digest:
+    if not kept:
+        _write(step, judged.verdict, html)
+    if inputs_digest and not kept:
         judged_run = Trained(step.run_id, str(step.run.base), str(step.run.verdict))
         remember(step.store, step.layout, model_name, inputs_digest, judged_run)
     rows = counted(judged.verdict["rows"], "test row")
     log.info("verdict on %s: %s", rows, judged.decision.line)
-    return Evaluation(judged.decision.blessed, str(step.run.verdict), *shown)
+    blessed = kept["blessed"] if kept else judged.decision.blessed
+    return Evaluation(blessed, str(step.run.verdict), *shown)
+
+
+def _published(step: Step, model_name: str) -> dict[str, Any] | None:
+    """Return the first verdict of this run if its model became a champion after it, else None."""
+    try:
+        verdict = json.loads(step.store.read(step.run.verdict))
+        after = next_number(verdict) - 1
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    trained_by = (step.run_id, step.task_key)
+    found = record_of(step.store, step.layout, model_name, trained_by, after)
+    return verdict if found else None
 
 
 def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:

@@ -14,7 +14,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.storage.words import counted
@@ -30,6 +30,8 @@ class Claim:
         began: When that attempt was claimed, in seconds since 1970 by its launcher's clock.
         checkpoint: The newest step stored so far; 0 if there is none.
         fruitless: Consecutive attempts before this one that stored no newer checkpoint.
+        inputs: What decides which model is trained, by parameter; empty in a claim of an earlier
+            version.
     """
 
     attempt: int
@@ -37,6 +39,7 @@ class Claim:
     began: float
     checkpoint: int
     fruitless: int
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def first(cls, attempt: int, checkpoint: int) -> Claim:
@@ -96,4 +99,5 @@ class Claim:
             float(record["began"]),
             int(record["checkpoint"]),
             int(record["fruitless"]),
+            record.get("inputs", {}),
         )

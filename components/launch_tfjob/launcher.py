@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
@@ -35,13 +36,17 @@ from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.record import end_of, gpu_hours, read_ends
+from kfp_tfjob.jobs.secret_values import masked
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
+    ObjectNotFoundError,
     Problem,
     StepError,
 )
+from kfp_tfjob.storage.layout import MANIFEST, dataset_digest
 from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
@@ -127,13 +132,16 @@ class Launcher:
             JobFailedError: The training failed; the last lines of the replica that failed first.
             ConfigurationError: A job of this name does not belong to this run.
         """
-        if done := self._records.completed():
-            self._record_end(done, Judgement(Verdict.SUCCEEDED, "the chief succeeded"))
-            return self._launched(done)
-        failure: JobFailedError | None = None
-        backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
         # Listed once: the store refuses a number that a different launcher takes meanwhile.
         claimed, lost = self._records.claimed(), False
+        done = self._records.completed()
+        if claimed and (done or self._records.newest_checkpoint()):
+            self._require_same(self._records.claim(claimed[-1]).inputs)
+        if done:
+            self._record_end(done, Judgement(Verdict.SUCCEEDED, "the chief succeeded"))
+            return self._launched(done, claimed)
+        failure: JobFailedError | None = None
+        backoff, waited, placed = self.spec.options.backoff_seconds, 0.0, True
         manifest = self._adopted(claimed)
         claim = self._last_claim(claimed, adopted=bool(manifest))
         while True:
@@ -193,6 +201,41 @@ class Launcher:
                 if waited >= self.spec.options.pending_timeout_seconds:
                     raise self._in_the_end(failure, claim)
             manifest = {}
+
+    @cached_property
+    def _inputs(self) -> Mapping[str, Any]:
+        """What decides which model is trained, by parameter; a record holds no secret."""
+        given = masked(self.spec.for_result)
+        if not self.spec.dataset_uri:
+            return given
+        dataset = S3Address.parse(self.spec.dataset_uri, "dataset_uri")
+        try:
+            manifest = self.step.store.read_manifest(dataset / MANIFEST)
+        except ObjectNotFoundError:  # a program may read files of any kind
+            return given | {"data": str(dataset)}
+        return given | {"data": dataset_digest(dataset, manifest)}
+
+    def _require_same(self, before: Mapping[str, Any]) -> None:
+        """Refuse to continue a training, or to use its output, with other inputs.
+
+        Args:
+            before: The inputs in the newest claim. An earlier version stored fewer or none.
+
+        Raises:
+            ConfigurationError: It names every parameter that differs.
+        """
+        now = self._inputs
+        ConfigurationError.raise_if(
+            Problem(
+                f"{name} has changed since this run trained",
+                received=json.dumps(now[name], ensure_ascii=False),
+                expected=json.dumps(then, ensure_ascii=False),
+                fix="start a new run without --run-id, or continue with the original value",
+                path="" if name == "data" else name,
+            )
+            for name, then in before.items()
+            if name in now and now[name] != then
+        )
 
     def _adopted(self, claimed: Sequence[int], lost: bool = False) -> dict[str, Any]:
         """Return the manifest of the newest attempt if its job must be followed, else {}.
@@ -384,7 +427,9 @@ class Launcher:
         """Store a claim and return its manifest, or {} if a different launcher was faster."""
         manifest = self._manifest(claim.attempt)
         name = manifest["metadata"]["name"]
-        record = claim.to_bytes(self.step.run_id, name, spec_hash(manifest))
+        record = replace(claim, inputs=self._inputs).to_bytes(
+            self.step.run_id, name, spec_hash(manifest)
+        )
         return manifest if self._records.keep_claim(claim.attempt, record) else {}
 
     def _manifest(self, attempt: int) -> dict[str, Any]:

@@ -90,6 +90,17 @@ class JobSpec:
         """The content of TRAIN_OPTIONS; add a run parameter for the trainer here."""
         return self.options.for_trainer
 
+    @property
+    def for_result(self) -> dict[str, Any]:
+        """What decides which model is trained, apart from data, code and pods, by parameter."""
+        options = {f"train_options.{key}": it for key, it in self.options.for_result.items()}
+        return options | {
+            "model_entry": self.model_entry,
+            "model_hyperparameters": dict(self.hyperparameters),
+            "train_epochs": self.epochs,
+            "train_batch_size": self.batch_size,
+        }
+
     def gpus_of(self, role: str) -> int:
         """Return the GPUs of one replica of a role, for instance `worker`."""
         extra = {"ps": self.pod.ps, "evaluator": self.pod.evaluator}.get(role)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any
 
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.registry.records import champions, pass_by
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, next_number
+from kfp_tfjob.storage.champion import ROLLBACK, Champion, next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.judged import verdict_in_force
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
@@ -54,18 +57,16 @@ def inputs_digest(
         32 hexadecimal digits.
     """
     gate = parse_gate(values["gate"])
+    contract = parse(DataOptions, "data_options", values["data_options"]).contract
     body = {
         "dataset": dataset_digest,
         "code": {path: sha256(data).hexdigest() for path, data in code.files.items()},
-        "entry": entry,
-        "hyperparameters": spec.hyperparameters,
-        "options": spec.options.for_result,
-        "epochs": spec.epochs,
-        "batch_size": spec.batch_size,
+        "training": replace(spec, model_entry=entry).for_result,
         "workers": spec.workers,
         "gpus": spec.gpus,
         "image": spec.image,
         "roles": {role: _role(spec, role) for role in _ROLES},
+        "contract": contract.model_dump(mode="json"),
         "gate": gate.model_dump(mode="json", exclude={"evaluator"}) if gate else None,
     }
     if evaluator_digest:
@@ -136,4 +137,9 @@ def _missing(step: Step, model_name: str, run: Trained) -> str:
         step.store.head(model.version(champion.version) / MANIFEST)
     except (ObjectNotFoundError, ValueError, KeyError, TypeError):
         return f"{what} is gone"
-    return "" if champion.run_id == wanted[1] else f"{what} is not the champion"
+    if champion.run_id != wanted[1]:
+        return f"{what} is not the champion"
+    later = champions(step.store, step.layout, model_name, pass_by, above=champion.number)
+    if not blessed and any(it.action == ROLLBACK for it in later):
+        return f"{what} was rolled back"
+    return ""

@@ -48,7 +48,7 @@ from kfp_tfjob.storage.errors import (
     Problems,
     StepError,
 )
-from kfp_tfjob.storage.layout import WORK
+from kfp_tfjob.storage.layout import WORK, dataset_digest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
 
@@ -209,7 +209,7 @@ def _as_it_is(step: Step, given: FinishedDataset, options: DataOptions) -> Prepa
         DataError: It is damaged.
     """
     base = finished_dataset.place(step, given, options)
-    found = dataset.find(step.store, base, base.name)
+    found = dataset.find(step.store, base, dataset_digest(base, given.manifest))
     if found is None:
         raise DataError(
             Problem(

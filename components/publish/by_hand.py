@@ -18,7 +18,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.storage.judged import verdict_in_force
+from kfp_tfjob.storage.judged import dataset_of, verdict_in_force
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,7 @@ def execute(step: Step, planned: Plan, by: str, why: str) -> Champion:
     """
     verdict = _verdict(step)
     model = S3Address.parse(verdict["model_uri"], "model_uri")
-    known = verdict.get("dataset_uri")  # older verdicts do not say it
-    dataset = S3Address.parse(known) if known else step.layout.dataset(verdict["dataset_digest"])
+    dataset = dataset_of(verdict, step.layout)
     now = read_champion(step.store, step.layout, planned.model_name)
     if now and now.action == PROMOTE and now.trained_by == (planned.run_id, step.task_key):
         publish_newest(step.store, step.layout, planned.model_name)  # after a try that was killed

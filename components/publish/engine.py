@@ -46,7 +46,7 @@ from kfp_tfjob.storage.errors import (
     SurpassedError,
 )
 from kfp_tfjob.storage.judged import LostRace, is_second, keep_lost_race, second_verdict
-from kfp_tfjob.storage.layout import MODEL_CARD
+from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.text import code, prose
 
@@ -103,7 +103,7 @@ def run(
     verdict = wrong.of(lambda: _verdict(step, S3Address.parse(verdict_uri, "verdict_uri")))
     if wrong or not (dataset and model and verdict):
         raise ConfigurationError(*wrong)
-    _require_blessed(verdict, model_name, model, verdict_uri, dataset)
+    _require_blessed(step, verdict, model_name, model, verdict_uri, dataset)
     again = again or partial(judge_again, step, dataset_uri)
     number = next_number(verdict)
     first = verdict
@@ -212,6 +212,7 @@ def _verdict(step: Step, address: S3Address) -> dict[str, Any]:
 
 
 def _require_blessed(
+    step: Step,
     verdict: dict[str, Any],
     model_name: str,
     model: S3Address,
@@ -228,10 +229,11 @@ def _require_blessed(
                 fix="train a better model, or change gate",
             )
         )
+    digest = dataset_digest(dataset, step.store.read_manifest(dataset / MANIFEST))
     expected = {
         "model_name": model_name,
         "model_uri": str(model),
-        "dataset_digest": dataset.name,
+        "dataset_digest": digest,
     }
     ConfigurationError.raise_if(
         Problem(

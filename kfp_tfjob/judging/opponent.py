@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,11 @@ from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.judged import dataset_of
+from kfp_tfjob.storage.layout import MODEL, VERDICT, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.serving import Task
@@ -71,7 +74,7 @@ class Opponent:
                 f" {champion.schema_digest[:12]}, not {schema['schema_digest'][:12]}"
             )
         elif champion.dataset_digest != data.digest and (
-            seen := data.seen_in(store, layout.dataset(champion.dataset_digest))
+            seen := data.seen_in(store, _dataset(store, layout, model_name, champion))
         ):
             self._obstacle = (
                 f"it was trained on these test rows: {listed(seen, 3)} has the same bytes as a"
@@ -128,3 +131,12 @@ class Opponent:
         except DataError as error:
             self._obstacle, self._scorer = str(error), None
             log.warning("%s cannot be compared: %s", self.name, error)
+
+
+def _dataset(store: Store, layout: Layout, model_name: str, champion: Champion) -> S3Address:
+    """Return the address of the champion's dataset, by its verdict."""
+    version = layout.model(model_name).version(champion.version)
+    try:
+        return dataset_of(json.loads(store.read(version / VERDICT)), layout)
+    except (ObjectNotFoundError, ValueError, KeyError, AttributeError):
+        return layout.dataset(champion.dataset_digest)

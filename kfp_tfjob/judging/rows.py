@@ -13,7 +13,7 @@ import numpy as np
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS
+from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS, dataset_digest
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
@@ -49,7 +49,7 @@ class TestData:
     """The test split on this machine.
 
     Attributes:
-        digest: The digest of the dataset: the last part of its address.
+        digest: The digest of the dataset, as in `dataset_digest`.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         shards: The TFRecord files of the test split, in order; none if there is a raw file.
@@ -100,7 +100,8 @@ class TestData:
         ]
         repeated = _shared(found, _contents(manifest, others))
         rows = int(split["rows"])
-        return cls(dataset.name, schema, statistics, shards, rows, tables, repeated, found)
+        digest = dataset_digest(dataset, manifest)
+        return cls(digest, schema, statistics, shards, rows, tables, repeated, found)
 
     def seen_in(self, store: Store, dataset: S3Address) -> tuple[str, ...]:
         """Return the test shards that are shards for training in another dataset.

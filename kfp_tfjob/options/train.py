@@ -94,7 +94,8 @@ class TrainerOptions(Group):
         return "mixed_bfloat16" if self.mixed_precision is True else self.mixed_precision or ""
 
 
-_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "checkpoint_best")
+# Parts of a step give the result of the whole step, in less memory.
+_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "checkpoint_best", "micro_batches")
 _OF_A_COMMAND = ("command", "stage_data", "keras")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ObjectExistsError, ObjectNotFoundError
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.exit_codes import SURPASSED
 
@@ -75,6 +75,12 @@ def second_verdict(store: Store, run: RunLayout) -> dict[str, Any] | None:
         return json.loads(store.read(run.second_verdict))
     except ObjectNotFoundError:
         return None
+
+
+def dataset_of(verdict: Mapping[str, Any], layout: Layout) -> S3Address:
+    """Return the dataset that a verdict is about; older verdicts do not name its address."""
+    known = verdict.get("dataset_uri")
+    return S3Address.parse(known) if known else layout.dataset(verdict["dataset_digest"])
 
 
 def is_second(verdict: Mapping[str, Any]) -> bool:

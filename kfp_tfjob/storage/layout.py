@@ -11,6 +11,7 @@ from datetime import date, datetime
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.supervisor import barrier, completion, last_words
 
 # Below output_uri.
@@ -43,6 +44,7 @@ SHOWN = "shown.json"  # in EVALUATION: from the pod of evaluate to its step
 REPLICA_LOGS = "replica-logs"
 NOTICES = "notices"
 _REQUESTS = ".parquet"
+_PREPARED = re.compile(rf"(?:.*/)?{DATASETS}/([0-9a-f]{{32}})")  # where prepare_data writes
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
 # In OUTPUT_DIR.
@@ -66,6 +68,16 @@ UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
 VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
 VERSIONS, SERVING = "versions", "serving"  # in the folder of a model
 REQUEST = "request.json"  # an example of a request; also beside SAVED_MODEL in a servable folder
+
+
+def dataset_digest(dataset: S3Address, manifest: Manifest) -> str:
+    """Return the digest of a dataset: its name if prepare_data gave it, else of its manifest.
+
+    Only that name depends on the content. A folder of a user may hold other rows tomorrow, and one
+    of another day may have the same name.
+    """
+    prepared = _PREPARED.fullmatch(dataset.key)
+    return prepared[1] if prepared else manifest.digest[:32]
 
 
 def attempt_record(name: str) -> tuple[int, int] | None:

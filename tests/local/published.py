@@ -16,6 +16,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
 
 NAME = "pets"
+DATASET = "d" * 32
 
 
 def write_version(store: Store, layout: Layout, run_id: str, blessed: bool = True) -> Champion:
@@ -95,13 +96,14 @@ def judged(
     data.mkdir(exist_ok=True)
     (data / "schema.json").write_text(json.dumps({"features": []}))
     (data / "statistics.json").write_text("{}")
-    push(store, data, layout.dataset("d"), "dataset")
+    push(store, data, layout.dataset(DATASET), "dataset")
     newest = read_champion(store, layout, NAME)
     champion = {"number": newest.number, "version": newest.version} if newest else None
     verdict = {
         **{"blessed": blessed, "model_name": NAME, "gate": {}, "champion": champion},
         **{"model_uri": str(run.model), "model_digest": manifest.digest, "run_id": run_id},
-        **{"dataset_uri": str(layout.dataset("d")), "dataset_digest": "d", "schema_digest": "s"},
+        **{"dataset_uri": str(layout.dataset(DATASET)), "dataset_digest": DATASET},
+        **{"schema_digest": "s"},
         **{"exported_weights_sha256": "w", "metrics": {"accuracy": 0.4}, "intervals": {}},
         **{"confidence": 0.95, "rows": 10},
         "reasons": ["it beats the champion" if blessed else "it does not beat the champion"],

@@ -218,7 +218,11 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert manifest.kind == "model" and manifest.run_id == "r1"
     assert manifest.details["exported_weights_sha256"] == verdict["exported_weights_sha256"]
 
-    # A retry of publish changes nothing.
+    # A retry of publish changes nothing, and nor does a run that is continued.
+    assert bench.publish("r1") == first
+    again, stays = bench.evaluate("r1")
+    assert again.blessed and stays == verdict
+    assert again.html == done.html == bench.store.read(bench.layout.run("r1").report).decode()
     assert bench.publish("r1") == first
     assert bench.store.numbers(bench.layout.model(MODEL).versions) == [1]
 
@@ -379,10 +383,13 @@ def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Ben
     schema["splits"] = {"train": {"rows": ROWS // 2, "shards": ["train-00000.tfrecord"]}}
     (folder / "schema.json").write_text(json.dumps(schema))
     push(bench.store, folder, bench.dataset, "dataset", details={"schema_digest": "s1"})
-    bench.write_dataset("d2")
+    bench.write_dataset("d2", known=0)
     bench.train("next", 0.0, packed)
     done, verdict = bench.evaluate("next", "d2")
     assert not done.blessed
+    # A folder with a name of its own is known by its content.
+    manifest = bench.store.read_manifest(bench.layout.dataset("d2") / "manifest.json")
+    assert verdict["dataset_digest"] == manifest.digest[:32]
     assert "it was trained on these test rows: test-00000.tfrecord" in verdict["reasons"][0]
 
 

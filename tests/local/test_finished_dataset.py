@@ -76,6 +76,23 @@ def test_it_is_used_where_it_is(step: Step, base: S3Address, dataset: S3Address)
     assert run(step, str(dataset), "y", {}, source_digest(source)).reused
 
 
+def test_the_same_name_on_another_day_is_another_dataset(
+    step: Step, base: S3Address, objects: dict[str, bytes]
+) -> None:
+    digests = []
+    for day in ("23", "24"):
+        folder = base / f"daily/2026-11-{day}/dataset"
+        for name in filter(None, objects):
+            step.store.write(folder / name, objects[name])
+        known = step.store.read_manifest(folder / MANIFEST)
+        changed = Manifest.of("dataset", list(known.objects), details={"day": day})
+        step.store.write(folder / MANIFEST, changed.to_bytes())
+        done = run(step, str(folder), "y", {})
+        digests.append(changed.digest[:32])
+        assert (done.dataset_uri, done.dataset_digest) == (str(folder), digests[-1])
+    assert digests[0] != digests[1]
+
+
 def test_what_older_datasets_keep_of_their_files_is_ignored(
     step: Step, dataset: S3Address, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 
@@ -204,6 +204,69 @@ def test_a_finished_run_is_not_trained_again(backend, spec, step, tell, tmp_path
     assert (again.job_name, again.attempts) == (f"tfjob-{step.run_id}-1", 1)
     assert step.store.numbers(step.run.attempts) == [1]
     assert not list(tmp_path.glob("chief-0.*.json"))
+
+
+def test_what_was_trained_is_not_continued_with_other_inputs(backend, spec, step, tell):
+    manifest = Manifest.of("dataset", [])
+    other = step.layout.root / "daily" / "dataset"
+    step.store.write(other / MANIFEST, manifest.to_bytes())
+    tell(chief_0="exit 0")
+    first = replace(spec(), hyperparameters={"units": [8], "lr": 0.1, "password": "hunter2"})
+    launcher.run(step, first, backend)
+    record = step.store.read(step.run.attempt(1))
+    assert b"hunter2" not in record
+    inputs = json.loads(record)["inputs"]
+    assert (inputs["data"], inputs["train_epochs"]) == (first.dataset_uri, 1)
+    # More memory is why people continue a run.
+    pod = PodOptions.model_validate({"all": {"memory": "9Gi"}})
+    same = spec(checkpoint_keep=9, micro_batches=2, deadline_seconds=99)
+    same = replace(same, hyperparameters=first.hyperparameters, pod=pod)
+    assert launcher.run(step, same, backend).attempts == 1
+    weight = first.options.model_copy(update={"class_weight": "balanced"})
+    wrong = {
+        "data": replace(first, dataset_uri=str(other)),
+        "model_hyperparameters": replace(first, hyperparameters={"units": [8], "lr": 0.2}),
+        "train_epochs": replace(first, epochs=40),
+        "train_options.class_weight": replace(first, options=weight),
+    }
+
+    def refused(changed: JobSpec) -> list[Problem]:
+        with pytest.raises(ConfigurationError) as caught:
+            launcher.run(step, changed, backend)
+        return list(caught.value.problems)
+
+    for name, changed in wrong.items():
+        (problem,) = refused(changed)
+        assert problem.what == f"{name} has changed since this run trained"
+        assert problem.path == ("" if name == "data" else name)
+    assert (problem.received, problem.expected) == ('"balanced"', "null")
+    (problem,) = refused(wrong["data"])
+    assert problem.received == f'"{manifest.digest[:32]}"'
+    # The output is not complete, but there is a checkpoint.
+    step.store.delete(step.run.completion)
+    step.store.write(step.run.checkpoints / "3" / MANIFEST, b"{}")
+    assert len(refused(wrong["train_epochs"])) == 1
+    # A claim of an earlier version does not say what was trained.
+    step.store.delete(step.run.attempt(1))
+    body = json.loads(record)
+    del body["inputs"]
+    step.store.create(step.run.attempt(1), json.dumps(body).encode())
+    launcher.Launcher(step, wrong["train_epochs"], backend)._require_same(
+        Records(step).claim(1).inputs
+    )
+
+
+def test_a_run_that_trained_nothing_continues_with_any_inputs(backend, spec, step, tell):
+    tell(chief_0="exit 2")
+    with pytest.raises(JobFailedError):
+        launcher.run(step, spec(), backend)
+    backend.delete(f"tfjob-{step.run_id}-1")  # a local run has a back end of its own
+    _wait_for(lambda: backend.get(f"tfjob-{step.run_id}-1") is None)
+    tell(chief_0="exit 0")
+    launched = launcher.run(step, replace(spec(), epochs=3), backend)
+    assert launched.attempts == 2
+    claims = [json.loads(step.store.read(step.run.attempt(number))) for number in (1, 2)]
+    assert [claim["inputs"]["train_epochs"] for claim in claims] == [1, 3]
 
 
 def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winner(
@@ -532,7 +595,7 @@ def test_sigterm_ends_the_launcher_and_its_job(tmp_path, s3, store, base, script
     body = f"""
 import kfp_tfjob.components.launch_tfjob.engine as engine
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
 step = Step("launch_tfjob", "r1", Layout.parse("{base}"), Store())
 engine.run(step, dict(output_uri="{base}", storage_secret="s", model_name="m",

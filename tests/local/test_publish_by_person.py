@@ -13,7 +13,7 @@ from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.judged import as_second, keep_second, lost_race
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.published import NAME, judged, publish
+from tests.local.published import DATASET, NAME, judged, publish
 
 
 @pytest.mark.parametrize("when", ["before publish", "while it is judged again"])
@@ -80,7 +80,7 @@ def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: byt
     store.write(step.run.verdict, body)
     with pytest.raises(DataError, match=r"verdict.json is not a verdict(.|\n)*Fix: "):
         by_hand.plan(step, NAME)
-    model, dataset = str(step.run.model), str(step.layout.dataset("d"))
+    model, dataset = str(step.run.model), str(step.layout.dataset(DATASET))
     with pytest.raises(StepError, match=r"verdict.json is not a verdict"):
         engine.run(step, NAME, model, str(step.run.verdict), dataset)
 

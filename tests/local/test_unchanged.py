@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import FailureReport, open_step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
@@ -122,6 +123,7 @@ def test_a_run_that_was_judged_again_counts(world: World) -> None:
         {"train_options": SKIP | {"seed": 1}},
         {"train_options": SKIP | {"command": ["python3", "other.py"]}},
         {"gate": {"mode": "point"}},
+        {"data_options": {"contract": {"changes": "fail"}}},
         {"pod": {"all": {"env": {"A": "1"}}}},
     ],
     ids=str,
@@ -217,6 +219,25 @@ def test_a_model_that_lost_is_not_trained_again_while_its_champion_is_there(worl
     assert not world.check("r2").changed
     world.store.delete(world.model.champion(1))
     assert world.check("r2").changed
+
+
+def test_a_model_that_lost_to_a_champion_that_was_rolled_back_is_trained_again(
+    world: World,
+) -> None:
+    digest = world.check("r1").inputs_digest
+    world.judge("r0", "0" * 32, True, None)
+    world.judge("better", "1" * 32, True, world.champion(1, "r0"))
+    world.judge("r1", digest, False, world.champion(2, "better"))
+    assert not world.check("r2").changed
+    # A later champion was better than the one it lost to.
+    world.judge("best", "2" * 32, True, world.champion(2, "better"))
+    assert not world.check("r3").changed
+    # Whoever came after a rollback may be worse.
+    back = replace(world.champion(4, "r0"), version=1, action=ROLLBACK, by="a", why="b")
+    world.store.write(world.model.champion(4), back.to_bytes())
+    assert world.check("r4").changed
+    world.judge("next", "3" * 32, True, back)
+    assert world.check("r5").changed
 
 
 def test_a_retry_of_evaluate_adds_no_second_record(world: World) -> None:
