@@ -50,13 +50,14 @@ GRACE_SECONDS = 10  # a pod that is told to stop has nothing to save
 _SLACK_SECONDS = 900
 WORK_DIR = "/kfp-tfjob/work"
 _LONGEST_NAME = 50
+_TTL_SECONDS = 3600  # its step deletes the Job; this is for one that was killed
 _STEPS = {"prepare": "prepare_data", "evaluate": "evaluate"}
 PUBLISH = "publish"  # judges in such a pod as evaluate does
 
 
 @dataclass(frozen=True)
 class StepJob:
-    """The work of one step, to be done in a pod of its own; `WorkerJob` has several.
+    """The work of one step, to be done in a pod of its own.
 
     Attributes:
         name: The key of `pod`: `prepare` or `evaluate`.
@@ -70,22 +71,10 @@ class StepJob:
     storage_secret: str
     image: str
 
-    ttl_seconds = 3600  # its step deletes it; this is for one that was killed
-
-    @property
-    def role(self) -> str:
-        """The role of its pods."""
-        return self.name
-
     @property
     def asked_by(self) -> str:
         """The key that asks for it."""
         return f"pod.{self.name}"
-
-    @property
-    def pods(self) -> int:
-        """How many pods it has."""
-        return 1
 
     @property
     def step(self) -> str:
@@ -134,10 +123,10 @@ class StepJob:
         }
         own = {
             STEP_JOB.operator_label: STEP_JOB.operator,
-            STEP_JOB.role_label: STEP_JOB.label_of(self.role),
+            STEP_JOB.role_label: STEP_JOB.label_of(self.name),
         }
         template = pod_template(self.settings, labels | own, self._pod(inputs))
-        body = STEP_JOB.spec([Replica(self.role, self.pods, template)], self.ttl_seconds)
+        body = STEP_JOB.spec([Replica(self.name, 1, template)], _TTL_SECONDS)
         limits = (self.settings.deadline_seconds, self.settings.pending_timeout_seconds)
         body["activeDeadlineSeconds"] = sum(limits) + _SLACK_SECONDS
         name = dns_label(f"{self.prefix}-{run_id}", _LONGEST_NAME - len(suffix)) + suffix
@@ -168,11 +157,14 @@ class StepJob:
             "TMPDIR": WORK_DIR,
             "PYTHONUNBUFFERED": "1",
         }
-        environment = [*variables(self.values(inputs) | common), *self.references()]
-        mounts = [{"name": "work", "mountPath": WORK_DIR}, *self.mounts()]
+        told = {INPUTS: json.dumps(inputs, sort_keys=True, ensure_ascii=False)}
+        told |= {GPUS: str(self.gpus)} if self.gpus else {}
+        uid = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{UID_LABEL}']"}}
+        environment = [*variables(told | common), {"name": JOB_UID, "valueFrom": uid}]
+        mounts = [{"name": "work", "mountPath": WORK_DIR}]
         variable = once([*environment, *of_user(self.settings)])
         main = container(STEP_JOB.container, self.image, resources, variable, mounts)
-        main["command"] = ["python3", "-m", self.program]
+        main["command"] = ["python3", "-m", f"kfp_tfjob.components.{self.step}.in_pod"]
         return {
             "activeDeadlineSeconds": self.settings.deadline_seconds,
             "containers": [main],
@@ -181,32 +173,8 @@ class StepJob:
             "volumes": [
                 {"name": "work", "emptyDir": {}},
                 storage_volume(self.storage_secret),
-                *self.volumes(inputs),
             ],
         }
-
-    @property
-    def program(self) -> str:
-        """The module that runs in the pod."""
-        return f"kfp_tfjob.components.{self.step}.in_pod"
-
-    def values(self, inputs: Mapping[str, Any]) -> dict[str, str]:
-        """Return the variables of the program."""
-        told = {INPUTS: json.dumps(inputs, sort_keys=True, ensure_ascii=False)}
-        return {**told, **({GPUS: str(self.gpus)} if self.gpus else {})}
-
-    def references(self) -> list[dict[str, Any]]:
-        """Return the variables whose values Kubernetes knows."""
-        uid = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{UID_LABEL}']"}}
-        return [{"name": JOB_UID, "valueFrom": uid}]
-
-    def mounts(self) -> list[dict[str, Any]]:
-        """Return the mounts of `volumes`."""
-        return []
-
-    def volumes(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the volumes besides those of every such pod."""
-        return []
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ class StepJobLimits:
         settings = self.job.settings
         failed = (job_condition(job, "failed") if job else None) or {}
         if failed.get("reason") == _PASSED and judgement.verdict != Verdict.SUCCEEDED:
-            judgement = Judgement(Verdict.DEADLINE, f"{self.job.role}-0 ran past its deadline")
+            judgement = Judgement(Verdict.DEADLINE, f"{self.job.name}-0 ran past its deadline")
         if judgement.verdict == Verdict.OUT_OF_MEMORY:
             sentence = f"{judgement.sentence}: it may use {settings.memory}"
             return replace(judgement, sentence=sentence, fix=self._raise("memory"))

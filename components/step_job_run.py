@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kfp_tfjob.cluster.backend import Object
     from kfp_tfjob.cluster.follower import Follower
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-    from kfp_tfjob.components.step_job_limits import StepJobLimits
 
 log = logging.getLogger(__name__)
 
@@ -212,12 +211,13 @@ class StepJobRun:
             Its uid, the judgement, what its pod has told, and the last lines of the pod.
         """
         from kfp_tfjob.cluster.follower import Follower
+        from kfp_tfjob.components.step_job_limits import StepJobLimits
         from kfp_tfjob.jobs.judge import judge
         from kfp_tfjob.jobs.status import is_being_deleted, is_over
 
         follower = Follower(self.backend, name)
         follower.start()
-        limits = self._limits()
+        limits = StepJobLimits(self.job, self.clock)
         uid, given_up = "", None
         while given_up is None:
             job = follower.look()
@@ -233,16 +233,11 @@ class StepJobRun:
         if given_up:
             self._delete(name)  # its pod may run on and print, and the lines would never end
         follower.finish(_CLOSING_SECONDS)
-        replica = judgement.cause.replica if judgement.cause else f"{self.job.role}-0"
+        replica = judgement.cause.replica if judgement.cause else f"{self.job.name}-0"
         where = STEP_JOB.log_name(replica, STEP_JOB.container)
         lines = follower.last_lines(where, _LINES)
         failure = told(_message(follower), lines) if judgement.cause else None
         return uid, judgement, failure, lines[-_SHOWN_LINES:]
-
-    def _limits(self) -> StepJobLimits:
-        from kfp_tfjob.components.step_job_limits import StepJobLimits
-
-        return StepJobLimits(self.job, self.clock)
 
     def _delete(self, name: str) -> None:
         try:
@@ -251,9 +246,7 @@ class StepJobRun:
             log.warning("Job %s could not be deleted: %s", name, error)
 
     def _error(self, judgement: Judgement, words: list[str]) -> WorkFailedError:
-        what = judgement.sentence
-        if self.job.pods == 1:
-            what = what.replace(f"{self.job.role}-0", f"the pod of {self.job.step}")
+        what = judgement.sentence.replace(f"{self.job.name}-0", f"the pod of {self.job.step}")
         message = str(Problem(what, fix=judgement.remedy))
         if words:
             message += "\n".join([" Its last lines:", *(f"    {line}" for line in words)])

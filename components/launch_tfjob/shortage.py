@@ -89,15 +89,14 @@ def secret_remedy(
     return "; ".join(dict.fromkeys(ways))
 
 
-def secrets_of(spec: JobSpec, workers: int = 0) -> list[SecretUse]:
+def secrets_of(spec: JobSpec) -> list[SecretUse]:
     """Return every use of a Secret by the pods of a run, each once.
 
     Args:
         spec: The requested job.
-        workers: As in `data_options`.
     """
     settings = {role: spec.pod.of(role) for role in spec.counts}
-    asked = {name: spec.pod.own_pod(name, bool(workers) and name == "prepare") for name in OWN_PODS}
+    asked = {name: spec.pod.own_pod(name) for name in OWN_PODS}
     found = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
     for role, its in (settings | {name: it for name, it in asked.items() if it}).items():
         if its.image_pull_secret:

@@ -15,7 +15,6 @@ from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.prepare_data import source as sources
-from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 from kfp_tfjob.components.prepare_data.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
@@ -257,9 +256,7 @@ def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Fin
         spec = run_parameters.job_spec(values)
         api = open_cluster(_PATIENCE.seconds, spec.kind)
         found = check(api, spec, run_id, task_key)
-        jobs = step_jobs.asked_for(
-            spec.pod, spec.storage_secret, workers_in(values["data_options"])
-        )
+        jobs = step_jobs.asked_for(spec.pod, spec.storage_secret)
         own_pods = step_jobs.check(api, jobs, run_id, task_key)
     except StepError as error:
         return Findings([*problems, *error.problems], [])

@@ -1,9 +1,9 @@
-"""Checks what the Jobs of `pod.prepare`, `pod.evaluate` and `data_options.workers` need."""
+"""Checks what the Jobs of `pod.prepare` and `pod.evaluate` need."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.cluster import capacity, quota, rights
@@ -11,29 +11,24 @@ from kfp_tfjob.cluster.backend import JobExistsError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.components.launch_tfjob.findings import Findings
-from kfp_tfjob.components.prepare_data.executors.worker_job import WorkerJob, worker_job
 from kfp_tfjob.components.step_job import StepJob, of_options
 from kfp_tfjob.components.step_job_run import TO_INSTALL
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.options.pod import OWN_PODS, PodOptions
 from kfp_tfjob.storage.errors import Problem, StepError
-from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 
 
-def asked_for(pod: PodOptions, storage_secret: str = "", workers: int = 0) -> list[StepJob]:
+def asked_for(pod: PodOptions, storage_secret: str = "") -> list[StepJob]:
     """Return the Jobs that a run asks for.
 
     Args:
         pod: The typed form of `pod`.
         storage_secret: As in the form.
-        workers: As in `data_options`; with workers, `pod.prepare` is about their pods.
     """
-    several = worker_job(pod, workers, storage_secret)
-    alone = [of_options(name, pod, storage_secret) for name in OWN_PODS]
-    found = [several, *(job for job in alone if not (several and job and job.name == several.name))]
+    found = (of_options(name, pod, storage_secret) for name in OWN_PODS)
     return [job for job in found if job]
 
 
@@ -69,24 +64,16 @@ def check(api: ClusterClient, jobs: list[StepJob], run_id: str, task_key: str = 
 
 def _rights(api: ClusterClient, jobs: list[StepJob]) -> Iterator[Problem]:
     names = " and ".join(job.asked_by for job in jobs)
-    needed = needed_for(jobs)
-    part = "workers" if needed == rights.TO_RUN_WORKERS else "jobs"
-    for lacking in rights.missing(api, needed):
-        (right,) = (item for item in needed if item.resource == lacking.resource)
+    needed = rights.TO_RUN_STEP_JOBS
+    for lacking in rights.missing(api, (needed,)):
         yield Problem(
             f"{names} needs rights on {lacking.resource} that the service account lacks",
             received=f"no {', '.join(lacking.verbs)} in namespace {api.namespace}",
-            expected=f"{right} of the API group {lacking.group or 'core'}",
-            fix=f"ask an administrator to run `{TO_INSTALL.replace('jobs', part)}` for this"
-            f" namespace and this account, or to apply deploy/optional/{part}; or remove {names}",
+            expected=f"{needed} of the API group {lacking.group or 'core'}",
+            fix=f"ask an administrator to run `{TO_INSTALL}` for this namespace and this"
+            f" account, or to apply deploy/optional/jobs; or remove {names}",
             path=jobs[0].asked_by,
         )
-
-
-def needed_for(jobs: Sequence[StepJob]) -> Sequence[rights.Right]:
-    """Return the rights that these Jobs need; there is at least one."""
-    several = any(isinstance(job, WorkerJob) for job in jobs)
-    return rights.TO_RUN_WORKERS if several else (rights.TO_RUN_STEP_JOBS,)
 
 
 def _try(api: ClusterClient, manifest: Mapping[str, Any]) -> list[Problem]:
@@ -121,12 +108,8 @@ def compared(
                 continue
             most = capacity.shown(resource, total if wanted > total else free)
             asks = f"pod.{job.name} asks for {capacity.shown(resource, wanted)} {resource}"
-            if job.pods > 1:
-                asks += f" for {counted(job.pods, 'worker')}"
-            # Fewer workers do the same work.
-            if wanted <= total or wanted / job.pods <= total < wanted:
-                one = "its pod" if job.pods == 1 else "some of them"
-                yield f"{asks}, and quota {name} has {most} left: {one} would wait"
+            if wanted <= total:
+                yield f"{asks}, and quota {name} has {most} left: its pod would wait"
                 continue
             yield Problem(
                 f"quota {name} can never admit the pod of {job.step}",

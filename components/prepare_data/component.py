@@ -48,8 +48,8 @@ def prepare_data(
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        storage_secret: As in the form; for pod.prepare and data_options.workers.
-        pod: As in the form; pod.prepare runs the work in a pod of its own, or sizes its workers.
+        storage_secret: As in the form; for pod.prepare.
+        pod: As in the form; pod.prepare runs the work in a pod of its own.
         data_report: A verdict on the data, every feature and the label as a page; its metadata
             names the dataset.
         data_metrics: Rows, features, duplicates, bad rows, and how far the data has moved.
@@ -59,7 +59,6 @@ def prepare_data(
         dataset_digest: Its name: the same for equal data and options.
     """
     from kfp_tfjob.components.prepare_data.engine import run
-    from kfp_tfjob.components.prepare_data.executors.workers import workers_of
     from kfp_tfjob.components.prepare_data.report import page_of
     from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
@@ -69,10 +68,9 @@ def prepare_data(
     storage = (storage_endpoint, storage_region)
     with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
         places = (storage_secret, output_uri, *storage)
-        workers = workers_of(context, data_options, pod, storage_secret)
-        elsewhere = None if workers else in_own_pod(context, "prepare", pod, *places)
+        elsewhere = in_own_pod(context, "prepare", pod, *places)
         data = (data_uri, data_label, data_options, source_digest)
-        done = run(context, *data, elsewhere=elsewhere, workers=workers)
+        done = run(context, *data, elsewhere=elsewhere)
         check_gate(gate, done.schema)
         review = judge(context, done, model_name, data_options)
         for name, value in (done.metrics | review.metrics).items():

@@ -69,7 +69,6 @@ def run(
     part: int = PART_BYTES,
     processes: int = 0,
     elsewhere: Callable[[Mapping[str, Any]], object] | None = None,
-    workers: Callable[[Recipe, Store], Executor] | None = None,
 ) -> Prepared:
     """Prepare a dataset, or reuse a finished one.
 
@@ -83,16 +82,15 @@ def run(
         part: Bytes of the source that a task reads; it does not affect the result.
         processes: How many read and write at once; 0 for the number of cores.
         elsewhere: Does the work with the other arguments in a pod of its own; None to do it here.
-        workers: Returns the executor with the workers that data_options asks for; None without.
 
     Raises:
         ConfigurationError: The options are wrong.
         DataError: The source is missing, changed since preflight, does not parse, or has too few
             rows for three splits.
     """
-    if elsewhere or workers:
-        end_spare()
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
+    if elsewhere or options.dask:
+        end_spare()
     source_digest = _unchanged(source, source_digest)
     digest = options.dataset_digest(source_digest, data_label)
     if source.dataset:
@@ -117,11 +115,11 @@ def run(
     )
     try:
         with TemporaryDirectory(prefix="prepare-data-") as folder:
-            place = str(base / WORK) if workers else _exchange(step, source, base, folder)
+            place = str(base / WORK) if options.dask else _exchange(step, source, base, folder)
             recipe = Recipe(place, step.store.endpoint, step.store.region)
             executor = (
-                workers(recipe, step.store)
-                if workers
+                _on_dask(recipe, step.store, options.dask)
+                if options.dask
                 else _executor(recipe, step.store, source, part, processes)
             )
             try:
@@ -200,6 +198,12 @@ def _executor(recipe: Recipe, store: Store, source: Source, part: int, processes
     parts = -(-source.size // part)
     count = min(processes, parts) if processes else count_for(parts)
     return Processes(recipe, count, store) if count > 1 else Inline(recipe, store)
+
+
+def _on_dask(recipe: Recipe, store: Store, address: str) -> Executor:
+    from kfp_tfjob.components.prepare_data.executors.distributed import Distributed  # imports Dask
+
+    return Distributed(recipe, address, store)
 
 
 def _as_it_is(step: Step, given: FinishedDataset, options: DataOptions) -> Prepared:

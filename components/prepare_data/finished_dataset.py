@@ -43,7 +43,7 @@ _NOT_NEEDED = frozenset(
         "encoding",
         "reader",
         "tfrecord_features",
-        "workers",
+        "dask",
     )
 )
 # What judges a dataset, independent of who prepared it.

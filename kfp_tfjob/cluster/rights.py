@@ -54,8 +54,6 @@ TO_EXPLAIN = (
 )
 # deploy/optional/jobs; pods and their logs are in `to_run`.
 TO_RUN_STEP_JOBS = Right("batch", "jobs", ("create", "get", "list", "watch", "delete"))
-# deploy/optional/workers: the Job of the workers, and the Secret with their certificate.
-TO_RUN_WORKERS = (TO_RUN_STEP_JOBS, Right("", "secrets", ("create",)))
 TO_SEE_NODES = Right("", "nodes", ("list",))  # deploy/optional/nodes
 
 

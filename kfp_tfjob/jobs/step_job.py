@@ -1,7 +1,6 @@
 """Describes the batch Job that does the work of one step in a pod of its own.
 
 It is not a kind of training job: it is not in KINDS, has no attempts, and stores its result itself.
-The workers of prepare_data are such a Job too, with many pods.
 """
 
 from __future__ import annotations
@@ -11,11 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.jobs.kind import JobKind, Replica
-from kfp_tfjob.supervisor.exit_codes import CONFIGURATION
-
-WORKER = "prepare-worker"  # the role of the workers of prepare_data
-_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"  # Kubernetes sets it
-_LOST_PODS = 6  # of each worker that may fail; a pod that is taken from its node does not count
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +26,10 @@ class _StepJob(JobKind):
         """Return the spec of a Job.
 
         Args:
-            replicas: One pod, which Kubernetes never starts again; or several workers, which it
-                replaces, but not one whose configuration is wrong.
+            replicas: One pod, which Kubernetes never starts again.
             ttl_seconds: How long the finished Job is kept.
         """
         (one,) = replicas
-        if one.role == WORKER:
-            return _of_workers(one, ttl_seconds)
         return {
             "backoffLimit": 0,
             "completions": 1,
@@ -58,41 +49,19 @@ class _StepJob(JobKind):
         return job["spec"]
 
     def index_of(self, labels: Mapping[str, str]) -> str:
-        """Return 0, or the number of a worker."""
-        return labels.get(_INDEX_LABEL, "0")
+        """Return 0: there is one pod."""
+        return "0"
 
     def decides(self, role: str) -> bool:
         """Tell that a Job ends with its pod."""
         return True
 
 
-def _of_workers(workers: Replica, ttl_seconds: int) -> dict[str, Any]:
-    wrong = {"containerName": STEP_JOB.container, "operator": "In", "values": [CONFIGURATION]}
-    return {
-        "backoffLimit": _LOST_PODS * workers.count,
-        "completionMode": "Indexed",
-        "completions": workers.count,
-        "parallelism": workers.count,
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onExitCodes": wrong},
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                },
-            ]
-        },
-        "podReplacementPolicy": "Failed",
-        "ttlSecondsAfterFinished": ttl_seconds,
-        "template": workers.template,
-    }
-
-
 STEP_JOB = _StepJob(
     name="Job",
     plural="jobs",
     replicas_key="template",
-    roles={"prepare": "prepare", "evaluate": "evaluate", WORKER: WORKER},
+    roles={"prepare": "prepare", "evaluate": "evaluate"},
     container="main",
     operator="Job",
     variables=frozenset(),

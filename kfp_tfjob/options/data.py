@@ -277,13 +277,11 @@ class DataOptions(Group):
     contract: Contract = option(
         Contract(), "What later data must have in common with the data of the champion."
     )
-    workers: int = option(
-        0,
-        "Pods that do the work of prepare_data, each with one process for each core of"
-        " `pod.prepare.cpu`; 0 to do it in processes of one pod. The dataset has the same bytes."
-        " In a local run, this number of processes.",
-        ge=0,
-        le=1000,
+    dask: str = option(
+        "",
+        "The scheduler of a Dask cluster of yours whose workers do the work of prepare_data, for"
+        " instance `tcp://scheduler:8786` or `tls://scheduler:8786`; empty to do it in processes of"
+        " one pod. The dataset has the same bytes.",
     )
 
     pictures: Pictures = option(
@@ -339,6 +337,13 @@ class DataOptions(Group):
             pass
         raise ValueError("an encoding that Python knows, such as utf-8, latin-1 or windows-1252")
 
+    @field_validator("dask")
+    @classmethod
+    def _address(cls, address: str) -> str:
+        if address and not re.fullmatch(r"(tcp|tls)://(\[[0-9a-fA-F:]+\]|[\w.-]+):\d+", address):
+            raise ValueError("tcp://HOST:PORT or tls://HOST:PORT")
+        return address
+
     @model_validator(mode="after")
     def _no_contradiction(self) -> DataOptions:
         if both := sorted(set(self.columns or ()) & set(self.drop)):
@@ -378,7 +383,7 @@ class DataOptions(Group):
         options = self.model_dump(mode="json")
         del options["reader"]  # its code is part of source_digest, wherever it is
         del options["contract"]  # it judges the data and does not change it
-        del options["workers"]  # how the work is done does not change it either
+        del options["dask"]  # how the work is done does not change it either
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]

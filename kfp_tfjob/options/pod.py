@@ -291,8 +291,7 @@ class PodOptions(Group):
         OwnPodSettings(),
         "If it is there, even empty, the work of prepare_data runs in a pod of its own with these"
         f" settings. Of `all`, that pod takes {', '.join(_FOR_EVERY_POD)}, and nothing else; it has"
-        " no gpu_resource, shared_memory, volumes, grace_seconds or queue. With"
-        " data_options.workers, these are the settings of each worker.",
+        " no gpu_resource, shared_memory, volumes, grace_seconds or queue.",
     )
     evaluate: EvaluatePodSettings = option(
         EvaluatePodSettings(),
@@ -324,14 +323,13 @@ class PodOptions(Group):
         shared = {name: getattr(self.all, name) for name in PodSettings.model_fields}
         return PodSettings.model_construct(**_merged(defaults, shared, own))
 
-    def own_pod(self, name: str, asked: bool = False) -> OwnPodSettings | None:
+    def own_pod(self, name: str) -> OwnPodSettings | None:
         """Return the settings of the pod for the work of a step; None to work in the step's own.
 
         Args:
             name: One of OWN_PODS.
-            asked: Whether there is such a pod in any case.
         """
-        if not asked and name not in self.model_fields_set:
+        if name not in self.model_fields_set:
             return None
         shared = {key: getattr(self.all, key) for key in _FOR_EVERY_POD}
         given: OwnPodSettings = getattr(self, name)

@@ -11,7 +11,6 @@ from typing import Any
 
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 from kfp_tfjob.pipelines.doctor import back_end, cluster, machine, namespace, store
 from kfp_tfjob.pipelines.doctor.finding import Check, Finding, State, said, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -69,8 +68,7 @@ def _of_cluster(question: Question, checks: _Checks) -> list[Finding]:
             return [found]
         level = namespace.level_of(api)
         account = question.account or namespace.account_of(api)
-        workers = workers_in(question.values["data_options"])
-        subject = Subject(api, account, question.spec, workers)
+        subject = Subject(api, account, question.spec)
     finally:
         checks.start(_BACK_END, "the back end", partial(back_end.check, question.connection, level))
     nodes = cluster.nodes(subject)

@@ -13,7 +13,7 @@ from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob.checks import missing_objects
-from kfp_tfjob.components.preflight.step_jobs import compared, needed_for
+from kfp_tfjob.components.preflight.step_jobs import compared
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -103,13 +103,9 @@ def account(subject: Subject) -> Iterator[Finding]:
 def _step_jobs(subject: Subject) -> Iterator[Finding]:
     """Ask for the optional right to run Jobs."""
     name, asked = f"service account {subject.account}", subject.jobs
-    needed = needed_for(asked) if asked else (rights.TO_RUN_STEP_JOBS,)
-    lacking = rights.missing(subject.api, needed, subject.account)
-    part = "workers" if needed == rights.TO_RUN_WORKERS else "jobs"
-    fix = f"{subject.install} --with {part}"
-    if not lacking and part == "workers":
-        yield ok(f"{name} may run Jobs and create Secrets, as data_options.workers needs")
-    elif not lacking:
+    lacking = rights.missing(subject.api, (rights.TO_RUN_STEP_JOBS,), subject.account)
+    fix = f"{subject.install} --with jobs"
+    if not lacking:
         yield ok(f"{name} may run Jobs, as pod.prepare and pod.evaluate need")
     elif asked:
         keys = " and ".join(job.asked_by for job in asked)

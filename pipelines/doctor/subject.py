@@ -23,18 +23,16 @@ class Subject:
         api: The cluster, from the namespace of the runs.
         account: The service account of the runs.
         spec: The job.
-        workers: As in `data_options`.
     """
 
     api: ClusterClient
     account: str
     spec: JobSpec
-    workers: int = 0
 
     @property
     def jobs(self) -> list[StepJob]:
         """The Jobs of steps that the run asks for."""
-        return asked_for(self.spec.pod, self.spec.storage_secret, self.workers)
+        return asked_for(self.spec.pod, self.spec.storage_secret)
 
     @property
     def job(self) -> dict[str, Any]:

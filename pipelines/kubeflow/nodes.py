@@ -41,12 +41,11 @@ class Compared:
     notes: Sequence[str] = ()
 
 
-def compare(spec: JobSpec, workers: int = 0, namespace: str = "") -> Compared:
+def compare(spec: JobSpec, namespace: str = "") -> Compared:
     """Return what the cluster lacks, and what could not be found out.
 
     Args:
         spec: The training job.
-        workers: As in `data_options`.
         namespace: Where the runs are; empty for the kubeconfig's, else that of the installation.
     """
     from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
@@ -63,7 +62,7 @@ def compare(spec: JobSpec, workers: int = 0, namespace: str = "") -> Compared:
         return Compared(notes=[f"{unknown}: this machine has no kubeconfig"])
     api.namespace = namespace or (api.namespace if api.namespace != "default" else INSTALLATION)
     try:
-        missing, warnings = _secrets(api, secrets_of(spec, workers))
+        missing, warnings = _secrets(api, secrets_of(spec))
         found = api.list("/api/v1/nodes")
     except ForbiddenError:
         return Compared((), missing, warnings, [f"{unknown}: you may not list nodes"])
@@ -71,7 +70,7 @@ def compare(spec: JobSpec, workers: int = 0, namespace: str = "") -> Compared:
         return Compared(notes=[f"{unknown}: {first(error)}"])
     where = f" (cluster {api.address})"
     waits = [f"{text}{where}. Fix: {FIX}" for text in too_small(spec, found)]
-    for job in asked_for(spec.pod, workers=workers):
+    for job in asked_for(spec.pod):
         fix = f"lower pod.{job.name}, or add nodes"
         texts = too_large(job, job.manifest("run", 1, {}), found)
         waits += [f"{text}{where}. Fix: {fix}" for text in texts]

@@ -79,12 +79,10 @@ def make_plan(
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
     from kfp_tfjob.components.preflight.step_jobs import asked_for
-    from kfp_tfjob.components.prepare_data.executors.workers import workers_in
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
-    workers = workers_in(values["data_options"])
-    compared = nodes.compare(spec, workers, namespace)
+    compared = nodes.compare(spec, namespace)
     waits = (*compared.waits, *compared.missing)
     return Plan(
         model=str(values["model_name"]),
@@ -105,14 +103,11 @@ def make_plan(
         waits=waits,
         warnings=(*waits, *compared.warnings),
         notes=(*inputs.notes, *compared.notes),
-        own_pods=tuple(map(_own_pod, asked_for(spec.pod, workers=workers))),
+        own_pods=tuple(map(_own_pod, asked_for(spec.pod))),
     )
 
 
 def _own_pod(job: StepJob) -> str:
-    settings, each = job.settings, "" if job.pods == 1 else " each"
+    settings = job.settings
     gpus = f", {counted(job.gpus, 'GPU')}" if job.gpus else ""
-    return (
-        f"{job.step}: {counted(job.pods, 'pod')}, {settings.cpu} CPU, {settings.memory} of"
-        f" memory{gpus}{each}, as a Job"
-    )
+    return f"{job.step}: 1 pod, {settings.cpu} CPU, {settings.memory} of memory{gpus}, as a Job"

@@ -396,12 +396,6 @@ def job_rules() -> list[dict[str, Any]]:
     return rules() + yaml.safe_load((ROOT / "deploy/optional/jobs/role.yaml").read_text())["rules"]
 
 
-def worker_rules() -> list[dict[str, Any]]:
-    """Return the rights of deploy/base and of deploy/optional/workers."""
-    found = (ROOT / "deploy/optional/workers/role.yaml").read_text()
-    return rules() + yaml.safe_load(found)["rules"]
-
-
 def new_launch(
     cluster: Cluster, namespace: str, store: Store, objects: ObjectStore | None = None
 ) -> Launch:

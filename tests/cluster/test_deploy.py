@@ -53,7 +53,6 @@ def test_the_api_server_accepts(own_cluster: Cluster, namespace: str, folder: st
         ("optional/nodes", "kubeflow", "pipeline-runner", ("nodes",)),
         ("optional/quota", "team-a", "default-editor", ("quota",)),
         ("optional/restricted", "team-a", "default-editor", ("restricted",)),
-        ("optional/workers", "kubeflow", "pipeline-runner", ("workers",)),
     ],
 )
 def test_install_applies_what_kustomize_renders(

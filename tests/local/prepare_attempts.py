@@ -36,10 +36,6 @@ from kfp_tfjob.storage.store import Store
 def attempt(out, uri, options, how):
     engine._LARGE = 0  # work is kept in the store for the next try
     step = Step("prepare_data", "r1", Layout(S3Address.parse(out)), Store())
-    if count := how.pop("workers", 0):
-        from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
-        from kfp_tfjob.components.prepare_data.executors.local_workers import LocalWorkers
-        how["workers"] = lambda recipe, store: Distributed(recipe, LocalWorkers(count), store)
     engine.run(step, uri, "y", options, **how)
 
 for line in sys.stdin:
@@ -67,12 +63,14 @@ class Attempts:
         random: Chooses moments and victims.
         killed: What was killed so far, for the log: `step` or `worker`.
         share: Of the time in which to kill: less after a try that ended before its moment.
+        workers: The nanny of the workers on Dask; None for the processes of the step.
     """
 
     process: subprocess.Popen[str]
     random: random.Random
     killed: list[str]
     share: float = 1.0
+    workers: psutil.Process | None = None
 
     def finish(
         self, out: S3Address, uri: str, options: Mapping[str, Any], how: Mapping[str, Any]
@@ -110,7 +108,7 @@ class Attempts:
             return
         self.share = min(self.share / 0.8, 1.0)
         try:
-            workers = psutil.Process(step).children(recursive=True)
+            workers = (self.workers or psutil.Process(step)).children(recursive=True)
         except psutil.NoSuchProcess:
             workers = []
         if workers and self.random.random() < 0.5:

@@ -10,6 +10,7 @@ import random
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine, enough
@@ -19,6 +20,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.dask_cluster import dask_cluster
 from tests.local.planted import refusal, where
 from tests.local.prepare_attempts import attempts, digests
 
@@ -26,7 +28,7 @@ log = logging.getLogger(__name__)
 
 PARTS, KILLS = 4, 13  # kills of each executor and kind of table in the long proof
 CITIES = ("Rome", "Zürich", "Lagos", "")
-EXECUTORS = {"inline": {"processes": 1}, "processes": {"processes": 3}, "workers": {"workers": 3}}
+EXECUTORS = {"inline": {"processes": 1}, "processes": {"processes": 3}, "dask": {}}
 
 
 def rows(kind: str, count: int) -> bytes:
@@ -62,11 +64,13 @@ def prove(step: Step, folder: Path, kind: str, executor: str, kills: int, count:
     engine.run(whole, given[0], "y", given[1], part=how["part"], processes=1)
     within = time.monotonic() - begin  # nothing disturbs it
     expected = digests(store, base / "whole")
-    with attempts(folder / "scratch", kills) as tries:
+    with attempts(folder / "scratch", kills) as tries, dask_cluster(folder) as cluster:
         number = 0
-        if "workers" in how:  # which take a while to start
-            within = tries.finish(base / "workers", *given, how)
-            assert digests(store, base / "workers") == expected
+        if executor == "dask":
+            tries.workers = psutil.Process(cluster.add("--nanny", "--nworkers", "3").pid)
+            given[1]["dask"] = cluster.address
+            within = tries.finish(base / "dask", *given, how)
+            assert digests(store, base / "dask") == expected
         while len(tries.killed) < kills:
             out = base / f"killed{number}"
             for _ in range(3):

@@ -33,9 +33,5 @@ def test_the_optional_role_for_jobs_has_no_right_on_secrets():
     assert granted("optional/jobs/role.yaml") == checked(rights.TO_RUN_STEP_JOBS)
 
 
-def test_the_optional_role_for_workers_may_create_secrets_and_read_none():
-    assert granted("optional/workers/role.yaml") == checked(*rights.TO_RUN_WORKERS)
-
-
 def test_the_optional_role_for_nodes():
     assert granted("optional/nodes/cluster-role.yaml") == checked(rights.TO_SEE_NODES)

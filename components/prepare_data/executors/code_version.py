@@ -37,5 +37,5 @@ def code_version() -> str:
 def _version(library: str) -> str:
     try:
         return version(library)
-    except PackageNotFoundError:  # Dask, where no workers are asked for
+    except PackageNotFoundError:  # Dask, in an environment without it
         return "is not installed"

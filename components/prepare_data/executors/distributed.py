@@ -1,287 +1,228 @@
-"""Runs tasks on workers elsewhere, by Dask's futures; the scheduler runs in this process.
+"""Runs tasks on a Dask cluster that the user has, as futures.
 
 Nothing else of Dask is used. Tasks are names and plain values, and their results are small: data
-goes through the exchange. A lost worker costs the task that it was doing, which runs again on
-another one.
+goes through the exchange. Dask runs the tasks of a lost worker again on another one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-import os
-import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from kfp_tfjob.components.prepare_data.executors import dask_settings
-from kfp_tfjob.components.prepare_data.executors.certificate import Certificate
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Recipe, opened
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.components.prepare_data.executors.code_version import code_version
+from kfp_tfjob.components.prepare_data.executors.executor import (
+    Context,
+    Executor,
+    Recipe,
+    guarded,
+    opened,
+)
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, Scheduler, Security
-    from distributed.diagnostics.plugin import SchedulerPlugin
+    from distributed import Client, Future
 
-log = logging.getLogger(__name__)
-
-PORT = 8786  # of the scheduler in a pod, for network policies; Dask's own
-_TASK_SECONDS = 3600.0  # a file that cannot be divided may be large
+_CONNECT_SECONDS = 30.0
+_ALONE_SECONDS = 600.0  # without any worker; an adaptive cluster starts them for the first tasks
 _LOOK_SECONDS = 1.0
-_CLOSING_SECONDS = 10.0
 # Tasks that are handed over at a time, so that slow ones do not hold up the rest, and a scheduler
 # does not hold a million of them.
 _AHEAD, _AT_LEAST = 8, 64
 
-
-class Workers(Protocol):
-    """The workers of one executor, wherever they run.
-
-    Attributes:
-        count: The number of processes that do tasks.
-        host: The address of this machine or pod that they can reach.
-        port: Of the scheduler; 0 for any.
-    """
-
-    count: int
-    host: str
-    port: int
-
-    def start(self, scheduler: str, certificate: Certificate) -> None:
-        """Start them.
-
-        Args:
-            scheduler: Its address.
-            certificate: The one that the scheduler accepts.
-
-        Raises:
-            StepError: They cannot be started.
-        """
-
-    def check(self, connected: int) -> None:
-        """Look after them, about once a second.
-
-        Args:
-            connected: How many processes are connected to the scheduler.
-
-        Raises:
-            StepError: No worker will come.
-        """
-
-    def stop(self) -> None:
-        """End them; called once, also after `start` has failed."""
+_one_at_a_time = threading.Lock()
+_context: Context | None = None  # of a worker
 
 
 class Distributed(Executor):
-    """Runs tasks on workers, which it starts with the first task.
+    """Runs tasks on the workers of a Dask cluster.
 
     Args:
         recipe: Where everything is, as the workers see it.
-        workers: The workers.
+        address: Of the scheduler.
         store: The store, if it is open already.
-        task_seconds: The deadline of one task.
+
+    Raises:
+        ConfigurationError: The scheduler does not answer, or a worker has other code.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        workers: Workers,
-        store: Store | None = None,
-        task_seconds: float = _TASK_SECONDS,
-    ) -> None:
+    def __init__(self, recipe: Recipe, address: str, store: Store | None = None) -> None:
         self.context = Context(recipe, store)
         self._recipe = json.dumps(recipe.to_plain())
-        self._workers, self._task_seconds = workers, task_seconds
-        self._maps = 0
-        self._opened = ExitStack()
-        self._client: Client | None = None
-        self._connected = _Connected()
+        self._address, self._maps = address, 0
+        self._client = _connect(address)
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item."""
+        client = self._client
         if not items:
             return
-        client = self._client or self._open()
         self._maps += 1
-        most = max(_AT_LEAST, _AHEAD * self._workers.count)
+        most = max(_AT_LEAST, _AHEAD * self._threads())
         waiting: deque[Future] = deque()
         following = iter(enumerate(items))
         try:
             while True:
                 while len(waiting) < most and (one := next(following, None)):
-                    waiting.append(self._submit(client, task, *one))
+                    waiting.append(self._submit(task, *one))
                 if not waiting:
                     return
                 answer = self._answer(waiting[0], task)
                 waiting.popleft()
                 yield opened(answer)
         finally:
-            if waiting and self._client is client:  # it may be closed before this generator
+            if waiting and client.status == "running":  # it may be closed before this generator
                 client.cancel(list(waiting), force=True)
 
     def close(self) -> None:
-        """End the workers and the scheduler, and remove the local folder."""
-        self._client = None
-        self._opened.close()
+        """Leave the cluster, and remove the local folder."""
+        self._client.close()
         self.context.close()
 
-    def _open(self) -> Client:
-        """Start scheduler and workers; return the client of the scheduler.
-
-        Raises:
-            StepError: The workers cannot be started.
-        """
-        dask_settings.use()
-        from distributed import Client
-
-        certificate = Certificate.new()
-        security = certificate.security()
-        with ExitStack() as stack:
-            host, port = self._workers.host, self._workers.port
-            scheduler = stack.enter_context(_Scheduler(host, port, security, self._connected))
-            client = stack.enter_context(
-                Client(
-                    scheduler.address,
-                    security=security,
-                    set_as_default=False,
-                    direct_to_workers=False,
-                )
-            )
-            stack.callback(self._workers.stop)
-            self._workers.start(scheduler.address, certificate)
-            self._opened = stack.pop_all()
-        self._client = client
-        return client
-
-    def _submit(self, client: Client, task: str, number: int, item: Any) -> Future:
-        from kfp_tfjob.components.prepare_data.executors.remote_task import remote_task
-
-        arguments = (self._recipe, task, json.dumps(item), self._task_seconds)
-        key = f"{task.rpartition(':')[2]}-{self._maps}-{number}"
-        return client.submit(remote_task, *arguments, key=key, pure=False)
+    def _submit(self, task: str, number: int, item: Any) -> Future:
+        arguments = (code_version(), self._recipe, task, json.dumps(item))
+        key = f"{task.rpartition(':')[2]}-{self._maps}-{number}-{uuid4().hex}"
+        return self._client.submit(remote_task, *arguments, key=key, pure=False)
 
     def _answer(self, future: Future, task: str) -> dict[str, Any]:
         """Wait for a task and return its answer.
 
         Raises:
-            StepError: It was lost too often, or there are no workers.
+            StepError: It was lost too often, the cluster is gone or has no workers, or other code.
         """
         from distributed import KilledWorker
 
+        seen = time.monotonic()
         try:
             while True:
                 with suppress(TimeoutError):  # of this call: a task answers in any case
-                    return json.loads(future.result(timeout=_LOOK_SECONDS))
-                self._workers.check(len(self._connected.names))
+                    answer = json.loads(future.result(timeout=_LOOK_SECONDS))
+                    if other := answer.get("other code"):
+                        raise _refused(other)
+                    return answer
+                if self._threads():
+                    seen = time.monotonic()
+                elif time.monotonic() - seen > _ALONE_SECONDS:
+                    raise _problem(
+                        "the Dask cluster has no workers",
+                        f"none at {self._address} for {_ALONE_SECONDS:g} s",
+                        "at least one worker",
+                        "start workers, and look why they do not run",
+                    )
         except KilledWorker as error:
             raise StepError(
                 Problem(
-                    f"{counted(error.allowed_failures + 1, 'worker')} died or hung while they did"
+                    f"{counted(error.allowed_failures + 1, 'worker')} died while they did"
                     f" the same task {task}",
                     received=f"task {error.task}",
-                    expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a task,"
-                    f" and {self._task_seconds:g} s at most",
-                    fix="read the lines of the workers above; raise pod.prepare.memory, or lower"
-                    " pod.prepare.cpu, which is the number of processes of a worker",
+                    expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a task",
+                    fix="read the log of the workers; give each process at least 400 MiB",
                 )
             ) from error
+        except (StepError, OSError, CancelledError) as error:
+            raise error if isinstance(error, StepError) else self._lost(error) from error
+        except Exception as error:  # Dask cannot load the task, or its answer
+            raise _refused(f"{type(error).__name__}: {error}") from error
+
+    def _threads(self) -> int:
+        """Return how many tasks the workers run at once.
+
+        Raises:
+            StepError: The scheduler is gone.
+        """
+        try:
+            return sum(self._client.nthreads().values())
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: BaseException) -> StepError:
+        return StepError(
+            Problem(
+                "the connection to the Dask scheduler is lost",
+                received=f"{type(error).__name__}: {error}",
+                expected=f"a scheduler at {self._address} until the dataset is complete",
+                fix="look why the scheduler ended, then start the run again: it continues with the"
+                " parts that are done",
+            )
+        )
 
 
-class _Scheduler:
-    """Dask's scheduler in a thread of this process.
+def remote_task(version: str, recipe: str, task: str, item: str) -> str:
+    """Run a task on a worker; Dask calls this.
 
     Args:
-        host: Where it listens.
-        port: Its port, if it is free; 0 for any.
-        security: What it accepts.
-        connected: Hears of its workers.
+        version: That of the code of the step.
+        recipe: The fields of a `Recipe`, as JSON.
+        task: `module:function`.
+        item: As JSON.
+
+    Returns:
+        The answer of `guarded`, as JSON; the version of this worker if it has other code.
     """
-
-    def __init__(self, host: str, port: int, security: Security, connected: _Connected) -> None:
-        self._arguments = {
-            "host": host,
-            "protocol": "tls",
-            "security": security,
-            "dashboard_address": dask_settings.NOWHERE,
-            "dashboard": False,
-            "plugins": (connected.plugin(),),
-        }
-        self._port = port
-        self._connected = connected
-        self.address = ""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="scheduler")
-
-    def __enter__(self) -> _Scheduler:
-        """Start it."""
-        self._thread.daemon = True
-        self._thread.start()
-        self._scheduler = self._wait(self._start())
-        self.address = self._scheduler.address
-        log.info("the scheduler of the workers listens at %s", self.address)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Tell the workers to end, and end it."""
-        self._connected.closing = True
-        try:
-            self._wait(self._scheduler.close())
-        except (TimeoutError, OSError) as error:
-            log.debug("the scheduler did not close: %s", error)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_CLOSING_SECONDS)
-
-    async def _start(self) -> Scheduler:
-        from distributed import Scheduler
-
-        try:
-            return await Scheduler(port=self._port, **self._arguments)
-        except RuntimeError as error:
-            if not self._port or not isinstance(error.__cause__, OSError):
-                raise
-            log.info("port %d is taken: %s", self._port, error.__cause__)
-            return await Scheduler(port=0, **self._arguments)
-
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CLOSING_SECONDS)
+    global _context
+    if version != code_version():
+        return json.dumps({"other code": code_version()})
+    wanted = Recipe(**json.loads(recipe))
+    # A worker may have several threads. A context has one folder and one cache, and the code of a
+    # reader of the user's own is imported for the whole process.
+    with _one_at_a_time:
+        if _context is None or _context.recipe != wanted:
+            if _context:
+                _context.close()  # of another run
+            _context = Context(wanted)
+        return json.dumps(guarded(_context, task, json.loads(item)))
 
 
-class _Connected:
-    """Knows which workers are connected to the scheduler, which is in this process."""
+def _connect(address: str) -> Client:
+    """Return a client of a scheduler whose workers have the code of this process.
 
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {}  # by address
-        self.closing = False
+    Raises:
+        ConfigurationError: The scheduler does not answer, or a worker has other code.
+    """
+    import dask
+    from distributed import Client
 
-    def plugin(self) -> SchedulerPlugin:
-        """Return what the scheduler tells about its workers."""
-        from distributed.diagnostics.plugin import SchedulerPlugin
+    secret = SecretVolume.from_environment().folder.glob("DASK_*")
+    variables = {path.name: path.read_text().strip() for path in secret}
+    dask.config.update(dask.config.config, dask.config.collect_env(variables))
+    try:
+        client = Client(
+            address, timeout=_CONNECT_SECONDS, set_as_default=False, direct_to_workers=False
+        )
+    except (OSError, TypeError, ValueError, RuntimeError) as error:  # TLS without a certificate, ..
+        raise _problem(
+            "the Dask scheduler cannot be reached",
+            f"{type(error).__name__}: {error}",
+            f"a scheduler at {address} that accepts this client",
+            "correct the address, start the scheduler, or set its certificates in"
+            " DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..__CLIENT__CERT and ..__CLIENT__KEY",
+        ) from error
+    found = client.run(code_version, on_error="return")
+    for worker, version in found.items():
+        # One that was lost meanwhile is no reason.
+        if version != code_version() and not isinstance(version, OSError):
+            client.close()
+            raise _refused(f"{worker}: {version}")
+    return client
 
-        names, connected = self.names, self
 
-        class Workers(SchedulerPlugin):
-            def add_worker(self, scheduler: Any, worker: str) -> None:
-                names[worker] = scheduler.workers[worker].name
-                log.info("worker %s is connected, %d in all", names[worker], len(names))
-
-            def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
-                name = names.pop(worker, worker)
-                if not connected.closing:
-                    log.warning("worker %s is gone, %d are left", name, len(names))
-
-        return Workers()
+def _refused(received: str) -> ConfigurationError:
+    return _problem(
+        "the Dask cluster runs other code than the step",
+        received,
+        code_version(),
+        "use the image of this step for the scheduler and the workers, by its digest",
+    )
 
 
-def own_address() -> str:
-    """Return the address of this pod, as its cluster sees it."""
-    target = os.environ.get("KUBERNETES_SERVICE_HOST") or "192.0.2.1"
-    family, *_, address = socket.getaddrinfo(target, 443, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # sends nothing
-        return probe.getsockname()[0]
+def _problem(what: str, received: str, expected: str, fix: str) -> ConfigurationError:
+    return ConfigurationError(Problem(what, received, expected, fix, path="data_options.dask"))

@@ -2,7 +2,7 @@
 
 A task is a function that is named by `module:function` and takes a context and plain values, as
 JSON has them; its result is plain too. Large data goes through the exchange. So the same task runs
-in this process, in a process of its own, or in a pod.
+in this process, in a process of its own, or on a worker of Dask.
 """
 
 from __future__ import annotations

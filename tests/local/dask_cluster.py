@@ -1,0 +1,76 @@
+"""A Dask cluster of a user: `dask scheduler` and `dask worker` as processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_DASK = [sys.executable, "-m", "dask"]
+_SECONDS = 120
+
+
+@dataclass
+class DaskCluster:
+    """A running cluster.
+
+    Attributes:
+        folder: For its files.
+        options: Of the scheduler and each worker, for TLS.
+        scheduler: The process of the scheduler.
+        workers: The processes of the workers.
+    """
+
+    folder: Path
+    options: list[str]
+    scheduler: subprocess.Popen[bytes] = field(init=False)
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        where = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+        line = [*_DASK, "scheduler", *where, "--scheduler-file", str(self._file), *self.options]
+        self.scheduler = subprocess.Popen(line, cwd=self.folder)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "scheduler.json"
+
+    @property
+    def address(self) -> str:
+        """The address of the scheduler."""
+        deadline = time.monotonic() + _SECONDS
+        while not self._file.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return json.loads(self._file.read_text())["address"]
+
+    def add(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a worker with one thread, and more options and variables."""
+        given = ["--nthreads", "1", "--no-dashboard", *(options or ("--no-nanny",)), *self.options]
+        line = [*_DASK, "worker", self.address, *given, "--local-directory", str(self.folder)]
+        path = os.pathsep.join([environment.pop("PYTHONPATH", ""), os.getcwd()])
+        variables = os.environ | environment | {"PYTHONPATH": path}
+        self.workers.append(subprocess.Popen(line, cwd=self.folder, env=variables))
+        return self.workers[-1]
+
+
+@contextmanager
+def dask_cluster(folder: Path, *options: str) -> Iterator[DaskCluster]:
+    """Start a cluster without workers, and end it."""
+    found = DaskCluster(folder, list(options))
+    try:
+        yield found
+    finally:
+        for process in (*found.workers, found.scheduler):
+            process.terminate()
+        for process in (*found.workers, found.scheduler):
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,198 @@
+"""Tasks on a real Dask cluster: order, errors, lost workers, other code, TLS, the same bytes."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dask
+import pytest
+
+from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data.executors import distributed
+from kfp_tfjob.components.prepare_data.executors.code_version import code_version
+from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Recipe
+from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Example, Problem, StepError
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.dask_cluster import DaskCluster, dask_cluster
+from tests.local.prepare_attempts import digests
+from tests.local.test_prepare_parts import CASES
+
+HERE = __name__
+SLOW = pytest.param("numbers", True, marks=pytest.mark.slow)
+
+
+def square(context: Context, item: int) -> list[int]:
+    context.exchange.write_plain(f"squares/{item}", item * item)
+    return [item, os.getpid()]
+
+
+def refuse(context: Context, item: int) -> None:
+    if item == 3:
+        raise DataError(Problem("no", received="3", fix="give 4"), Example("row 1"), notes=["odd"])
+
+
+def die(context: Context, item: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, s3: Server) -> Iterator[DaskCluster]:
+    """A cluster with two workers."""
+    with dask_cluster(tmp_path_factory.mktemp("dask")) as found:
+        for _ in range(2):
+            found.add(**{MOUNT_VARIABLE: str(s3.secret)})
+        yield found
+
+
+def wait_for(executor: Distributed, workers: int) -> None:
+    executor._client.wait_for_workers(workers, timeout=120)
+
+
+def test_results_come_in_the_order_of_the_items(cluster: DaskCluster, tmp_path: Path) -> None:
+    executor = Distributed(Recipe(str(tmp_path)), cluster.address)
+    wait_for(executor, 2)
+    found = list(executor.map(f"{HERE}:square", range(200)))
+    assert [number for number, _ in found] == list(range(200))
+    assert {process for _, process in found} == {worker.pid for worker in cluster.workers}
+    exchange = Inline(Recipe(str(tmp_path))).context.exchange
+    assert [exchange.read_plain(f"squares/{i}") for i in range(200)] == [i * i for i in range(200)]
+    assert list(executor.map(f"{HERE}:square", [])) == []
+    with pytest.raises(DataError) as raised:
+        list(executor.map(f"{HERE}:refuse", range(100)))
+    assert raised.value.problems == (Problem("no", received="3", fix="give 4"), Example("row 1"))
+    assert raised.value.notes == ("odd",)
+    results = executor.map(f"{HERE}:square", range(9))
+    next(results)
+    executor.close()
+    results.close()
+
+
+@pytest.mark.parametrize(("name", "kill"), [("people", False), ("people", True), SLOW])
+def test_the_dataset_has_the_bytes_of_one_process(
+    cluster: DaskCluster, store: Store, base: S3Address, tmp_path: Path, monkeypatch, name, kill
+) -> None:
+    make, write, file, given = CASES[name]
+    write(make(), tmp_path / file)
+    part = (tmp_path / file).stat().st_size // 23
+
+    def prepare(out: str, **how) -> dict[str, str]:
+        step = Step("prepare_data", "r1", Layout(base / out), store)
+        options = given | {"dask": how.pop("dask", "")}
+        engine.run(step, str(tmp_path), "y", options, block=1 << 12, part=part, **how)
+        return digests(store, base / out)
+
+    expected, submit, submitted = prepare("alone", processes=1), Distributed._submit, []
+
+    def submit_and_kill(self, *task):
+        submitted.append(submit(self, *task))
+        if len(submitted) == 10:
+            cluster.workers[0].kill()  # 23 tasks are handed over before the first answer is read
+        return submitted[-1]
+
+    if kill:
+        monkeypatch.setattr(Distributed, "_submit", submit_and_kill)
+    assert prepare("dask", dask=cluster.address) == expected
+    if kill:
+        assert cluster.workers.pop(0).wait() == -signal.SIGKILL and len(submitted) > 23
+        cluster.add()  # for the next test; it finds the store in the environment
+
+
+@pytest.mark.slow
+def test_a_task_that_kills_every_worker_ends_the_step(tmp_path: Path) -> None:
+    with dask_cluster(tmp_path) as cluster:
+        cluster.add("--nanny", "--nworkers", "2")
+        executor = Distributed(Recipe(str(tmp_path)), cluster.address)
+        with pytest.raises(StepError, match="4 workers died.*at least 400 MiB"):
+            list(executor.map(f"{HERE}:die", [1]))
+        executor.close()
+
+
+def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 2)
+    with dask_cluster(tmp_path) as cluster:
+        address = cluster.address
+        executor = Distributed(Recipe(str(tmp_path)), address)
+        monkeypatch.setattr(distributed, "_ALONE_SECONDS", 0)
+        with pytest.raises(ConfigurationError, match="no workers"):
+            list(executor.map(f"{HERE}:square", range(9)))
+        cluster.add()
+        wait_for(executor, 1)
+        results = executor.map(f"{HERE}:square", range(10_000))
+        next(results)
+        cluster.scheduler.kill()
+        with pytest.raises(StepError, match="connection to the Dask scheduler is lost"):
+            list(results)
+        executor.close()
+    with pytest.raises(ConfigurationError) as raised:
+        Distributed(Recipe(str(tmp_path)), address)
+    (problem,) = raised.value.problems
+    assert problem.path == "data_options.dask" and address in problem.expected
+
+
+def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
+    none, other = tmp_path / "none", tmp_path / "other"
+    (none / "kfp_tfjob").mkdir(parents=True)
+    (none / "kfp_tfjob/__init__.py").touch()
+    other.mkdir()
+    patch = "import kfp_tfjob.components.images as found\nfound.VERSION = '0.0.1'\n"
+    (other / "sitecustomize.py").write_text(patch)
+    with dask_cluster(tmp_path) as cluster:
+        executor = Distributed(Recipe(str(tmp_path)), cluster.address)  # before the workers
+
+        def refused(run: Callable[[], object], received: str) -> None:
+            wait_for(executor, 1)
+            with pytest.raises(ConfigurationError) as raised:
+                run()
+            (problem,) = raised.value.problems
+            assert received in problem.received and problem.expected == code_version()
+            assert problem.path == "data_options.dask"
+
+        def connect() -> None:
+            Distributed(Recipe(str(tmp_path)), cluster.address)
+
+        worker = cluster.add(PYTHONPATH=str(none))
+        refused(connect, "No module named 'kfp_tfjob")
+        worker.kill()
+        while executor._threads():
+            time.sleep(0.05)
+        cluster.add(PYTHONPATH=str(other))
+        refused(connect, "0.0.1, code ")
+        refused(lambda: list(executor.map(f"{HERE}:square", [1])), "0.0.1, code ")
+        executor.close()
+
+
+def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeypatch) -> None:
+    secret = shutil.copytree(s3.secret, tmp_path / "secret")
+    key, certificate = secret / "dask.key", secret / "dask.crt"
+    line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    line += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=dask"]
+    subprocess.run(line, check=True, capture_output=True)
+    files = ["--tls-ca-file", str(certificate), "--tls-cert", str(certificate)]
+    options = ("--protocol", "tls", *files, "--tls-key", str(key))
+    as_it_was = {f"distributed.comm.tls.{name}": None for name in ("ca-file", "client")}
+    with dask_cluster(tmp_path, *options) as cluster, dask.config.set(as_it_was):
+        cluster.add()
+        monkeypatch.setenv(MOUNT_VARIABLE, str(secret))
+        monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 5)
+        assert cluster.address.startswith("tls://")
+        with pytest.raises(ConfigurationError, match="cannot be reached"):
+            Distributed(Recipe(str(tmp_path)), cluster.address)
+        tls = "DASK_DISTRIBUTED__COMM__TLS__"
+        (secret / f"{tls}CA_FILE").write_text(str(certificate))
+        (secret / f"{tls}CLIENT__CERT").write_text(certificate.read_text())
+        (secret / f"{tls}CLIENT__KEY").write_text(str(key))
+        monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 60)
+        executor = Distributed(Recipe(str(tmp_path)), cluster.address)
+        assert [number for number, _ in executor.map(f"{HERE}:square", [5])] == [5]
+        executor.close()
