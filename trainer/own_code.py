@@ -6,7 +6,6 @@ An option names its function, as `model_code` names that of the model.
 from __future__ import annotations
 
 import ast
-import atexit
 import base64
 import importlib
 import logging
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
+from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
@@ -157,7 +157,7 @@ class OwnCode:
 def _folder(digest: str) -> str:
     """Return a folder for code with this digest, until the process ends."""
     folder = mkdtemp(prefix=_OWN)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)  # also of a pool's process
     return folder
 
 
