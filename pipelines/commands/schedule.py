@@ -237,15 +237,14 @@ def resume(connection: Connection, name: str, json_: bool) -> None:
 
 @schedule.command("delete")
 @click.argument("name")
-@click.option("--end-runs", is_flag=True, help="delete it even if that ends runs in flight")
 @_with_connection
-def delete(connection: Connection, name: str, end_runs: bool) -> None:
+def delete(connection: Connection, name: str) -> None:
     """Delete a schedule; one with runs in flight is only paused."""
     from kfp_tfjob.pipelines.kubeflow import schedules
 
     back_end = _open(connection)
     found = schedules.find_schedule(back_end, name)
-    schedules.delete(back_end, found, end_runs)
+    schedules.delete(back_end, found)
     show(f"deleted {_called(found)}")
 
 

@@ -212,9 +212,9 @@ class Client:
         """Let a schedule start runs again, with catch-up the missed ones first."""
         return schedules.resume(self.back_end, self._schedule(schedule))
 
-    def delete_schedule(self, schedule: str, ends_runs: bool = False) -> None:
-        """Delete a schedule; one with runs in flight only if `ends_runs`, which ends them."""
-        schedules.delete(self.back_end, self._schedule(schedule), ends_runs)
+    def delete_schedule(self, schedule: str) -> None:
+        """Delete a schedule; one with runs in flight is only paused."""
+        schedules.delete(self.back_end, self._schedule(schedule))
 
     def _schedule(self, schedule: str) -> Schedule:
         return schedules.find_schedule(self.back_end, schedule)

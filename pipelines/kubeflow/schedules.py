@@ -141,27 +141,27 @@ def resume(back_end: BackEnd, schedule: Schedule) -> Schedule:
     return _switched(back_end, schedule, active=True)
 
 
-def delete(back_end: BackEnd, schedule: Schedule, ends_runs: bool = False) -> None:
+def delete(back_end: BackEnd, schedule: Schedule) -> None:
     """Delete a schedule.
+
+    Kubeflow Pipelines would delete the Workflows of its runs, which then never end in its API.
 
     Args:
         back_end: The back end.
         schedule: The schedule.
-        ends_runs: Delete it even if that ends runs in flight.
 
     Raises:
         ConfigurationError: Runs are in flight; it is paused instead.
     """
     _switch(back_end, schedule.schedule_id, active=False)  # so that no run starts meanwhile
     runs = in_flight(back_end, schedule.schedule_id)
-    if runs and not ends_runs:
+    if runs:
         raise ConfigurationError(
             Problem(
                 f"{schedule.name} is paused but not deleted: that would end its runs in flight",
                 received=", ".join(f"{run.name} ({run.run_id[:8]}, {run.state})" for run in runs),
                 expected="no run in flight",
-                fix="delete it when they have ended, cancel them with `kfp-tfjob cancel`, or add"
-                " --end-runs",
+                fix="cancel them with `kfp-tfjob cancel`, or wait until they end; then delete it",
             )
         )
     _delete(back_end, schedule.schedule_id)

@@ -127,6 +127,18 @@ def test_failures_are_named(tmp_path: Path, body: str, received: str, fix: str) 
     assert received in problem.received and fix in problem.fix and problem.expected
 
 
+def test_a_wrapper_of_the_stream_may_close_it(tmp_path: Path) -> None:
+    """As `io.TextIOWrapper` does when it is collected."""
+    body = (
+        "import csv, io\n"
+        "found = list(csv.reader(io.TextIOWrapper(stream)))\n"
+        "yield pa.RecordBatch.from_pydict({'a': [int(row[0]) for row in found], 'y': ['u'] * 2})"
+    )
+    source, chosen = source_of(tmp_path, body, b"1,2\n3,4\n")
+    (chunk,) = rows(source, chosen, "a")
+    assert chunk.columns["a"].to_pylist() == [1, 3]
+
+
 def test_it_may_leave_the_rest_and_the_step_too(tmp_path: Path) -> None:
     """Neither side waits for the other; rows before the end of a large file come at once."""
     body = f"stream.read(10)\nwhile True:\n    yield {BATCH}"

@@ -153,7 +153,7 @@ def test_runs_in_flight_are_named_and_go_on(fake, package):
     # Its own name means the active one; the old one goes when its run has ended.
     refused = schedule("delete", old.recurring_run_id)
     assert refused.exit_code == 2 and run.run_id[:8] in refused.output
-    assert "--end-runs" in refused.output and len(fake.schedules) == 2
+    assert "kfp-tfjob cancel" in refused.output and len(fake.schedules) == 2
     run.state = "SUCCEEDED"
     assert make(package).exit_code == 0
     assert len(fake.schedules) == 1 and old.recurring_run_id not in fake.schedules
@@ -166,13 +166,14 @@ def test_pause_resume_show_and_delete(fake, package):
     assert json.loads(schedule("show", "m", "--json").output)["state"] == "paused"
     resumed = schedule("resume", made.recurring_run_id[:8])
     assert made.status == "ENABLED" and "), active" in resumed.output
-    run_of(fake, made)
+    run = run_of(fake, made)
     shown = schedule("show", "m").output
     assert "in flight: tick" in shown and "s3://data/{date-1d}/" in shown
     kept = schedule("delete", "m")
     assert kept.exit_code == 2 and "is paused but not deleted" in kept.output
     assert made.status == "DISABLED"
-    assert schedule("delete", "m", "--end-runs").exit_code == 0 and not fake.schedules
+    run.state = "CANCELED"
+    assert schedule("delete", "m").exit_code == 0 and not fake.schedules
     unknown = schedule("show", "m")
     assert unknown.exit_code == 2 and "there are none yet" in unknown.output
 

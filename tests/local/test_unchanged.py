@@ -125,6 +125,8 @@ def test_a_run_that_was_judged_again_counts(world: World) -> None:
         {"gate": {"mode": "point"}},
         {"data_options": {"contract": {"changes": "fail"}}},
         {"pod": {"all": {"env": {"A": "1"}}}},
+        {"pod": {"all": {"volumes": [{"claim": "october", "path": "/data"}]}}},
+        {"pod": {"evaluate": {"env": {"A": "1"}}}},
     ],
     ids=str,
 )

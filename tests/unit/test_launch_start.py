@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.cluster.backend import JobExistsError
+from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.launcher import Launcher
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
@@ -77,7 +78,8 @@ def test_the_table_is_whole():
 
 @pytest.mark.parametrize("attempts", [[1], []], ids=["of an earlier start", "made just before"])
 def test_a_running_job_of_a_different_version_is_refused_and_left_alone(attempts):
-    store = Mock(numbers=Mock(return_value=attempts))
+    claim = Claim.first(1, 0).to_bytes(RUN_ID, "the job", "its hash")
+    store = Mock(numbers=Mock(return_value=attempts), read=Mock(return_value=claim))
     store.read_manifest.side_effect = ObjectNotFoundError("the output is not complete")
     backend = Mock(get=Mock(return_value=job("Running", **HASH)), pods=Mock(return_value=[]))
     backend.create.side_effect = JobExistsError("there is one")

@@ -8,6 +8,7 @@ batches of pyarrow. It runs in the processes of the step, so it sees the keys of
 from __future__ import annotations
 
 import ast
+import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from kfp_tfjob.trainer.own_code import OwnCode, place_of
 PATH = "data_options.reader"
 _EXPECTED = "def read(stream, name), which yields pyarrow.RecordBatch"
 _SHOWN = 10  # columns in a message
+_BUFFER = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class OwnReader(OwnCode):
         schema = None
         try:
             read = self.load()
-            with open_file() as stream:
+            with open_file() as file:
+                stream = io.BufferedReader(_Forward(file), _BUFFER)
                 for number, batch in enumerate(read(stream, name), 1):
                     if found := _wrong(number, batch, schema):
                         raise self._failed(name, *found)
@@ -90,6 +93,19 @@ class OwnReader(OwnCode):
     def _failed(self, name: str, received: str, expected: str, fix: str) -> DataError:
         what = f"{PATH} {self.module}:{self.function} failed on {name}"
         return DataError(Problem(what, received[:2000], expected, fix, PATH))
+
+
+class _Forward(io.RawIOBase):
+    """A file that is only read forward, and stays open if code of the user's own closes this."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._file.readinto(buffer)
 
 
 class OwnTable:
