@@ -19,8 +19,8 @@ from tests.cluster.workflows import Workflow
 pytestmark = pytest.mark.cluster
 
 DEPLOY = ROOT / "deploy"
-# They need custom resources; test_deploy_serving.py has them.
-_OF_OTHERS = {"serving/keda", "serving/kserve"}
+# They need custom resources, which test_deploy_serving.py and test_dask_example.py have.
+_OF_OTHERS = {"optional/dask", "serving/keda", "serving/kserve"}
 FOLDERS = sorted(
     {path.parent.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("kustomization.yaml")}
     - _OF_OTHERS

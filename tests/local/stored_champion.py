@@ -28,6 +28,7 @@ def publish(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     verdict = {"blessed": True, "model_name": model_name, "run_id": run_id} | about
+    verdict["dataset_uri"] = str(layout.dataset("d"))
     (folder / "verdict.json").write_text(json.dumps(verdict))
     version = place.version(number)
     details = about | {"metrics": {}}
