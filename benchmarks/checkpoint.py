@@ -95,7 +95,7 @@ def run(
 
 def measure(kind: str) -> dict[str, Any]:
     """Train as configured by the environment, and measure the waiting time in State.save."""
-    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.features.tensorflow_import import load
 
     load(0)
     from kfp_tfjob.trainer import __main__ as trainer

@@ -41,10 +41,10 @@ class _Clock:
 def write(part: str, folder: Path, rows: int) -> None:
     """Write a dataset with a split test, and a model exported as the trainer does."""
     from benchmarks import prepared
-    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.features.tensorflow_import import load
+    from kfp_tfjob.trainer import models, user_model
     from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.trainer.export import export
-    from kfp_tfjob.trainer.load import load
 
     load(gpus=0)
     shape = (10, 10, 5) if part == "mixed" else (NUMBERS, 0, 0)
@@ -65,7 +65,7 @@ def write(part: str, folder: Path, rows: int) -> None:
     (folder / "statistics.json").write_text(json.dumps(statistics))
     dataset = Dataset.load(folder)
     for number in (1, 2):
-        model = user_code.build(models.mlp, dataset, {"hidden": [64, 64]})
+        model = user_model.build(models.mlp, dataset, {"hidden": [64, 64]})
         export(model, dataset, folder / f"output-{number}")
 
 
@@ -100,13 +100,13 @@ def _shard(path: Path, rows: int, seed: int, shape: tuple[int, int, int]) -> Non
 def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     """Score the rows and judge the model as evaluate does."""
     from kfp_tfjob.components.evaluate import report  # noqa: F401  # no import is in the figures
+    from kfp_tfjob.features.served_model import Task
+    from kfp_tfjob.features.tensorflow_import import load
     from kfp_tfjob.judging.model import Scorer
     from kfp_tfjob.judging.predictions import Collector
     from kfp_tfjob.judging.rows import TestData
     from kfp_tfjob.judging.scoring import score
     from kfp_tfjob.judging.slices import Slices
-    from kfp_tfjob.trainer.load import load
-    from kfp_tfjob.trainer.serving import Task
 
     load(gpus=0)
     schema = json.loads((folder / "schema.json").read_text())
@@ -248,13 +248,13 @@ def _takes_examples(folder: Path) -> Path:
 
 def memory(rows: int) -> dict[str, float]:
     """Judge this many random predictions of a model and its champion."""
+    from kfp_tfjob.features.served_model import Task
+    from kfp_tfjob.features.tensorflow_import import load
     from kfp_tfjob.judging.predictions import (
         ClassPredictions,
         Collector,
         constant_classifier,
     )
-    from kfp_tfjob.trainer.load import load
-    from kfp_tfjob.trainer.serving import Task
 
     load(gpus=0)  # its memory counts, too
     random, size = np.random.default_rng(1), 65_536

@@ -99,7 +99,7 @@ def table(title: str, found: dict[str, Any]) -> str:
 
 def measure(kind: str, folder: Path) -> dict[str, float]:
     """Read a warm-up epoch, then a measured one; return records per second and CPU second."""
-    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.features.tensorflow_import import load
 
     load(0)
     from kfp_tfjob.trainer.dataset import Dataset
@@ -124,8 +124,8 @@ def _cpu_seconds() -> float:
 def _ours(dataset: Any) -> Iterable[Any]:
     import tensorflow as tf
 
+    from kfp_tfjob.features.records import train_slices
     from kfp_tfjob.trainer.inputs import distribute, open_split
-    from kfp_tfjob.trainer.records import train_slices
 
     records = open_split(dataset, "train")
     return distribute(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
 
 CLASSES = 10
 TEXTS = 100  # of each column of categories

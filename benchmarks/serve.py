@@ -290,7 +290,7 @@ def plain(folder: Path, calls: int) -> dict[str, Any]:
     """Call serving_default of a SavedModel in this process."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.signature_columns import argument_names
+    from kfp_tfjob.features.signature_columns import argument_names
 
     loaded = tf.saved_model.load(str(folder))
     call = loaded.signatures["serving_default"]
@@ -348,7 +348,7 @@ def _row(row: np.ndarray) -> dict[str, float]:
 
 def _expected(publisher: Publisher, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the predictions of version 1 and 2, by TensorFlow without the server."""
-    from kfp_tfjob.trainer.serving import ServedModel, Task
+    from kfp_tfjob.features.served_model import ServedModel, Task
 
     task = Task("classification", COLUMNS, CLASSES)
     found = {}

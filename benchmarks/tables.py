@@ -141,7 +141,7 @@ def _peers(dataset: Any) -> dict[str, float]:
 
 
 def _rows(dataset: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
-    from kfp_tfjob.trainer.records import TFRecords
+    from kfp_tfjob.features.records import TFRecords
     from kfp_tfjob.trainer.rows import Rows
 
     return Rows(dataset, TFRecords(dataset.shards(split))).take(np.arange(dataset.rows[split]))

@@ -36,17 +36,17 @@ PEERS = ("bare", "fit-1", "fit-10", "fit-50")  # with their steps_per_execution
 
 def trainer_steps(folder: Path, name: str, batch: int) -> Callable[[int], Any]:
     """Return a function that trains some steps with the trainer's code, as one replica."""
-    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.features.tensorflow_import import load
 
     load(0)
     import keras
 
+    from kfp_tfjob.features.records import train_slices
     from kfp_tfjob.storage.address import S3Address
     from kfp_tfjob.supervisor.tf_config import Topology
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
     from kfp_tfjob.trainer.config import Config
     from kfp_tfjob.trainer.inputs import distribute, open_split
-    from kfp_tfjob.trainer.records import train_slices
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.train_step import TrainSteps
 
@@ -57,7 +57,7 @@ def trainer_steps(folder: Path, name: str, batch: int) -> Callable[[int], Any]:
     keras.utils.set_random_seed(0)
     with replicas.strategy.scope():
         model = function(dataset)
-        user_code.check(model, function, dataset, replicas.count)
+        user_model.check(model, function, dataset, replicas.count)
     steps, records = TrainSteps(model, replicas, batch), open_split(dataset, "train")
 
     def slices() -> Iterator[np.ndarray]:
@@ -76,7 +76,7 @@ def ours(folder: Path, name: str, steps: int) -> None:
 
 def bare(folder: Path, name: str, steps: int) -> None:
     """Take turns with the shortest possible loop."""
-    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.features.tensorflow_import import load
 
     load(0)
     import keras
@@ -111,7 +111,7 @@ def bare(folder: Path, name: str, steps: int) -> None:
 
 def fit(folder: Path, name: str, steps: int, per_execution: int) -> None:
     """Take turns within one model.fit, epoch by epoch."""
-    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.features.tensorflow_import import load
 
     load(0)
     import keras

@@ -35,6 +35,7 @@ def one(columns: int, rows: int, folder: Path) -> dict[str, float]:
     from kfp_tfjob.components.evaluate import engine as evaluate
     from kfp_tfjob.components.prepare_data import engine as prepare
     from kfp_tfjob.components.step import Step
+    from kfp_tfjob.features.served_model import ServedModel, Task
     from kfp_tfjob.options.gate import DEFAULT_GATE
     from kfp_tfjob.pipelines.local.s3_server import Server
     from kfp_tfjob.storage.address import S3Address
@@ -42,7 +43,6 @@ def one(columns: int, rows: int, folder: Path) -> dict[str, float]:
     from kfp_tfjob.trainer import models
     from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.trainer.export import export
-    from kfp_tfjob.trainer.serving import ServedModel, Task
     from kfp_tfjob.uploader import pull, push
 
     found: dict[str, float] = {"columns": columns}

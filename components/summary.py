@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.pictures import PictureInput
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.judging.text import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
@@ -25,7 +26,6 @@ from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, RunLayout
 from kfp_tfjob.storage.text import MOST, code, prose
 from kfp_tfjob.storage.trained import Trained
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.pictures import PictureInput
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,17 @@ from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.faults.proxy import FaultProxy
 
 # The packages in kfp_tfjob/; four of them are links to folders of the root.
-ROOMS = ("cluster", "components", "jobs", "judging", "lint", "options", "pages", "pipelines")
-ROOMS += ("registry", "serving", "storage", "supervisor", "trainer", "uploader")
+PACKAGES = ("cluster", "components", "features", "jobs", "judging", "lint", "options", "pages")
+PACKAGES += (
+    "pipelines",
+    "registry",
+    "serving",
+    "storage",
+    "supervisor",
+    "trainer",
+    "uploader",
+    "user_code",
+)
 _prefixes = itertools.count()
 # The same examples in every run: a change is judged by what it did, not by the luck of a draw.
 # `pytest --hypothesis-profile search` draws new ones.
@@ -96,8 +105,8 @@ def repository() -> Path:
 def sources() -> dict[str, str]:
     """The text of every module of the project, by its path in the package."""
     root = Path(__file__).parents[1] / "kfp_tfjob"
-    found = (root / room for room in ROOMS)
-    paths = sorted(path for room in found for path in room.rglob("*.py"))
+    found = (root / name for name in PACKAGES)
+    paths = sorted(path for folder in found for path in folder.rglob("*.py"))
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 

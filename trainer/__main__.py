@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.layout import CODE, MODEL
 from kfp_tfjob.storage.text import lines, log_to
@@ -33,7 +34,6 @@ from kfp_tfjob.trainer.exits import (
     leave_last_words,
     to_message,
 )
-from kfp_tfjob.trainer.load import load
 
 log = logging.getLogger("kfp_tfjob.trainer")
 # Errors that TensorFlow raises when another process of the cluster is gone.
@@ -91,7 +91,7 @@ def train(config: Config, started: float) -> None:
     import keras
 
     from kfp_tfjob.storage.store import Store
-    from kfp_tfjob.trainer import self_test, user_code
+    from kfp_tfjob.trainer import self_test, user_model
     from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.trainer.export import export
     from kfp_tfjob.trainer.loop import Training
@@ -122,10 +122,10 @@ def train(config: Config, started: float) -> None:
         keras.utils.set_random_seed(config.options.seed)
         if config.options.precision:
             keras.mixed_precision.set_global_policy(config.options.precision)
-        function = user_code.find(config.model_code, config.job_dir / CODE)
+        function = user_model.find(config.model_code, config.job_dir / CODE)
         with replicas.strategy.scope():
-            model = user_code.build(function, dataset, config.hyperparameters)
-            user_code.check(model, function, dataset, replicas.count, config.options)
+            model = user_model.build(function, dataset, config.hyperparameters)
+            user_model.check(model, function, dataset, replicas.count, config.options)
         self_test.check_sum(replicas)
         self_test.check_loss(model, dataset, replicas, config.options)
         self_test.check_metrics(model, dataset, replicas)
@@ -135,7 +135,7 @@ def train(config: Config, started: float) -> None:
             model,
             replicas,
             lambda: signals.told,
-            lambda: user_code.callbacks(config.model_code, dataset),
+            lambda: user_model.callbacks(config.model_code, dataset),
         )
         ready = time.monotonic()
         result = training.run()
@@ -152,7 +152,7 @@ def train(config: Config, started: float) -> None:
         with suppress(Exception):
             replicas.part()
         raise
-    except user_code.FAILURES as error:
+    except user_model.FAILURES as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size, config.output_dir)
         if config.cluster.size > 1 and not isinstance(found, StepError):
@@ -170,7 +170,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
     if isinstance(error, StepError):
         return error
     if isinstance(error, SystemExit):
-        from kfp_tfjob.trainer.user_code import where
+        from kfp_tfjob.trainer.user_model import where
 
         # It could end this process with code 0, as if the model were trained.
         return ConfigurationError(

@@ -83,7 +83,7 @@ def with_tensorflow(environment: Mapping[str, str], output: Path | None) -> Iter
         environment: The environment of the replica.
         output: The OUTPUT_DIR of a program that has ended; None to skip the model.
     """
-    from kfp_tfjob.trainer.load import load
+    from kfp_tfjob.features.tensorflow_import import load
 
     expected = environment.get("EXPECTED_GPUS", "")
     gpus = int(expected) if expected.isdecimal() else None
@@ -231,7 +231,7 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 def _staged(folder: Path, address: S3Address, manifest: Manifest | None) -> Finding:
     """Check that DATA_DIR has the dataset, and no training rows of a different one."""
-    from kfp_tfjob.trainer.staging import is_for_training
+    from kfp_tfjob.storage.layout import is_for_training
     from kfp_tfjob.uploader.folder import same_content
     from kfp_tfjob.uploader.inventory import scan
 
@@ -287,7 +287,7 @@ def _model(folder: Path, environment: Mapping[str, str]) -> Finding:
     """Load the SavedModel and let it predict, as evaluate does."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.serving import ServedModel, Task
+    from kfp_tfjob.features.served_model import ServedModel, Task
 
     try:
         schema = _schema(environment)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfp_tfjob.features.coding import NUMBER, Coding, Column
+from kfp_tfjob.features.pictures import HALF, LARGEST, PICTURE, PictureInput
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
-from kfp_tfjob.trainer.coding import NUMBER, Coding, Column
-from kfp_tfjob.trainer.pictures import HALF, LARGEST, PICTURE, PictureInput
 from kfp_tfjob.trainer.row_weights import RowWeights
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Dataset:
         Args:
             inputs: (batch, *input_shape) float32, `keras.Input(dataset.input_shape)`.
         """
-        from kfp_tfjob.trainer.encode import centred, encode
+        from kfp_tfjob.features.encode import centred, encode
 
         self._read.add("encode")
         if self.picture:

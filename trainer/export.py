@@ -7,7 +7,7 @@ Of pictures, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG f
 decodes and resizes as the training did. There is no `serve_packed`.
 
 In a table of numbers without gaps, the arguments of `serve` are float32. In every other table they
-have the types of trainer/raw_columns.py, and there is no `serve_packed`, because packed rows mean
+have the types of features/raw_columns.py, and there is no `serve_packed`, because packed rows mean
 something only with the vocabularies of one dataset. `serving_default`, the default signature of
 servers, is `serve`. All return `probabilities` (batch, classes) and `class` (batch,) text, or
 `prediction` (batch,).
@@ -24,12 +24,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.features.decoding import decode
+from kfp_tfjob.features.raw_columns import TYPES, RawColumns
+from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_json
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.decoding import decode
-from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
-from kfp_tfjob.trainer.signature_columns import COLUMNS, argument_names, to_json
 
 _ROWS = 64  # random rows for a model with an unknown output shape
 

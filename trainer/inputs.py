@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.features.decoding import decode
+from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer import memory
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.decoding import decode
 from kfp_tfjob.trainer.picture_rows import PictureRows
-from kfp_tfjob.trainer.records import TFRecords
 from kfp_tfjob.trainer.rows import Rows
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kfp_tfjob.features.records import evaluation_slices, train_batch_size, train_slices
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS
 from kfp_tfjob.trainer import randomness, supervised
@@ -31,7 +32,6 @@ from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
 from kfp_tfjob.trainer.pace import StepTimes, TimeSplit
 from kfp_tfjob.trainer.progress import ProgressWriter
-from kfp_tfjob.trainer.records import evaluation_slices, train_batch_size, train_slices
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
 from kfp_tfjob.trainer.state import EvaluationState, State

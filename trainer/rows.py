@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
+from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.record_layout import FLOATS, INTEGERS, Layout, ValueList
-from kfp_tfjob.trainer.records import TFRecords
 
 _SCAN_ROWS = 8192
 

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.layout import GROUPS
+from kfp_tfjob.storage.layout import is_for_training
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 
 if TYPE_CHECKING:
     from kfp_tfjob.trainer.replicas import Replicas
-
-
-def is_for_training(key: str) -> bool:
-    """Tell whether a replica gets an object of a dataset, by its key below the dataset's address.
-
-    Replicas do not get the test rows: a program could train on the rows that evaluate it. Nor do
-    they get the hashes of rows that some datasets have.
-    """
-    return not key.startswith(("test-", "test.", f"{GROUPS}/"))  # the shards, and the raw rows
 
 
 def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:

@@ -14,6 +14,9 @@ from markupsafe import Markup
 
 from kfp_tfjob.components.evaluate.changes import BASELINE
 from kfp_tfjob.components.evaluate.thumbnails import thumbnail
+from kfp_tfjob.features.coding import DATE, NO_DATE
+from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.gate import default_metric
 from kfp_tfjob.judging.importance import SEED, Importances, importances, sample_rows
 from kfp_tfjob.judging.judge import Judged
@@ -27,9 +30,6 @@ from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.text import html, short
 from kfp_tfjob.storage.words import choices, nearest
-from kfp_tfjob.trainer.coding import DATE, NO_DATE
-from kfp_tfjob.trainer.pictures import PICTURE
-from kfp_tfjob.trainer.serving import Task
 
 _LONGEST = 200  # characters of a value
 _MOST_OF_ROWS = 500_000  # bytes of all rows on the page

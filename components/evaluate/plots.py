@@ -10,6 +10,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from kfp_tfjob.components.evaluate.changes import BASELINE, Changes
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.calibration import BINS
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.estimates import weights_of
@@ -21,7 +22,6 @@ from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.matrix import changed_confusions, confusion_matrix
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.storage.words import listed
-from kfp_tfjob.trainer.serving import Task
 
 _MOST_POINTS = 1500  # of a scatter plot; 50 bytes each
 _CURVE_POINTS = 100

@@ -13,6 +13,8 @@ from markupsafe import Markup
 from kfp_tfjob.components.evaluate.changes import BASELINE, SAMPLED_ROWS, Gain, changes
 from kfp_tfjob.components.evaluate.details import Details
 from kfp_tfjob.components.evaluate.plots import confusions, curves
+from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import ClassPredictions
@@ -26,8 +28,6 @@ from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.layout import RUNS
 from kfp_tfjob.storage.text import html, short
 from kfp_tfjob.storage.words import sized
-from kfp_tfjob.trainer.pictures import PICTURE
-from kfp_tfjob.trainer.serving import Task
 
 _MOST_BYTES = 1_000_000
 _MOST_REASONS = 20

@@ -20,7 +20,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem, Problems
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.place import check_place
-from kfp_tfjob.trainer.model_code import Code, ModelCode
+from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below
-from kfp_tfjob.trainer.model_code import Code, ModelCode
+from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 

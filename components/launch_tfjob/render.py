@@ -13,7 +13,7 @@ from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.secret_values import masked_job
 from kfp_tfjob.options import fields
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.trainer.model_code import ModelCode
+from kfp_tfjob.user_code.model_code import ModelCode
 
 
 class _Dumper(yaml.SafeDumper):

@@ -94,7 +94,7 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
     Raises:
         DataError: The user's code or the dataset in the store is missing or damaged.
     """
-    from kfp_tfjob.trainer.staging import is_for_training
+    from kfp_tfjob.storage.layout import is_for_training
     from kfp_tfjob.uploader import pull
 
     for folder in (task.job_dir / "home", task.job_dir / "tmp", task.output_dir):

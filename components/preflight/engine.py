@@ -38,7 +38,7 @@ from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.text import code as code_span
 from kfp_tfjob.storage.text import prose
 from kfp_tfjob.storage.trained import Trained
-from kfp_tfjob.trainer.model_code import Code, ModelCode
+from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import choices, nearest
-from kfp_tfjob.trainer.own_code import place_of
+from kfp_tfjob.user_code.own_code import place_of
 
 
 def place(gate: Mapping[str, Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import check_endpoint
 from kfp_tfjob.storage.text import code
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.model_code import ModelCode
+from kfp_tfjob.user_code.model_code import ModelCode
 
 
 def defaults() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.judged import verdict_in_force
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.trained import Trained, newest
-from kfp_tfjob.trainer.model_code import Code
+from kfp_tfjob.user_code.model_code import Code
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
+from kfp_tfjob.features import dates
 
 
 def cells_of(chunk: Chunk, name: str) -> Cells:

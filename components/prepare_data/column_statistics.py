@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.components.prepare_data.statistics import (
@@ -16,7 +15,8 @@ from kfp_tfjob.components.prepare_data.statistics import (
     bars_of,
     number_warnings,
 )
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
+from kfp_tfjob.features import dates
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 10_000, 64 << 20
 _MOST_TOP = 10  # values of a category that are listed

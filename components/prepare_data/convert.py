@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -26,7 +25,8 @@ from kfp_tfjob.components.prepare_data.readers.arrow_table import (
     undamaged,
 )
 from kfp_tfjob.components.prepare_data.rows import Rows, Texts
-from kfp_tfjob.trainer.coding import (
+from kfp_tfjob.features import dates
+from kfp_tfjob.features.coding import (
     BOOLEAN,
     CATEGORY,
     DATE,

@@ -25,6 +25,7 @@ from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, Sorte
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
+from kfp_tfjob.features.coding import NUMBER, Coded, Coding
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
@@ -38,7 +39,6 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import NUMBER, Coded, Coding
 
 _TASK = "kfp_tfjob.components.prepare_data.shards:shard"
 

@@ -11,9 +11,9 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
 from kfp_tfjob.components.prepare_data.rows import Texts
+from kfp_tfjob.features.text_hash import bins_of
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA
-from kfp_tfjob.trainer.text_hash import bins_of
 
 _MOST_BYTES = LONGEST_SCHEMA - (32 << 20)  # of the texts of all dictionaries of a table
 _AROUND = 16  # bytes around a text in schema.json

@@ -20,7 +20,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.distinct import distinct
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
 
 FORMAT = 1
 MOST_COLUMNS = 1000
@@ -41,7 +41,7 @@ class Bins:
 
     Attributes:
         name: The column.
-        kind: One of those in trainer/coding.py.
+        kind: One of those in kfp_tfjob/features/coding.py.
         place: Its place in the field `features`, `codes` or `dates`; -1 for the label.
         edges: Of a number or a date: the largest value of each bin but the last, ascending. The
             first bin is below the values of train, the last one above them.

@@ -13,11 +13,11 @@ from typing import IO
 from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.pictures.folders import Folders
 from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
+from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream, Starts
-from kfp_tfjob.trainer.pictures import PICTURE
 
 # The folders that mean a split, by name; the same as in Hugging Face's `datasets`, and `holdout`.
 SPLITS = {

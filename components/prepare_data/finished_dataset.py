@@ -72,7 +72,7 @@ class FinishedDataset:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The kind of each feature by its name, as in trainer/coding.py."""
+        """The kind of each feature by its name, as in kfp_tfjob/features/coding.py."""
         return {
             str(item["name"]): "number" if item["type"] == "float32" else str(item["type"])
             for item in self.schema["features"]

@@ -20,10 +20,10 @@ from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
+from kfp_tfjob.features.coding import CATEGORY, DATE, TEXT
 from kfp_tfjob.options.data import DataOptions, Gaps
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import CATEGORY, DATE, TEXT
 
 _NAME_LENGTH = 16  # hexadecimal digits
 

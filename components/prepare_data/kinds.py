@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.distinct_texts import MOST_BYTES, MOST_TEXTS
 from kfp_tfjob.components.prepare_data.rows import Columns
@@ -37,10 +36,8 @@ from kfp_tfjob.components.prepare_data.seen import (
     Seen,
     too_many_others,
 )
-from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import listed
-from kfp_tfjob.trainer.coding import (
+from kfp_tfjob.features import dates
+from kfp_tfjob.features.coding import (
     BOOLEAN,
     CATEGORY,
     DATE,
@@ -49,6 +46,9 @@ from kfp_tfjob.trainer.coding import (
     TEXT,
     TRUE_TEXTS,
 )
+from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
+from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.words import listed
 
 _WRITTEN = (Form.SEPARATED, Form.COMMA, Form.POINT)
 _MOST_NAMED = 50  # columns in a line of the log
@@ -64,7 +64,7 @@ class Feature:
 
     Attributes:
         name: The column.
-        kind: One of those in trainer/coding.py.
+        kind: One of those in kfp_tfjob/features/coding.py.
         gaps: The rule for its gaps; None if a gap has a code of its own.
         missing: The gaps that were found.
         asked: Whether data_options.missing has a rule for it.

@@ -21,7 +21,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.distributions import FIELDS, MOST_COLUMNS, edges_of, placed
 from kfp_tfjob.components.prepare_data.sample import Sample
-from kfp_tfjob.trainer.coding import CATEGORY, DATE, NO_DATE, TEXT, Coding
+from kfp_tfjob.features.coding import CATEGORY, DATE, NO_DATE, TEXT, Coding
 
 SUSPICIOUS_SHARE = 0.9
 SUSPICIOUS_AUC = 0.995

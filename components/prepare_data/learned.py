@@ -16,8 +16,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.trainer.coding import (
+from kfp_tfjob.features.coding import (
     BOOLEAN,
     CATEGORY,
     DATE,
@@ -28,6 +27,7 @@ from kfp_tfjob.trainer.coding import (
     Coding,
     Missing,
 )
+from kfp_tfjob.options.data import DataOptions
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
 _MANTISSA = 24  # bits of a float32

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.files import SPLITS as WORDS
@@ -27,6 +26,7 @@ from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, as_text
 from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.features import dates
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed

@@ -17,8 +17,8 @@ from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.trainer.coding import Coding
 
 SHARD_BYTES = 64 << 20
 

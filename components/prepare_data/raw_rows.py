@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import weights_of
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
 
 _GROUP_ROWS = 1 << 16
 _BOOLEANS = pa.array(["false", "true", ""])

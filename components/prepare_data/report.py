@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data.contracts import consequence
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.report_columns import drift_cell, figure, sections
 from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features import dates
+from kfp_tfjob.features.coding import BOOLEAN, DATE
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import DataError, Example, Problem, first
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.coding import BOOLEAN, DATE
 
 MOST_LISTED = 100  # lines of a table
 _MOST_PROBLEMS = 20

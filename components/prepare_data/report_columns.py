@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from kfp_tfjob.components.prepare_data.drift import Drift
 from kfp_tfjob.components.prepare_data.review import Comparison, Review
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
+from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.pages import small
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
-from kfp_tfjob.trainer.pictures import PICTURE
 
 MOST_COLUMNS = 200
 _MOST_TEXTS = 5  # of a category

@@ -21,6 +21,7 @@ from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.coding import DATE, Coding
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
@@ -30,7 +31,6 @@ from kfp_tfjob.storage.layout import DISTRIBUTIONS
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.text import short
 from kfp_tfjob.storage.words import listed
-from kfp_tfjob.trainer.coding import DATE, Coding
 
 _MOST_NAMED = 10
 _MOST_METRICS, _LONGEST_NAME = 10, 60  # columns; Kubeflow Pipelines shows each metric

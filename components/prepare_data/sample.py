@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.features.coding import KINDS, Coding
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import KINDS, Coding
 
 MOST_ROWS = 50_000
 _MOST_BYTES = 32 << 20

@@ -28,9 +28,9 @@ from kfp_tfjob.components.prepare_data.scanned import NotPlainError, OtherKindsE
 from kfp_tfjob.components.prepare_data.seen import Seen, merge
 from kfp_tfjob.components.prepare_data.source import first_kinds
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS
+from kfp_tfjob.features.coding import NUMBER
 from kfp_tfjob.options.data import IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer.coding import NUMBER
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
+from kfp_tfjob.features.coding import CATEGORY, TEXT
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer.coding import CATEGORY, TEXT
 
 
 class NotPlainError(Exception):

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
 from kfp_tfjob.components.prepare_data.distinct_texts import DistinctTexts, fit
 from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, numeric, temporal
+from kfp_tfjob.features import dates
 from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_OTHERS = 2_000  # columns that are not numbers

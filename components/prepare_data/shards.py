@@ -15,8 +15,8 @@ from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Described, Numbers, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, NUMBER, TEXT
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, NUMBER, TEXT
 
 _ENCODE_BYTES = 8 << 20  # encoded at a time
 _TEST = SPLITS.index("test")

@@ -32,9 +32,9 @@ from kfp_tfjob.components.prepare_data.runs import GROUPS, RunWriter
 from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
+from kfp_tfjob.features.coding import CATEGORY, TEXT
 from kfp_tfjob.options.data import EVERY_COLUMN
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer.coding import CATEGORY, TEXT
 
 LOOK, ROWS = "look", "rows"  # the names of the documents
 

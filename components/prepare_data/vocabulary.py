@@ -15,8 +15,8 @@ from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
 from kfp_tfjob.components.prepare_data.rows import Rows
 from kfp_tfjob.components.prepare_data.seen import PAIRS
+from kfp_tfjob.features.coding import TRUE_TEXTS
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer.coding import TRUE_TEXTS
 
 MOST_CLASSES = 10_000
 # Whole numbers are classes when there are at most this many, each ten times on average.

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.components.publish.request import usual_values
+from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.signature_columns import COLUMNS
 from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
 from kfp_tfjob.storage.words import counted
-from kfp_tfjob.trainer.pictures import PICTURE
-from kfp_tfjob.trainer.signature_columns import COLUMNS
 
 _MOST_COLUMNS = 10  # in the example
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.trainer.pictures import ONE_PIXEL, PICTURE
+from kfp_tfjob.features.pictures import ONE_PIXEL, PICTURE
 
 _SIGNATURE = "serving_default"
 
@@ -52,7 +52,7 @@ def request(
 
 def _raw_values(schema: Mapping[str, Any]) -> dict[str, Any]:
     # Loads numpy, which a table of numbers does not need here.
-    from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
+    from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
 
     found: dict[str, Any] = {}
     for feature in Coding.of_schema(schema).features:

@@ -12,6 +12,7 @@ from typing import Any
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.publish.request import request
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.signature_columns import read as read_arguments
 from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
@@ -29,7 +30,6 @@ from kfp_tfjob.storage.layout import (
     VERDICT,
 )
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.trainer.signature_columns import read as read_arguments
 from kfp_tfjob.uploader import pull, push
 
 _LONGEST_WHY = 1000  # characters

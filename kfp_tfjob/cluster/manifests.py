@@ -11,7 +11,7 @@ import yaml
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-# In a checkout beside the rooms, in the wheel inside the package.
+# In a checkout beside the packages, in the wheel inside the package.
 FOLDER = Path(__file__).parents[1] / "deploy"
 STANDALONE, MULTI_USER = "pipeline-runner", "default-editor"
 # What base contains none of; a folder of deploy/optional each.

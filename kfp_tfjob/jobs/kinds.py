@@ -1,6 +1,6 @@
 """Lists the kinds of jobs, and finds the kind of a job or pod.
 
-A new kind of training job needs a module in this room and a line in KINDS.
+A new kind of training job needs a module in this package and a line in KINDS.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
+from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.options.gate import Slice, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import OF_SEVERAL_CLASSES
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.words import choices, nearest
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
-from kfp_tfjob.trainer.pictures import PICTURE
 
 _WITHOUT_RANGES = {
     BOOLEAN: "a boolean",

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import Task
+from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
@@ -41,8 +43,6 @@ from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.load import load
-from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)

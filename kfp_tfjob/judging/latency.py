@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.metric_names import BATCHES, MODEL_SIZE, PERCENTILES, latency_name
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.supervisor.cores import usable_cores
-from kfp_tfjob.trainer.serving import ServedModel
 
 log = logging.getLogger(__name__)
 

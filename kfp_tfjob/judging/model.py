@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import ServedModel, Task
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -16,7 +17,6 @@ from kfp_tfjob.judging.predictions import (
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import SAVED_MODEL
-from kfp_tfjob.trainer.serving import ServedModel, Task
 
 
 class Scorer:

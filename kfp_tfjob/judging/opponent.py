@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.gate import Rival
 from kfp_tfjob.judging.latency import Serving, measure
 from kfp_tfjob.judging.metrics import Measures
@@ -24,7 +25,6 @@ from kfp_tfjob.storage.judged import dataset_of
 from kfp_tfjob.storage.layout import MODEL, VERDICT, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
-from kfp_tfjob.trainer.serving import Task
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)

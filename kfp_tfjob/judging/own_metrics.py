@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.judging.own_features import Columns, PackedColumns, ParquetColumns
@@ -28,8 +30,6 @@ from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import OWN, is_own
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import choices, counted, nearest
-from kfp_tfjob.trainer.pictures import PICTURE
-from kfp_tfjob.trainer.serving import Task
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
 _MOST = 50  # metrics

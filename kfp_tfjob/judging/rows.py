@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kfp_tfjob.features.coding import DATE, KINDS, NO_DATE, NUMBER
+from kfp_tfjob.features.pictures import PICTURE, PictureInput
+from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
+from kfp_tfjob.features.records import blocks
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS, dataset_digest
@@ -18,10 +22,6 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
-from kfp_tfjob.trainer.coding import DATE, KINDS, NO_DATE, NUMBER
-from kfp_tfjob.trainer.pictures import PICTURE, PictureInput
-from kfp_tfjob.trainer.record_layout import FLOATS, INTEGERS, Layout, ValueList
-from kfp_tfjob.trainer.records import blocks
 from kfp_tfjob.uploader import pull
 
 SPLIT = "test"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.predictions import (
@@ -18,7 +19,6 @@ from kfp_tfjob.judging.predictions import (
 )
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.trainer.serving import Task
 
 
 class Watcher(Protocol):

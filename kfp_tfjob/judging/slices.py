@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_tfjob.features.coding import DATE, KINDS, NO_DATE
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Growing, chunks
 from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import Slice, edge_value
 from kfp_tfjob.storage.text import short
-from kfp_tfjob.trainer.coding import DATE, KINDS, NO_DATE
 
 MOST_SLICES = 50  # of a column; those with the fewest rows are one slice together
 _MOST_VALUES = 5000  # of a column that are told apart

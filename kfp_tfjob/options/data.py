@@ -63,7 +63,7 @@ FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS
 _FORMAT_NAMES = tuple(known.name for known in FORMATS)
 
 
-# The kinds of a column, as in trainer/coding.py, and the rules for gaps that suit each.
+# The kinds of a column, as in kfp_tfjob/features/coding.py, and the rules for gaps that suit each.
 IMPUTING = ("median", "mean", "most_frequent", "constant")
 _RULES = ("fail", "drop", *IMPUTING)
 RULES_BY_KIND = {

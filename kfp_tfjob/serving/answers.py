@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.trainer.serving import Task
+from kfp_tfjob.features.served_model import Task
 
 PROBABILITIES, CLASS, PREDICTION = "probabilities", "class", "prediction"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.trainer.coding import (
+from kfp_tfjob.features.coding import (
     BOOLEAN,
     CATEGORY,
     DATE,
@@ -22,7 +22,7 @@ from kfp_tfjob.trainer.coding import (
     TEXT,
     TRUE_TEXTS,
 )
-from kfp_tfjob.trainer.pictures import PICTURE
+from kfp_tfjob.features.pictures import PICTURE
 
 _NUMBERS = {int, float}
 _BLANKS = " \t"  # which prepare_data removes around texts
@@ -106,7 +106,7 @@ def _dates(values: Sequence[Any]) -> Read:
     """
     import pyarrow as pa
 
-    from kfp_tfjob.components import dates
+    from kfp_tfjob.features import dates
 
     texts = [_text(value) for value in values]
     whole = {

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kfp_tfjob.features import signature_columns
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.registry.chain import Proven, fetch
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
@@ -17,8 +19,6 @@ from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer import signature_columns
-from kfp_tfjob.trainer.serving import ServedModel
 
 # Rows that a model predicts at once, so a large request needs little memory beside its own.
 _AT_ONCE = 4096

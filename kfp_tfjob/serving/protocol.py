@@ -20,6 +20,7 @@ from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput, R
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import FailFast
 
+from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.serving import answers, tensors
 from kfp_tfjob.serving.follower import Follower
 from kfp_tfjob.serving.loaded import LoadedModel
@@ -27,7 +28,6 @@ from kfp_tfjob.serving.metrics import Metrics
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.serving.request_columns import Rows
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer.pictures import PICTURE
 
 VERSION_HEADER = "x-model-version"
 Parameters = dict[str, Any] | None  # nothing here reads them

@@ -15,11 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.serving.column_values import READERS
-from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest, refuse_many
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import counted, listed
-from kfp_tfjob.trainer.coding import (
+from kfp_tfjob.features.coding import (
     BOOLEAN,
     CATEGORY,
     DATE,
@@ -28,8 +24,12 @@ from kfp_tfjob.trainer.coding import (
     TEXT,
     Coding,
 )
-from kfp_tfjob.trainer.pictures import PICTURE
-from kfp_tfjob.trainer.serving import Task
+from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.served_model import Task
+from kfp_tfjob.serving.column_values import READERS
+from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest, refuse_many
+from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.words import counted, listed
 
 # How a value of each kind is written in JSON.
 WRITTEN = {

@@ -27,11 +27,11 @@ from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, undamag
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.rows import Texts
 from kfp_tfjob.components.prepare_data.values import LONGEST_LABEL
+from kfp_tfjob.features.coding import CATEGORY, DATE, NUMBER, Coded, Coding
 from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer.coding import CATEGORY, DATE, NUMBER, Coded, Coding
 
 _TRAIN = "train"
 _MOST_EXAMPLES = 5

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
+from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
-from kfp_tfjob.trainer.pictures import PICTURE
 
 _INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
 # The data types in which a column may come; the first is the one that metadata names.

@@ -25,7 +25,6 @@ MANIFEST = "manifest.json"
 # In the folder of a dataset.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
-GROUPS = "groups"  # below it, hashes of rows; of datasets that were made with data_options.append
 WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; it has the texts of the categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
@@ -50,7 +49,9 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
 PROGRESS = "progress.jsonl"
-COMPLETION = completion.COMPLETION  # the supervisor imports no other room, so it defines this name
+COMPLETION = (
+    completion.COMPLETION
+)  # the supervisor imports no other package, so it defines this name
 SAVED_MODEL = "saved_model.pb"  # in MODEL
 # The same, below the folder of a run.
 RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"
@@ -388,3 +389,11 @@ def _misplaced(output_uri: str) -> Problem:
         fix="correct output_uri",
         path="output_uri",
     )
+
+
+def is_for_training(key: str) -> bool:
+    """Tell whether a replica gets an object of a dataset, by its key below the dataset's address.
+
+    Replicas do not get the test rows: a program could train on the rows that evaluate it.
+    """
+    return not key.startswith(("test-", "test."))  # the shards, and the raw rows

@@ -1,4 +1,4 @@
-"""Packs this room into the file that a replica runs: `python3 -S supervisor.pyz -- COMMAND...`.
+"""Packs this package into the file that a replica runs: `python3 -S supervisor.pyz -- COMMAND...`.
 
 The modules keep their names in that file, so none is ever loaded under two names.
 """

@@ -122,7 +122,7 @@ def parameters_of(
             parameters; it lists everything.
     """
     from kfp_tfjob.components.preflight.parameters import defaults as of_the_form
-    from kfp_tfjob.trainer.model_code import as_path
+    from kfp_tfjob.user_code.model_code import as_path
 
     values = of_the_form() | dict(defaults or {})
     sources: dict[str, str] = {}

@@ -25,7 +25,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.failures import code_of
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.model_code import ModelCode
+from kfp_tfjob.user_code.model_code import ModelCode
 
 _ABSENT = ("NoSuchBucket", "InvalidBucketName")
 

@@ -13,8 +13,8 @@ from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer import code_files
-from kfp_tfjob.trainer.model_code import ModelCode
+from kfp_tfjob.user_code import code_files
+from kfp_tfjob.user_code.model_code import ModelCode
 
 # The other options that name code: parameter, key, and what it must be.
 _OF_OPTIONS = (("data_options", "reader", OwnReader), ("gate", "evaluator", EvaluatorCode))

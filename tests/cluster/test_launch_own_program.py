@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.features.served_model import ServedModel, Task
 from kfp_tfjob.jobs.record import read_ends
-from kfp_tfjob.trainer.serving import ServedModel, Task
 from kfp_tfjob.uploader import pull, push
 from tests.cluster.launches import ROOT
 from tests.local import tiny_dataset

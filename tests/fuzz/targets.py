@@ -28,9 +28,9 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Listed
-from kfp_tfjob.trainer import code_files
-from kfp_tfjob.trainer.model_code import Code, ModelCode
 from kfp_tfjob.uploader import pull
+from kfp_tfjob.user_code import code_files
+from kfp_tfjob.user_code.model_code import Code, ModelCode
 from tests.fuzz import strategies
 from tests.unit.launch_parameters import EVERYTHING
 

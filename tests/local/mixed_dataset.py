@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.trainer import coding
-from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
-from kfp_tfjob.trainer.text_hash import bins_of
+from kfp_tfjob.features import coding
+from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.text_hash import bins_of
 
 ROWS = {"train": 3000, "validation": 200, "test": 400}
 CLASSES = ("low", "high")

@@ -17,22 +17,22 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.tf_config import Topology
 from kfp_tfjob.trainer.config import Config
-from kfp_tfjob.trainer.load import load
 
 load(0)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from kfp_tfjob.features.records import train_slices  # noqa: E402
 from kfp_tfjob.storage.address import S3Address  # noqa: E402
-from kfp_tfjob.trainer import randomness, self_test, user_code  # noqa: E402
+from kfp_tfjob.trainer import randomness, self_test, user_model  # noqa: E402
 from kfp_tfjob.trainer.dataset import Dataset  # noqa: E402
 from kfp_tfjob.trainer.drift import compare_weights  # noqa: E402
 from kfp_tfjob.trainer.inputs import distribute, open_split  # noqa: E402
-from kfp_tfjob.trainer.records import train_slices  # noqa: E402
 from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
 from kfp_tfjob.trainer.train_step import TrainSteps  # noqa: E402
 
@@ -423,7 +423,7 @@ def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
     options = row.options
     with replicas.strategy.scope():
         model = row.model(dataset)
-        user_code.check(model, row.model, dataset, replicas.count, options)
+        user_model.check(model, row.model, dataset, replicas.count, options)
     self_test.check_loss(model, dataset, replicas, options)
     self_test.check_metrics(model, dataset, replicas)
     steps = TrainSteps(model, replicas, BATCH, options.micro_batches, row.jit_compile)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.features import signature_columns
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer import signature_columns
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.serving import Task
 from tests.local import tiny_dataset
 
 ORDINARY = [
@@ -102,7 +102,7 @@ def test_the_example_of_the_model_card_runs(
 def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.serving import ServedModel
+    from kfp_tfjob.features.served_model import ServedModel
 
     columns = ("_c0", "Age", "age")
     names = ("age_1", "arg__c0", "Z")  # not as the trainer would call them

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from examples import people
+from kfp_tfjob.features.coding import NO_DATE
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import NO_DATE
 from tests.local.local_run import Run, stored
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "stored-forms.json"

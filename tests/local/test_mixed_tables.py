@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.records import TFRecords
 from kfp_tfjob.trainer.rows import Rows
 from tests.local import mixed_dataset
 
@@ -23,12 +23,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def exported(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer import models, user_model
     from kfp_tfjob.trainer.export import export
 
     output = tmp_path_factory.mktemp("output")
-    model = user_code.build(models.mlp, dataset, {"hidden": [16]})
-    user_code.check(model, models.mlp, dataset, replicas=1)
+    model = user_model.build(models.mlp, dataset, {"hidden": [16]})
+    user_model.check(model, models.mlp, dataset, replicas=1)
     export(model, dataset, output)
     return output
 
@@ -103,7 +103,7 @@ def test_the_saved_model_takes_the_raw_test_rows(dataset: Dataset, exported: Pat
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.serving import ServedModel, Task
+    from kfp_tfjob.features.served_model import ServedModel, Task
 
     task = Task.of(dict(dataset.schema))
     served = ServedModel(exported / "model", task, "the model").predict(_raw(dataset))
@@ -142,7 +142,7 @@ def test_a_model_that_ignores_the_kinds_is_warned_about(
 ) -> None:
     import keras
 
-    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer import models, user_model
 
     def plain(dataset: Dataset) -> keras.Model:
         layers = [keras.Input((dataset.num_features,)), keras.layers.Dense(2)]
@@ -151,10 +151,10 @@ def test_a_model_that_ignores_the_kinds_is_warned_about(
         return model
 
     with caplog.at_level(logging.WARNING):
-        user_code.build(plain, dataclasses.replace(dataset), {})
+        user_model.build(plain, dataclasses.replace(dataset), {})
     assert "job, city, note as if they were numbers" in caplog.text
     caplog.clear()
-    user_code.build(models.mlp, dataclasses.replace(dataset), {})
+    user_model.build(models.mlp, dataclasses.replace(dataset), {})
     assert not caplog.text
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import Coding
 
 FORMATS = {"plain": None, "english": "1,234.5", "german": "1.234,5"}
 

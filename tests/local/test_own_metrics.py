@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging import own_metrics
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.metrics import Measures
@@ -20,7 +21,6 @@ from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.trainer.serving import Task
 
 LABELS = np.array([0, 1, 1, 0, 1])
 SCORES = np.array([0.2, 0.9, 0.4, 0.6, 0.7], np.float32)

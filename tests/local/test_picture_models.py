@@ -11,6 +11,7 @@ from PIL import Image
 
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.pictures import ONE_PIXEL, PictureInput
 from kfp_tfjob.judging.rows import TestData as Rows
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
@@ -19,7 +20,6 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.pictures import ONE_PIXEL, PictureInput
 from kfp_tfjob.uploader import pull
 from tests.unit.picture_files import animals, deep, drawn, encoded, tree
 
@@ -66,7 +66,7 @@ def dataset(folder: Path) -> Dataset:
 def test_pictures_of_every_mode_become_the_input(wanted: PictureInput) -> None:
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.decoding import decode
+    from kfp_tfjob.features.decoding import decode
 
     found = decode(tf.constant(FILES), wanted).numpy()
     assert found.shape == (len(FILES), *wanted.shape) and found.dtype == np.float32
@@ -78,7 +78,7 @@ def test_pictures_of_every_mode_become_the_input(wanted: PictureInput) -> None:
 def test_a_picture_of_the_right_size_keeps_its_values() -> None:
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.decoding import decode
+    from kfp_tfjob.features.decoding import decode
 
     for content in (encoded(drawn(4), "PNG"), encoded(drawn(5).convert("P"), "PNG")):
         with Image.open(io.BytesIO(content)) as picture:
@@ -94,15 +94,15 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.features.served_model import ServedModel, Task
+    from kfp_tfjob.trainer import models, user_model
     from kfp_tfjob.trainer.export import export
     from kfp_tfjob.trainer.inputs import distribute, open_split
-    from kfp_tfjob.trainer.serving import ServedModel, Task
 
     assert dataset.input_shape == (24, 24, 3) and dataset.columns[0].kind == "picture"
     keras.utils.set_random_seed(1)
     model = models.cnn(dataset)
-    user_code.check(model, models.cnn, dataset, 1, TrainerOptions())
+    user_model.check(model, models.cnn, dataset, 1, TrainerOptions())
     records = open_split(dataset, "validation")
     rows = np.random.default_rng(0).permutation(len(records))
     slices = [rows[:5], rows[5:]]
@@ -154,7 +154,7 @@ def test_evaluate_feeds_the_files(store: Store, folder: Path) -> None:
 def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
     import keras
 
-    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer import models, user_model
 
     with pytest.raises(ConfigurationError, match="use kfp_tfjob.trainer.models:cnn"):
         models.mlp(dataset)
@@ -168,13 +168,13 @@ def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
         return model
 
     with pytest.raises(ConfigurationError, match=r"keras.Input\(dataset.input_shape\)"):
-        user_code.check(flat(dataset), flat, dataset, 1, TrainerOptions())
+        user_model.check(flat(dataset), flat, dataset, 1, TrainerOptions())
 
 
 def test_a_record_that_is_no_picture(dataset: Dataset, tmp_path: Path) -> None:
     from kfp_tfjob.components.prepare_data.pictures.records import PictureEncoder
+    from kfp_tfjob.features.records import TFRecords
     from kfp_tfjob.trainer.picture_rows import PictureRows
-    from kfp_tfjob.trainer.records import TFRecords
 
     path = tmp_path / "train-00000.tfrecord"
     path.write_bytes(b"".join(PictureEncoder(9).encode(7, b"x")))

@@ -18,11 +18,11 @@ from examples import people
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.coding import NO_DATE, Coding
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import NO_DATE, Coding
 from kfp_tfjob.uploader import verify
 
 ROWS = 900

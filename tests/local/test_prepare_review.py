@@ -23,6 +23,7 @@ from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.prepare_data.review import Review, judge
 from kfp_tfjob.components.prepare_data.source import list_source
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
@@ -32,7 +33,6 @@ from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.text import html
-from kfp_tfjob.trainer.coding import Coding
 from kfp_tfjob.uploader import pull, push
 from tests.unit.picture_files import animals, drawn, encoded, tree
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.trainer import coding
-from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
-from kfp_tfjob.trainer.text_hash import bins_of
+from kfp_tfjob.features import coding
+from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.text_hash import bins_of
 
 TEXTS = ("Rome", "Bonn", "São Paulo", "東京", " x ", "a\nb", "\0", "NA", "e\u0301", "é")
 LAST = 2**63 - 1
@@ -102,7 +102,7 @@ def tensors(declared: Coding, rows: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the raw columns as a client sends them."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.raw_columns import TYPES
+    from kfp_tfjob.features.raw_columns import TYPES
 
     return [
         tf.constant(
@@ -117,7 +117,7 @@ def traced(declared: Coding) -> Callable[[list[Any]], np.ndarray]:
     """Return the coding of the exported model as a function of tensors."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
 
     columns = RawColumns(declared)
     specs = [tf.TensorSpec([None], TYPES[feature.kind]) for feature in declared.features]
@@ -199,7 +199,7 @@ def test_a_forbidden_gap_is_refused_and_named() -> None:
 def test_the_tables_are_inside_the_saved_model(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
 
     holder = tf.Module()
     columns = holder.columns = RawColumns(EVERY_KIND)
@@ -221,7 +221,7 @@ def test_the_graph_does_not_grow_with_the_columns() -> None:
     """Loading a model takes time for each node: one node for each column is its argument."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
 
     def nodes(times: int) -> int:
         features = tuple(

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.features import signature_columns
+from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.served_model import ServedModel, Task
 from kfp_tfjob.judging import rows
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer import signature_columns
-from kfp_tfjob.trainer.coding import NO_DATE
-from kfp_tfjob.trainer.serving import ServedModel, Task
 from tests.local import mixed_dataset
 
 TASK = Task(

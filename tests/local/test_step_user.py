@@ -94,7 +94,7 @@ def test_a_compiled_step_runs(s3, store, base, tmp_path: Path, repository: Path)
 @pytest.mark.slow
 def test_tensorflow_and_keras_start(repository: Path) -> None:
     program = (
-        "from kfp_tfjob.trainer.load import load; load(gpus=0)\n"
+        "from kfp_tfjob.features.tensorflow_import import load; load(gpus=0)\n"
         "import keras; print(keras.__version__)"
     )
     run([sys.executable, "-c", program], repository)

@@ -57,7 +57,7 @@ def train(
     """Train in this process; return the result and the model."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
     from kfp_tfjob.trainer.loop import Training
     from kfp_tfjob.trainer.replicas import Replicas
 
@@ -72,7 +72,7 @@ def train(
     )
     model = build_model(dataset)
     model.steps_per_execution = steps
-    user_code.check(model, build_model, dataset, 1)
+    user_model.check(model, build_model, dataset, 1)
     replicas = Replicas(tf.distribute.get_strategy())
     return Training(config, dataset, model, replicas, stop, callbacks).run(), model
 
@@ -81,8 +81,8 @@ def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
     """Train on the same batches with model.fit; return the history and the model."""
     import tensorflow as tf
 
+    from kfp_tfjob.features.records import evaluation_slices, train_slices
     from kfp_tfjob.trainer.inputs import distribute, open_split
-    from kfp_tfjob.trainer.records import evaluation_slices, train_slices
 
     def batches(split: str, slices: Callable[[], Any], steps: int) -> tf.data.Dataset:
         found = distribute(
@@ -233,7 +233,7 @@ def in_the_loop(dataset: Dataset, output: Path, callback: Any, **compiled: Any) 
     """Return the callbacks of a training with these."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
     from kfp_tfjob.trainer.callback_choice import choose
     from kfp_tfjob.trainer.callbacks import Callbacks
     from kfp_tfjob.trainer.replicas import Replicas
@@ -241,7 +241,7 @@ def in_the_loop(dataset: Dataset, output: Path, callback: Any, **compiled: Any) 
     model = build_model(dataset)
     if compiled:
         model.compile(loss="sparse_categorical_crossentropy", **compiled)
-    user_code.check(model, build_model, dataset, 1)
+    user_model.check(model, build_model, dataset, 1)
     replicas = Replicas(tf.distribute.get_strategy())
     names = ["loss", "val_loss"]
     return Callbacks(

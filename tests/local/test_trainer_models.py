@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.features.signature_columns import argument_names
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.signature_columns import argument_names
 from tests.local import tiny_dataset
 
 FEATURES = len(tiny_dataset.FEATURES)
@@ -90,24 +90,24 @@ def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path)
 def test_code_that_cannot_be_found_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, function: str, words: str
 ) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     name = f"own_{abs(hash(code))}"
     (tmp_path / f"{name}.py").write_text(code)
     with pytest.raises(ConfigurationError, match=words):
-        user_code.find(f"{name}:{function}", tmp_path)
+        user_model.find(f"{name}:{function}", tmp_path)
 
 
 def test_code_with_the_name_of_another_module_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "json.py").write_text("def build_model(dataset): pass")
     with pytest.raises(ConfigurationError, match="json.py has the name of a different .* rename"):
-        user_code.find("json:build_model", tmp_path)
+        user_model.find("json:build_model", tmp_path)
 
 
 def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
@@ -184,16 +184,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     make, words = REFUSED[case]
 
     def build_model(dataset: Dataset) -> Any:
         return make()
 
-    model = user_code.build(build_model, classes, {})
+    model = user_model.build(build_model, classes, {})
     with pytest.raises(ConfigurationError, match=words):
-        user_code.check(model, build_model, classes, 2)
+        user_model.check(model, build_model, classes, 2)
 
 
 def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
@@ -201,7 +201,7 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     def compiled(**arguments: Any) -> Any:
         model = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"))
@@ -211,7 +211,7 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
     whole, optimizer = compiled(), keras.optimizers.Adam()
     metric = keras.metrics.SparseCategoricalAccuracy(name="early")
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        user_code.check(compiled(metrics=["accuracy"]), compiled, classes, 2)
+        user_model.check(compiled(metrics=["accuracy"]), compiled, classes, 2)
         for model, part in [
             (whole, "kernel"),
             (compiled(optimizer=optimizer), "adam"),
@@ -219,8 +219,8 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
         ]:
             words = f"created before the call.*variables, for instance .*{part}.*into compiled"
             with pytest.raises(ConfigurationError, match=words):
-                user_code.check(model, compiled, classes, 2)
-    user_code.check(whole, compiled, classes, 1)
+                user_model.check(model, compiled, classes, 2)
+    user_model.check(whole, compiled, classes, 1)
 
 
 @pytest.mark.parametrize(
@@ -234,19 +234,19 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
 def test_batch_normalization_and_the_options(
     classes: Dataset, options: dict[str, Any], replicas: int, words: str
 ) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     with pytest.raises(ConfigurationError, match=words):
-        user_code.check(_normalised(), _normalised, classes, replicas, TrainerOptions(**options))
+        user_model.check(_normalised(), _normalised, classes, replicas, TrainerOptions(**options))
 
 
 def test_a_batch_normalization_becomes_a_synchronized_one_when_that_is_said(
     classes: Dataset,
 ) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     model = _normalised()
-    user_code.check(model, _normalised, classes, 2, TrainerOptions(sync_batch_norm=True))
+    user_model.check(model, _normalised, classes, 2, TrainerOptions(sync_batch_norm=True))
     assert model.layers[0].synchronized
 
 
@@ -293,12 +293,12 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.train_step import TrainSteps
 
     def results(model: Any) -> dict[str, float]:
-        user_code.check(model, _measured, classes, 1)
+        user_model.check(model, _measured, classes, 1)
         return TrainSteps(model, Replicas(tf.distribute.get_strategy()), 10).results()
 
     named = lambda value: {"low": value, "high": value + 1}  # noqa: E731
@@ -331,42 +331,42 @@ def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
-    user_code.check(_normalised(), _normalised, classes, 1)
-    user_code.check(_normalised(synchronized=True), _normalised, classes, 2)
+    user_model.check(_normalised(), _normalised, classes, 1)
+    user_model.check(_normalised(synchronized=True), _normalised, classes, 2)
 
 
 def test_hyperparameters_are_checked_by_name(classes: Dataset) -> None:
-    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer import models, user_model
 
     def needs(dataset: Dataset, depth: int) -> None:
         raise ValueError(f"depth {depth}\nand more")
 
     with pytest.raises(ConfigurationError, match="no hyperparameter 'hiden'.*mean 'hidden'"):
-        user_code.build(models.mlp, classes, {"hiden": [3]})
+        user_model.build(models.mlp, classes, {"hiden": [3]})
     with pytest.raises(ConfigurationError, match="needs the hyperparameter 'depth'"):
-        user_code.build(needs, classes, {})
+        user_model.build(needs, classes, {})
     with pytest.raises(ConfigurationError, match=r"ValueError: depth 2 and more \(.*, line \d+\)"):
-        user_code.build(needs, classes, {"depth": 2})
+        user_model.build(needs, classes, {"depth": 2})
     with pytest.raises(ConfigurationError, match="does not take the dataset"):
-        user_code.build(lambda: None, classes, {})
+        user_model.build(lambda: None, classes, {})
     with pytest.raises(ConfigurationError, match="SystemExit: 0"):
-        user_code.build(lambda dataset: sys.exit(0), classes, {})
+        user_model.build(lambda dataset: sys.exit(0), classes, {})
     small = functools.partial(models.mlp, hidden=[2])
-    user_code.check(user_code.build(small, classes, {}), small, classes, 1)
+    user_model.check(user_model.build(small, classes, {}), small, classes, 1)
 
 
 def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
-    from kfp_tfjob.trainer import models, user_code
+    from kfp_tfjob.trainer import models, user_model
 
     with pytest.raises(ConfigurationError, match="6 columns for 2 x 2 pixels"):
-        user_code.build(models.cnn, classes, {})
+        user_model.build(models.cnn, classes, {})
     with pytest.raises(ConfigurationError, match="do not form an image"):
-        user_code.build(models.cnn, classes, {"channels": 0})
+        user_model.build(models.cnn, classes, {"channels": 0})
     for size in ({"height": 2, "width": 3}, {"height": 2}, {"height": 1, "channels": 3}):
-        model = user_code.build(models.cnn, classes, size | {"filters": [4], "dropout": 0.1})
-        user_code.check(model, models.cnn, classes, 2)
+        model = user_model.build(models.cnn, classes, size | {"filters": [4], "dropout": 0.1})
+        user_model.check(model, models.cnn, classes, 2)
 
 
 @pytest.mark.parametrize(
@@ -381,36 +381,36 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
 def test_what_is_no_list_of_callbacks_is_refused(
     classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     name = f"own_{abs(hash(code))}"
     (tmp_path / f"{name}.py").write_text(f"{code}def build_model(dataset): ...\n")
-    user_code.find(f"{name}:build_model", tmp_path)
+    user_model.find(f"{name}:build_model", tmp_path)
     with pytest.raises(ConfigurationError, match=words):
-        user_code.callbacks(f"{name}:build_model", classes)
+        user_model.callbacks(f"{name}:build_model", classes)
 
 
 def test_a_module_need_not_have_callbacks(
     classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "own_imports.py").write_text(
         "from keras import callbacks\ndef build_model(dataset): ...\n"
     )
-    user_code.find("own_imports:build_model", tmp_path)
-    assert user_code.callbacks("own_imports:build_model", classes) == []
+    user_model.find("own_imports:build_model", tmp_path)
+    assert user_model.callbacks("own_imports:build_model", classes) == []
 
 
 def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
-    from kfp_tfjob.trainer import user_code
+    from kfp_tfjob.trainer import user_model
     from kfp_tfjob.trainer.export import export
 
-    user_code.check(model, lambda: None, dataset, 1)
+    user_model.check(model, lambda: None, dataset, 1)
     export(model, dataset, folder)
     loaded = tf.saved_model.load(str(folder / "model"))
     outputs = loaded.signatures["serve_packed"](features=tf.constant(rows))

@@ -15,12 +15,12 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.records import TFRecords, evaluation_slices
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.records import TFRecords, evaluation_slices
 from kfp_tfjob.trainer.rows import Rows
 from kfp_tfjob.uploader import pull
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_record
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.coding import Coding
 from kfp_tfjob.uploader import push
 
 CLASSES = ("cat", "dog", "owl")
@@ -155,8 +155,8 @@ def _packed(weights: np.ndarray, folder: Path) -> None:
     """Export as the trainer does for a table of numbers without gaps."""
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.signature_columns import COLUMNS as MAPPING
-    from kfp_tfjob.trainer.signature_columns import argument_names, to_json
+    from kfp_tfjob.features.signature_columns import COLUMNS as MAPPING
+    from kfp_tfjob.features.signature_columns import argument_names, to_json
 
     module = tf.Module()
     module.weights = tf.Variable(weights)
@@ -191,9 +191,9 @@ def _mixed(dataset: Path, seed: int, folder: Path) -> None:
     import tensorflow as tf
     from pyarrow import parquet
 
-    from kfp_tfjob.trainer.raw_columns import TYPES, RawColumns
-    from kfp_tfjob.trainer.signature_columns import COLUMNS as MAPPING
-    from kfp_tfjob.trainer.signature_columns import argument_names, to_json
+    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.signature_columns import COLUMNS as MAPPING
+    from kfp_tfjob.features.signature_columns import argument_names, to_json
 
     declared = Coding.of_schema(json.loads((dataset / "schema.json").read_bytes()))
     module = tf.Module()

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.served_model import ServedModel, Task
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.trainer.coding import NO_DATE
-from kfp_tfjob.trainer.serving import ServedModel, Task
 from kfp_tfjob.uploader import pull
 from tests.environments import for_server
 from tests.ports import free_port

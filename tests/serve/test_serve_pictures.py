@@ -25,8 +25,8 @@ from kfp_tfjob.serving.loaded import LoadedModel
 from kfp_tfjob.serving.protocol import _predicted
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.trainer.decoding import decode
-from kfp_tfjob.trainer.pictures import ONE_PIXEL, PictureInput
+from kfp_tfjob.features.decoding import decode
+from kfp_tfjob.features.pictures import ONE_PIXEL, PictureInput
 
 folder = Path(sys.argv[1])
 picture = PictureInput(4, 4, 1)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from kfp_tfjob.features.coding import NO_DATE
 from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.monitored import Monitored
-from kfp_tfjob.trainer.coding import NO_DATE
 from tests.local import mixed_dataset
 from tests.serve.conftest import Start, post
 from tests.serve.published import PEOPLE, Publisher

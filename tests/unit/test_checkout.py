@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jedi
 
-from tests.conftest import ROOMS
+from tests.conftest import PACKAGES
 
 
 def imports(path: Path) -> list[tuple[int, int]]:
@@ -21,7 +21,7 @@ def imports(path: Path) -> list[tuple[int, int]]:
 
 def test_imports_lead_to_their_definitions(repository: Path) -> None:
     chance = random.Random(1)
-    for package in ROOMS:
+    for package in PACKAGES:
         modules = sorted((repository / "kfp_tfjob" / package).rglob("*.py"))
         path = chance.choice([path for path in modules if imports(path)] or modules)
         for line, column in imports(path)[:2]:

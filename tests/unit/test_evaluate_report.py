@@ -20,6 +20,7 @@ from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.changes import changes
 from kfp_tfjob.components.evaluate.details import Details, Gathering, WrongRow
+from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import Rival, decide
 from kfp_tfjob.judging.importance import Importances
@@ -37,7 +38,6 @@ from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.text import html as escaped
-from kfp_tfjob.trainer.serving import Task
 
 NASTY = '<script>alert("x")</script>&'
 # A threshold of the other task, which no model of this one passes.

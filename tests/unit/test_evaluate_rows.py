@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.features.records import blocks
 from kfp_tfjob.judging import rows
 from kfp_tfjob.judging.rows import TestData as Split
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer.records import blocks
 
 COLUMNS = ("x", "y", "z")
 

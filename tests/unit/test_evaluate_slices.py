@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.features.coding import NO_DATE
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.predictions import (
@@ -19,7 +20,6 @@ from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices
 from kfp_tfjob.options.gate import Slice, parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.trainer.coding import NO_DATE
 
 ROWS = 6000
 CLASSES = ["no", "yes"]

@@ -1,4 +1,4 @@
-"""The import graph: which room may import which, parsed from the source of every module."""
+"""The import graph: which package may import which, parsed from the source of every module."""
 
 import ast
 import re
@@ -10,26 +10,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "kfp_tfjob"
-# A module imports from its own room and from those to the right of it.
+# A module imports from its own package and from those to the right of it.
 GRAPH = (
-    "pipelines > serving > components > judging > lint > trainer > options > cluster > pages > jobs"
-    " > registry > uploader > storage > supervisor"
+    "pipelines > serving > components > trainer > judging > lint > features > user_code > options"
+    " > cluster > pages > jobs > registry > uploader > storage > supervisor"
 )
-ROOMS = GRAPH.split(" > ")
+PACKAGES = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"
-# What every step may import, besides its own folder and the rooms.
+# What every step may import, besides its own folder and the packages.
 SHARED = {"components.step", "components.summary", "components.images", "components"}
 SHARED |= {"components.notify", "components.outcome", "components.webhook"}
 SHARED |= {"components.pod_template", "components.step_job", "components.step_job_pod"}
-SHARED |= {"components.step_job_run", "components.step_job_limits", "components.dates"}
+SHARED |= {"components.step_job_run", "components.step_job_limits"}
 BARE = re.compile(
-    rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(ROOMS)})(?:[.,;\s]|$)", re.M
+    rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(PACKAGES)})(?:[.,;\s]|$)",
+    re.M,
 )
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the rooms by its name within the package."""
-    paths = (path for room in ROOMS for path in (SOURCES / room).rglob("*.py"))
+    """Every module of the packages by its name within the package."""
+    paths = (path for package in PACKAGES for path in (SOURCES / package).rglob("*.py"))
     names = {path.relative_to(SOURCES).with_suffix("").as_posix(): path for path in paths}
     return {name.replace("/", ".").removesuffix(".__init__"): path for name, path in names.items()}
 
@@ -53,7 +54,7 @@ def imported(name: str, path: Path) -> set[str]:
 
 
 def of_the_project(names: set[str]) -> set[str]:
-    """The modules of the rooms among imported names."""
+    """The modules of the packages among imported names."""
     found = set()
     for name in names:
         if name.partition(".")[0] == PACKAGE and name != PACKAGE:
@@ -70,11 +71,11 @@ def imports() -> dict[str, set[str]]:
 
 @cache
 def edges() -> dict[str, set[str]]:
-    """The modules of the rooms that every module imports."""
+    """The modules of the packages that every module imports."""
     return {name: of_the_project(found) for name, found in imports().items()}
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     return module.partition(".")[0]
 
 
@@ -85,8 +86,8 @@ def step(module: str) -> str | None:
     return parts[1] if parts[0] == "components" and len(parts) > 1 and inside else None
 
 
-def test_every_room_is_there_and_every_import_is_a_module():
-    assert {room(name) for name in MODULES} >= set(ROOMS)
+def test_every_package_is_there_and_every_import_is_a_module():
+    assert {package(name) for name in MODULES} >= set(PACKAGES)
     unknown = {(a, b) for a, targets in edges().items() for b in targets if b not in MODULES}
     assert not unknown
 
@@ -96,7 +97,7 @@ def test_no_arrow_points_up():
         f"{module} imports {target}"
         for module, targets in edges().items()
         for target in targets
-        if ROOMS.index(room(target)) < ROOMS.index(room(module))
+        if PACKAGES.index(package(target)) < PACKAGES.index(package(module))
     ]
     assert not wrong
 
@@ -113,7 +114,7 @@ def test_no_circle():
 
 def test_the_supervisor_imports_the_standard_library_only():
     for module, names in imports().items():
-        if room(module) == "supervisor":
+        if package(module) == "supervisor":
             assert {target.split(".")[0] for target in edges()[module]} <= {"supervisor"}
             others = {name.partition(".")[0] for name in names} - {PACKAGE}
             assert others <= set(sys.stdlib_module_names), module
@@ -126,7 +127,7 @@ def test_no_engine_imports_kfp():
         if any(name.partition(".")[0] in ("kfp", "kfp_kubernetes") for name in names)
     }
     assert users  # or this test finds nothing any more
-    wrong = [it for it in users if room(it) != "pipelines" and not it.endswith(".component")]
+    wrong = [it for it in users if package(it) != "pipelines" and not it.endswith(".component")]
     assert not wrong
 
 
@@ -134,16 +135,16 @@ def test_no_step_imports_another():
     """Preflight may: its work is to ask the checks of the other steps."""
     for module, targets in edges().items():
         mine = step(module)
-        if room(module) == "components" and mine != "preflight":
+        if package(module) == "components" and mine != "preflight":
             others = {target for target in targets if step(target) not in (None, mine)}
             assert not others, module
         if mine:
-            assert {it for it in targets if room(it) == "components" and not step(it)} <= SHARED
+            assert {it for it in targets if package(it) == "components" and not step(it)} <= SHARED
 
 
-def test_no_room_is_imported_without_the_package():
+def test_no_package_is_imported_without_the_package():
     """Also not in programs that tests hold as text."""
-    folders = ["tests", "examples", "benchmarks", *(f"{PACKAGE}/{room}" for room in ROOMS)]
+    folders = ["tests", "examples", "benchmarks", *(f"{PACKAGE}/{package}" for package in PACKAGES)]
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     wrong = [
         f"{path.relative_to(ROOT)}: {found[0].strip()}"

@@ -144,8 +144,10 @@ def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(kind, monkeypatch):
 
 
 def test_only_the_choice_of_a_kind_names_the_default(repository: Path):
-    rooms = ("jobs", "cluster", "components", "options", "trainer", "pipelines")
-    paths = [path for room in rooms for path in (repository / "kfp_tfjob" / room).rglob("*.py")]
+    packages = ("jobs", "cluster", "components", "options", "trainer", "pipelines")
+    paths = [
+        path for package in packages for path in (repository / "kfp_tfjob" / package).rglob("*.py")
+    ]
     naming = {
         path.relative_to(repository / "kfp_tfjob").as_posix()
         for path in paths
@@ -342,8 +344,10 @@ def _code(text: str) -> Iterator[str]:
 
 def test_only_the_kind_names_what_is_its_own(repository: Path):
     """The trainer and its supervisor read TF_CONFIG: that is the contract inside the pod."""
-    rooms = ("jobs", "cluster", "lint", "components")
-    paths = [path for room in rooms for path in (repository / "kfp_tfjob" / room).rglob("*.py")]
+    packages = ("jobs", "cluster", "lint", "components")
+    paths = [
+        path for package in packages for path in (repository / "kfp_tfjob" / package).rglob("*.py")
+    ]
     naming = {
         path.relative_to(repository / "kfp_tfjob").as_posix()
         for path in paths

@@ -10,8 +10,8 @@ import pytest
 
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer import code_files
-from kfp_tfjob.trainer.model_code import Code, ModelCode, as_path
+from kfp_tfjob.user_code import code_files
+from kfp_tfjob.user_code.model_code import Code, ModelCode, as_path
 from tests.fuzz.bounds import bounded
 
 GOOD = b"def build_model(dataset, units=8, *, rate):\n    return dataset\n"

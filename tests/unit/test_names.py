@@ -13,9 +13,9 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer import code_files
-from kfp_tfjob.trainer.model_code import Code, ModelCode
 from kfp_tfjob.uploader import pull
+from kfp_tfjob.user_code import code_files
+from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_one_place_makes_paths_of_names(sources: dict[str, str]) -> None:
     # Who takes names from elsewhere, and so asks.
     asks = users(r"\bbelow\(|names\.problems\(")
     pathless = {"supervisor/pack.py"}  # it only writes a zip: no name becomes a path
-    assert users(r"zipfile\.ZipFile") - pathless == {"trainer/code_files.py"} <= asks
+    assert users(r"zipfile\.ZipFile") - pathless == {"user_code/code_files.py"} <= asks
     assert users(r"\.extractall\(|\.extract\(|tarfile|download_file|shutil\.unpack") == set()
     assert users(r"get_object\(") == {"storage/parts.py", "storage/probe.py", "storage/store.py"}
     # Of these only the store writes what it reads to a file, and its path comes from below().

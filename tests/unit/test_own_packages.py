@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.model_code import ModelCode
+from kfp_tfjob.user_code.model_code import ModelCode
 
 
 def run(arguments: list[str], folder: Path, *paths: str | Path) -> subprocess.CompletedProcess[str]:
@@ -34,10 +34,10 @@ def test_model_code_in_a_folder_uses_its_own_package(tmp_path: Path, repository:
         (unpacked / name).write_bytes(data)
     program = (
         "from pathlib import Path\n"
-        "from kfp_tfjob.trainer.user_code import find\n"
+        "from kfp_tfjob.trainer.user_model import find\n"
         "print(*find('model:build_model', Path('unpacked').resolve())(None))"
     )
-    done = run(["-c", program], tmp_path, repository)  # where our own room has this name
+    done = run(["-c", program], tmp_path, repository)  # where our own package has this name
     own = unpacked / "components" / "layers.py"
     assert done.stdout == f"8 {own} kfp_tfjob.components.step\n", done.stderr
 

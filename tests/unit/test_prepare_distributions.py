@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.distributions import (
     Edges,
 )
 from kfp_tfjob.components.prepare_data.drift import measure
-from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
 
 CITIES = tuple(f"city {i}" for i in range(300))
 # The dictionary is in the order of the source, the vocabulary by rows.

@@ -21,9 +21,9 @@ from kfp_tfjob.components.prepare_data.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.rows import Columns, Texts
 from kfp_tfjob.components.prepare_data.seen import Seen
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
+from kfp_tfjob.features.coding import CATEGORY, DATE, NUMBER
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer.coding import CATEGORY, DATE, NUMBER
 
 FEATURES = ("a", "b", "c")
 OPTIONS = DataOptions(on_bad_row="drop")

@@ -16,11 +16,11 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import choose
 from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.records import TFRecords
 from kfp_tfjob.trainer.row_weights import RowWeights
 from kfp_tfjob.trainer.rows import Rows
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.components.prepare_data.values import BLANKS
+from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.pictures import ONE_PIXEL
 from kfp_tfjob.serving import column_values
 from kfp_tfjob.serving.answers import predictions, tensors
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns
 from kfp_tfjob.serving.tensors import inputs_of, read
-from kfp_tfjob.trainer.coding import NO_DATE
-from kfp_tfjob.trainer.pictures import ONE_PIXEL
 
 MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
 FAIL = {"missing": {"rule": "fail", "value": None}}

@@ -11,8 +11,8 @@ from kfp_tfjob.storage import layout
 from kfp_tfjob.storage.address import S3Address
 
 SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
-ROOMS = "pipelines serving components judging lint trainer options cluster pages jobs".split()
-ROOMS += "registry uploader storage".split()
+PACKAGES = "pipelines serving components judging lint trainer features user_code options".split()
+PACKAGES += "cluster pages jobs registry uploader storage".split()
 # Found wherever they stand alone or in a path; the others are words that are used for more.
 FILES = re.compile(
     r"(^|/)(\.uploader|manifest\.json|schema\.json|statistics\.json|failure\.(json|md)|verdict(-2)?\.json|lost-race\.json"
@@ -71,8 +71,8 @@ def names(text: str, joined: bool) -> bool:
 def test_only_the_layout_knows_the_names():
     found = [
         f"{path.relative_to(SOURCES)}:{node.lineno}: {text}"
-        for room in ROOMS
-        for path in sorted((SOURCES / room).rglob("*.py"))
+        for package in PACKAGES
+        for path in sorted((SOURCES / package).rglob("*.py"))
         if path != SOURCES / "storage/layout.py"
         for node, text, joined in literals(ast.parse(path.read_text()))
         if names(text, joined)

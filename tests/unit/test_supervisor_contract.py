@@ -1,4 +1,4 @@
-"""What the supervisor shares with the other rooms: exit codes, the environment, durations."""
+"""What the supervisor shares with the other packages: exit codes, the environment, durations."""
 
 import re
 import subprocess

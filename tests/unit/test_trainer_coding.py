@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kfp_tfjob.features import coding, text_hash
+from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Column, Missing
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer import coding, text_hash
-from kfp_tfjob.trainer.coding import NO_DATE, Coded, Coding, Column, Missing
 
 _CITIES = ("Rome", "Bonn", "Paris")
 _CODING = Coding(

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.trainer.records import (
+from kfp_tfjob.features.records import (
     TFRecords,
     epoch_order,
     evaluation_slices,
     train_batch_size,
     train_slices,
 )
+from kfp_tfjob.storage.errors import DataError
 
 
 def _shard(path: Path, records: list[bytes]) -> Path:

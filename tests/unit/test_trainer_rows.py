@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.records import TFRecords
 from kfp_tfjob.trainer.rows import Rows
 
 

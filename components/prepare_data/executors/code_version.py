@@ -12,7 +12,7 @@ from pathlib import Path
 from kfp_tfjob.components.images import VERSION
 
 # A task of prepare_data runs code of these.
-_ROOMS = ("components", "trainer", "options", "storage")
+_PACKAGES = ("components", "features", "options", "storage", "user_code")
 _LIBRARIES = ("distributed", "numpy", "pyarrow")
 
 
@@ -24,10 +24,10 @@ def code_version() -> str:
         For instance `0.3.0, code 0f3a5b7c9d1e, Python 3.11, numpy 2.4.1`.
     """
     digest = sha256()
-    for room in _ROOMS:
-        (folder,) = importlib.import_module(f"kfp_tfjob.{room}").__path__
+    for package in _PACKAGES:
+        (folder,) = importlib.import_module(f"kfp_tfjob.{package}").__path__
         for path in sorted(Path(folder).rglob("*.py")):
-            name = f"{room}/{path.relative_to(folder).as_posix()}"
+            name = f"{package}/{path.relative_to(folder).as_posix()}"
             digest.update(f"{name}\0".encode() + sha256(path.read_bytes()).digest())
     python = ".".join(platform.python_version_tuple()[:2])
     libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)

@@ -22,13 +22,13 @@ from kfp_tfjob.components.prepare_data.pictures.faults import PictureFaults
 from kfp_tfjob.components.prepare_data.pictures.plan import Plan
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.features.pictures import PICTURE, PictureInput
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.pictures import PICTURE, PictureInput
 
 log = logging.getLogger(__name__)
 

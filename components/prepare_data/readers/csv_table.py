@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from kfp_tfjob.components import dates
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
@@ -24,6 +23,7 @@ from kfp_tfjob.components.prepare_data.readers.csv_records import (
 )
 from kfp_tfjob.components.prepare_data.readers.reach import Reach, Span, begin
 from kfp_tfjob.components.prepare_data.rows import Columns, empty
+from kfp_tfjob.features import dates
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 

@@ -23,7 +23,7 @@ from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_colu
 from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer.own_code import OwnCode, place_of
+from kfp_tfjob.user_code.own_code import OwnCode, place_of
 
 PATH = "data_options.reader"
 _EXPECTED = "def read(stream, name), which yields pyarrow.RecordBatch"

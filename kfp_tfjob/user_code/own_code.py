@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeVar
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.model_code import Code, ModelCode
+from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Codes the columns of a table as the numbers that a model sees, for training.
 
 schema.json declares the coding: `features` has the columns, and `coding` what was learned from the
-training rows. It is executed twice. Here, numpy codes rows of shards; trainer/raw_columns.py codes
-raw columns inside the exported model. A test holds both equal, bit for bit.
+training rows. It is executed twice. Here, numpy codes rows of shards; raw_columns.py codes columns
+inside the exported model. A test holds both equal, bit for bit.
 
 A packed row has the numbers first and the codes after them, each in the order of the columns:
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from kfp_tfjob.trainer.coding import Column
-from kfp_tfjob.trainer.pictures import HALF
+from kfp_tfjob.features.coding import Column
+from kfp_tfjob.features.pictures import HALF
 
 MOST_ONE_HOT = 16  # codes; a column with more gets an embedding
 _WIDEST = 32  # units of an embedding

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features import signature_columns
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
+from kfp_tfjob.features.pictures import ONE_PIXEL, PICTURE, PictureInput
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed
-from kfp_tfjob.trainer import signature_columns
-from kfp_tfjob.trainer.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
-from kfp_tfjob.trainer.pictures import ONE_PIXEL, PICTURE, PictureInput
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OF_CLIENTS = ("serving_default", "serve")

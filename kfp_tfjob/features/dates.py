@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.trainer.coding import NO_DATE
+from kfp_tfjob.features.coding import NO_DATE
 
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from kfp_tfjob.trainer.pictures import PictureInput
+from kfp_tfjob.features.pictures import PictureInput
 
 _AT_ONCE = 16  # pictures that are decoded at the same time
 

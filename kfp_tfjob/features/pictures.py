@@ -1,7 +1,7 @@
 """Declares what a model gets of a picture: `picture` in schema.json.
 
 The input pipeline and the exported signature execute it with the same operations
-(trainer/decoding.py).
+(decoding.py).
 """
 
 from __future__ import annotations

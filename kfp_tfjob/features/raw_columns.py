@@ -1,4 +1,4 @@
-"""Codes raw columns inside the exported model, as trainer/coding.py does for training.
+"""Codes raw columns inside the exported model, as coding.py does for training.
 
 number               float64, NaN is a gap
 boolean              string, '' is a gap, and so is a text that is neither true nor false
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.trainer import coding, text_hash
-from kfp_tfjob.trainer.coding import Coded, Coding, Column
+from kfp_tfjob.features import coding, text_hash
+from kfp_tfjob.features.coding import Coded, Coding, Column
 
 TYPES = {
     coding.NUMBER: tf.float64,

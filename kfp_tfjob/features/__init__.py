@@ -1,0 +1,1 @@
+"""Encodes columns and pictures for a model: in training, in the exported model, in requests."""

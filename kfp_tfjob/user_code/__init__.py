@@ -1,0 +1,1 @@
+"""Reads, copies and calls the user's own Python code."""
