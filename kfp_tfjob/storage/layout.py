@@ -49,9 +49,7 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
 PROGRESS = "progress.jsonl"
-COMPLETION = (
-    completion.COMPLETION
-)  # the supervisor imports no other package, so it defines this name
+COMPLETION = completion.COMPLETION  # the supervisor imports no other package: it has the name
 SAVED_MODEL = "saved_model.pb"  # in MODEL
 # The same, below the folder of a run.
 RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"

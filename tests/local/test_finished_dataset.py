@@ -20,10 +20,9 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.layout import GROUPS, MANIFEST, Layout
-from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.layout import MANIFEST, Layout
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.staging import stage
 from kfp_tfjob.uploader import pull
 from tests.local.local_run import Run
 
@@ -91,19 +90,6 @@ def test_the_same_name_on_another_day_is_another_dataset(
         digests.append(changed.digest[:32])
         assert (done.dataset_uri, done.dataset_digest) == (str(folder), digests[-1])
     assert digests[0] != digests[1]
-
-
-def test_what_older_datasets_keep_of_their_files_is_ignored(
-    step: Step, dataset: S3Address, tmp_path: Path
-) -> None:
-    known = step.store.read_manifest(dataset / MANIFEST)
-    key = f"{GROUPS}/index.json"
-    item = ManifestObject(key, 2, step.store.write(dataset / key, b"{}"))
-    more = Manifest.of("dataset", [*known.objects, item], details=known.details)
-    step.store.write(dataset / MANIFEST, more.to_bytes())
-    assert sum(run(step, str(dataset), "y", {}).rows.values()) == 200
-    stage(step.store, dataset, tmp_path)
-    assert (tmp_path / "train-00000.tfrecord").exists() and not (tmp_path / GROUPS).exists()
 
 
 @pytest.mark.parametrize(
