@@ -9,8 +9,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -37,6 +38,7 @@ def compile_all(
     run_as_user: str = "",
     train_image: str = "",
     step_resources: Iterable[str] = (),
+    plain_steps: bool = False,
 ) -> list[Path]:
     """Compile the pipeline and each of its steps into `folder`.
 
@@ -50,6 +52,7 @@ def compile_all(
         run_as_user: User id of the steps of the pipeline, or `none`; empty for the default.
         train_image: The default of the parameter train_image; empty for trainer_image.
         step_resources: Settings of `step_resources.parse`.
+        plain_steps: Whether the run cannot change the pods of its steps.
 
     Returns:
         The files, the pipeline first.
@@ -60,6 +63,7 @@ def compile_all(
     said = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
     said[TRAIN_VARIABLE] = train_image
     said[RUN_AS_USER_VARIABLE] = run_as_user
+    said[resources_of_steps.PLAIN_VARIABLE] = "1" if plain_steps else ""
     said[resources_of_steps.VARIABLE] = json.dumps(resources_of_steps.parse(step_resources))
     environment = os.environ | {name: value for name, value in said.items() if value}
     with tempfile.TemporaryDirectory() as scratch:
@@ -82,11 +86,25 @@ def images_of(text: str) -> list[str]:
         text: YAML that `compile_all` wrote.
     """
     specification = next(yaml.safe_load_all(text))
-    executors = specification["deploymentSpec"]["executors"].values()
     inputs = specification["root"].get("inputDefinitions", {}).get("parameters", {})
     default = inputs.get("train_image", {}).get("defaultValue")
-    images = {executor["container"]["image"] for executor in executors}
-    return sorted(images | ({default} if default else set()))
+    return sorted(images_of_steps(specification) | ({default} if default else set()))
+
+
+def images_of_steps(specification: Mapping[str, Any]) -> set[str]:
+    """Return the images of the steps of a compiled pipeline.
+
+    Args:
+        specification: The first document of its YAML.
+    """
+    executors = specification.get("deploymentSpec", {}).get("executors", {}).values()
+    found = set()
+    for it in (executor["container"] for executor in executors if "container" in executor):
+        variables = {of["name"]: of["value"] for of in it.get("env", ())}
+        chosen = it["image"].startswith("{{")  # by preflight
+        names = (TRAINER_VARIABLE, TRAIN_VARIABLE)
+        found |= {variables[name] for name in names} if chosen else {it["image"]}
+    return found
 
 
 def _head(text: str) -> str:

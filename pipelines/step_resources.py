@@ -14,6 +14,9 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.words import nearest
 
 VARIABLE = "KFP_TFJOB_STEP_RESOURCES"
+# Set by `compile --plain-steps`: nothing but these settings decides about the pods of steps.
+PLAIN_VARIABLE = "KFP_TFJOB_PLAIN_STEPS"
+PLAIN = bool(os.environ.get(PLAIN_VARIABLE))
 ALL = "all"
 # What each step gets: `cpu` is a request, `memory` request and limit. A limit of the CPU would
 # only slow a step down, so there is none unless it is set.

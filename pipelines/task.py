@@ -15,7 +15,7 @@ from kfp_tfjob.components.images import (
     TRAINER_VARIABLE,
 )
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.step_resources import resources_of
+from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
 from kfp_tfjob.storage.credentials import MOUNT
 
 # The launcher's own pod may be drained while the job runs; the next one takes the job over.
@@ -65,3 +65,33 @@ def with_store(
     if retries := _RETRIES.get(step):
         task.set_retry(num_retries=retries)
     return task.set_caching_options(False)
+
+
+def sized(task: dsl.PipelineTask, checked: dsl.PipelineTask) -> dsl.PipelineTask:
+    """Give the pod of a task the resources, nodes and image that preflight returns.
+
+    Args:
+        task: prepare_data, evaluate or publish, from `with_store`.
+        checked: preflight, with the argument `step_resources`.
+
+    Returns:
+        The same task.
+    """
+    if PLAIN:
+        return task
+    step, given = task.component_spec.name.replace("-", "_"), checked.outputs
+    container, kind = task.container_spec, "evaluate" if step == "publish" else step
+    memory = str(given[f"{step}_memory"])
+    container.resources = replace(
+        container.resources,
+        cpu_request=str(given[f"{step}_cpu"]),
+        memory_request=memory,
+        memory_limit=memory,
+    )
+    if kind == "evaluate":
+        container.resources.accelerator_type = str(given["evaluate_gpu_resource"])
+        container.resources.accelerator_count = str(given["evaluate_gpus"])
+        container.image = str(given["evaluate_image"])
+    kubernetes.add_node_selector_json(task, given[f"{kind}_node_selector"])
+    kubernetes.add_toleration_json(task, given[f"{kind}_tolerations"])
+    return task.after(checked)  # a resource or an image makes no edge

@@ -17,11 +17,13 @@ from kfp_tfjob.components.preflight.component import preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
+from kfp_tfjob.components.step_pods import KEYS
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.form import REQUIRED, Field, with_form
-from kfp_tfjob.pipelines.task import with_store
+from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
+from kfp_tfjob.pipelines.task import sized, with_store
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
 # The inputs of steps that belong to a run.
@@ -64,13 +66,15 @@ def _pipeline(*values):
         given = {name: run[name] for name in step.component_spec.inputs if name in run}
         return with_store(step(**given | made), storage_secret)
 
+    compiled = {} if PLAIN else {step: dict(resources_of(step)) for step in KEYS}
     with dsl.ExitHandler(task(finish), name="train-and-judge"):
-        checked = task(preflight)
+        checked = task(preflight, step_resources=compiled)
         prepared = task(
             prepare_data,
             data_uri=checked.outputs["data_uri"],
             source_digest=checked.outputs["source_digest"],
         )
+        sized(prepared, checked)
         launched = task(
             launch_tfjob,
             dataset_uri=prepared.outputs["dataset_uri"],
@@ -84,24 +88,26 @@ def _pipeline(*values):
             model_uri=synced.outputs["model_uri"],
             inputs_digest=checked.outputs["inputs_digest"],
         )
-        with dsl.If(judged.outputs["Output"] == True, name="blessed"):  # noqa: E712 - KFP's operator
-            task(
-                publish,
-                model_uri=synced.outputs["model_uri"],
-                dataset_uri=prepared.outputs["dataset_uri"],
-            )
+        sized(judged, checked)
+        published = task(
+            publish,
+            model_uri=synced.outputs["model_uri"],
+            dataset_uri=prepared.outputs["dataset_uri"],
+        )
+        sized(published, checked).after(judged)
 
 
 tfjob_training = dsl.pipeline(name="tfjob-training", description=DESCRIPTION)(
     with_form(_pipeline, _form())
 )
 
-# What preflight says to the other tasks: whether the run trains, and evaluates its model.
+# What tasks say to later ones: whether the run trains, evaluates its model, and publishes it.
 CHANGED, EVALUATE = ("preflight", "changed"), ("preflight", "evaluate")
+BLESSED = ("evaluate", "Output")
 
 
 def tasks_of(pipeline: Any) -> Mapping[str, Any]:
-    """Return the tasks between preflight and publish, in the compiled form of the pipeline."""
+    """Return the tasks from preflight to publish, in the compiled form of the pipeline."""
     dags = (item.dag.tasks for item in pipeline.pipeline_spec.components.values())
     return next(tasks for tasks in dags if "prepare-data" in tasks)
 
@@ -112,14 +118,15 @@ def input_of(said: tuple[str, str]) -> str:
 
 
 def only_if(task: Any, said: tuple[str, str] = CHANGED) -> None:
-    """Let a task, and all tasks that need its output, run only if preflight says so.
+    """Let a task, and all tasks that need its output, run only if an output is true.
 
     dsl.If would do the same with a DAG around the tasks, but its driver takes ten seconds of every
-    run that trains. The driver of a task evaluates a condition too, but the SDK has no word for it.
+    run that trains, and tasks in it cannot be `sized`. The driver of a task evaluates a condition
+    too, but the SDK has no word for it.
 
     Args:
         task: The compiled form of the task.
-        said: Which output of preflight decides.
+        said: The task and the output that decide.
     """
     source = task.inputs.parameters[input_of(said)].task_output_parameter
     source.producer_task, source.output_parameter_key = said
@@ -128,3 +135,4 @@ def only_if(task: Any, said: tuple[str, str] = CHANGED) -> None:
 
 only_if(tasks_of(tfjob_training)["prepare-data"])
 only_if(tasks_of(tfjob_training)["evaluate"], EVALUATE)
+only_if(tasks_of(tfjob_training)["publish"], BLESSED)

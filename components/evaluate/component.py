@@ -20,7 +20,6 @@ def evaluate(
     task_key: str = "",
     storage_endpoint: str = "",
     storage_region: str = "",
-    storage_secret: str = "objstore-cred",
     pod: dict = {},
     inputs_digest: str = "",
     gate: dict = {
@@ -46,8 +45,7 @@ def evaluate(
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        storage_secret: As in the form; for pod.evaluate.
-        pod: As in the form; pod.evaluate runs the work in a pod of its own.
+        pod: As in the form; pod.evaluate.gpus is the number of GPUs that the models use.
         inputs_digest: From preflight; a later run with the same one need not train; empty
             to leave no record.
         gate: As in the form.
@@ -59,18 +57,16 @@ def evaluate(
     Returns:
         Whether the model is to be published.
     """
-    from kfp_tfjob.components.evaluate.in_pod import run_or_read
+    from kfp_tfjob.components.evaluate.engine import run
     from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.step import step
-    from kfp_tfjob.components.step_job_run import in_own_pod
+    from kfp_tfjob.components.step_pods import gpus_of
     from kfp_tfjob.components.summary import summary
 
     storage = (storage_endpoint, storage_region)
     with step("evaluate", run_id, output_uri, *storage, task_key) as context:
-        places = (storage_secret, output_uri, *storage)
-        elsewhere = in_own_pod(context, "evaluate", pod, *places)
         model = (dataset_uri, model_name, model_uri, gate, inputs_digest)
-        done = run_or_read(context, elsewhere, *model)
+        done = run(context, *model, gpus_of(pod))
         for name, value in done.metrics.items():
             evaluation_metrics.log_metric(name, value)
         if done.confusion:

@@ -20,7 +20,6 @@ from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.secret_values import secrets_in_job
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of
-from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import StepError
 
@@ -32,9 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 60  # for a job without the annotation
-_STEP_SECONDS = 10  # for the pod of a step, which has nothing to save
 _API_SECONDS = 60.0
-_OPTIONAL_SECONDS = 5.0  # after these 60, if the cluster does not answer
 _SHOWN_LINES = 12
 
 
@@ -106,8 +103,6 @@ def end_jobs(run_id: str) -> Left:
         except StepError as error:
             log.warning("cannot list the jobs of the run: %s", error)
             left = Left(trouble=str(error))
-        ended = _end_step_jobs(api.of(STEP_JOB).within(_OPTIONAL_SECONDS), run_id)
-        left = replace(left, cancelled=[*left.cancelled, *ended])
         return replace(left, failed=failed_on(api, backend, run_id), pods=_step_pods(api, run_id))
 
 
@@ -139,38 +134,6 @@ def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
         for error in refused:
             log.warning("the run may have jobs that cannot be listed: %s", error)
     return Left(ends, [name for left in found for name in left.cancelled], found[0].terminated)
-
-
-def _end_step_jobs(api: ClusterClient, run_id: str) -> list[str]:
-    """Delete every Job of prepare_data and evaluate; return those that ran; never raises.
-
-    Only runs with pod.prepare or pod.evaluate have some, and only they need the right to list them.
-    """
-    from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
-    from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-
-    running: list[str] = []
-    with KubernetesBackend(api) as backend:
-        try:
-            found = backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}")
-        except (ForbiddenError, NotFoundError) as error:
-            log.debug("the Jobs of the steps cannot be listed: %s", error)
-            return []
-        except StepError as error:
-            log.warning("cannot list the Jobs of the steps; a deadline ends any: %s", error)
-            return []
-        for job in found:
-            name = job["metadata"]["name"]
-            if is_over(job):
-                backend.discard(name)
-                continue
-            log.info("Job %s is still running; ending it", name)
-            running.append(name)
-            try:
-                backend.cancel(name, run_label(run_id), _STEP_SECONDS)
-            except StepError as error:
-                log.warning("Job %s is not ended, its deadline does that: %s", name, error)
-    return running
 
 
 def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> list[FailedTask]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfp_tfjob.components.step import Failure
+from kfp_tfjob.components.step_pods import KEYS
 from kfp_tfjob.storage.errors import Problem, StepError
 
 if TYPE_CHECKING:
@@ -81,10 +82,12 @@ class FailedTask:
     def _problem(self) -> Problem:
         received = self.said or "no reason from Argo"
         if self._verdict == "out_of_memory":
+            key = KEYS.get(self.step)
+            parameter = f"pod.{key}.memory, or " if key else ""
             return Problem(
                 f"{self.step} ran out of memory",
                 received=received,
-                fix="give this step more memory: `kfp-tfjob compile --step-resources"
+                fix=f"give this step more memory: {parameter}`kfp-tfjob compile --step-resources"
                 f" {self.step}.memory=8Gi`; or start the run again with less data",
             )
         if self.driver:

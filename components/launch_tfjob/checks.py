@@ -21,7 +21,6 @@ from kfp_tfjob.components.launch_tfjob.shortage import secret_fix, secrets_of
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.options.pod import CommonSettings
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import Problem, StepError
 
@@ -53,7 +52,7 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str, task_key: str = "") ->
         except StepError as error:
             problems.extend(error.problems)
     warnings += _storage_secret(spec, api.namespace)
-    nodes = _nodes(api)
+    nodes = nodes_of(api)
     problems += shared_gpus(spec, nodes or [])
     # Without the ClusterRole of deploy/optional/nodes, nodes cannot be listed: no warning.
     waits = list(too_small(spec, nodes)) if nodes is not None else []
@@ -102,8 +101,8 @@ def _version(api: ClusterClient, spec: JobSpec, identity: Identity) -> Iterator[
 
 def lost_affinity(spec: JobSpec) -> Iterator[Problem]:
     """Yield the fields that the SDK would drop; no other parameter holds parts of a manifest."""
-    for role in type(spec.pod).model_fields:
-        if found := getattr(spec.pod, role).affinity:
+    for role, settings in spec.pod.of_replicas.items():
+        if found := settings.affinity:
             given = found.model_dump(exclude_none=True)
             for path, value in lost_fields(ApiClient(), given, "V1Affinity"):
                 yield lost_field(f"pod.{role}.affinity{path}", value)
@@ -164,15 +163,15 @@ def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
     """Yield kind, name and parameter of each required object; pods report missing Secrets."""
     if claim := spec.pod.chief.output_claim:
         yield "persistentvolumeclaims", claim, "pod.chief.output_claim"
-    for role in type(spec.pod).model_fields:
-        settings: CommonSettings = getattr(spec.pod, role)
-        for volume in getattr(settings, "volumes", None) or ():
+    for role, settings in spec.pod.of_replicas.items():
+        for volume in settings.volumes or ():
             yield "persistentvolumeclaims", volume.claim, f"pod.{role}.volumes"
         if settings.service_account:
             yield "serviceaccounts", settings.service_account, f"pod.{role}.service_account"
 
 
-def _nodes(api: ClusterClient) -> list[Object] | None:
+def nodes_of(api: ClusterClient) -> list[Object] | None:
+    """Return the nodes; None if they cannot be listed."""
     try:
         return api.list("/api/v1/nodes")
     except StepError:

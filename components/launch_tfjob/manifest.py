@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components import pod_template
+from kfp_tfjob.components.launch_tfjob import pod_template
+from kfp_tfjob.components.launch_tfjob.pod_template import spec_hash
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.pod_template import spec_hash
 from kfp_tfjob.jobs.kind import JobKind, Replica
 from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,

@@ -10,7 +10,7 @@ from kfp_tfjob.cluster import quota, waiting
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
 from kfp_tfjob.jobs.verdict import Verdict
-from kfp_tfjob.options.pod import OWN_PODS, SecretKey
+from kfp_tfjob.options.pod import SecretKey
 
 _STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
@@ -96,9 +96,8 @@ def secrets_of(spec: JobSpec) -> list[SecretUse]:
         spec: The requested job.
     """
     settings = {role: spec.pod.of(role) for role in spec.counts}
-    asked = {name: spec.pod.own_pod(name) for name in OWN_PODS}
     found = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
-    for role, its in (settings | {name: it for name, it in asked.items() if it}).items():
+    for role, its in settings.items():
         if its.image_pull_secret:
             where = key(spec, role, "image_pull_secret")
             found.append(SecretUse(its.image_pull_secret, "", where))

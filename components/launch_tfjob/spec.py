@@ -12,7 +12,7 @@ from kfp_tfjob.components import images
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
-from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.pod import PodOptions, PodSettings
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
@@ -200,8 +200,8 @@ class JobSpec:
         yield from self._wrong_model()
         if numbers_are_right:
             yield from self._wrong_batch()
-        for role in type(self.pod).model_fields:
-            yield from self._wrong_pod(role)
+        for role, settings in self.pod.of_replicas.items():
+            yield from self._wrong_pod(role, settings)
 
     def _wrong_names(self) -> Iterator[Problem | str]:
         addresses = {"output_uri": self.output_uri}
@@ -302,8 +302,7 @@ class JobSpec:
             suggestion=near[0],
         )
 
-    def _wrong_pod(self, role: str) -> Iterator[Problem]:
-        settings = getattr(self.pod, role)
+    def _wrong_pod(self, role: str, settings: PodSettings) -> Iterator[Problem]:
         for name in sorted(RESERVED & set(settings.env or {})):
             yield Problem(
                 f"pod.{role}.env.{name} is set by the job itself",
@@ -312,7 +311,7 @@ class JobSpec:
                 fix=f"remove pod.{role}.env.{name}",
                 path=f"pod.{role}.env.{name}",
             )
-        paths = [volume.path for volume in getattr(settings, "volumes", None) or ()]
+        paths = [volume.path for volume in settings.volumes or ()]
         for path in sorted(set(paths)):
             if paths.count(path) > 1 or path.startswith(("/kfp-tfjob", "/dev", "/etc", "/proc")):
                 yield Problem(

@@ -36,6 +36,7 @@ def preflight(
     },
     pod: dict = {},
     task_key: str = "",
+    step_resources: dict = {},
     parameters: dsl.Output[dsl.Markdown],
 ) -> NamedTuple(
     "Outputs",
@@ -47,6 +48,19 @@ def preflight(
         ("changed", bool),
         ("evaluate", bool),
         ("inputs_digest", str),
+        ("prepare_data_cpu", str),
+        ("prepare_data_memory", str),
+        ("prepare_data_node_selector", dict),
+        ("prepare_data_tolerations", list),
+        ("evaluate_cpu", str),
+        ("evaluate_memory", str),
+        ("evaluate_node_selector", dict),
+        ("evaluate_tolerations", list),
+        ("evaluate_gpus", str),
+        ("evaluate_gpu_resource", str),
+        ("evaluate_image", str),
+        ("publish_cpu", str),
+        ("publish_memory", str),
     ],
 ):
     """Check everything a run needs before it costs anything.
@@ -71,8 +85,10 @@ def preflight(
         train_image: Image of the replicas; empty for the one that was compiled in.
         train_options: Seed, class weights, early stopping, own command, deadlines.
         gate: When a model is good enough.
-        pod: Resources and placement of the replicas.
+        pod: Resources and placement of the replicas, and of the pods of steps.
         task_key: The key of the launch_tfjob that takes the outputs.
+        step_resources: The cpu, memory and cpu_limit of steps that were compiled in, by step; empty
+            for a pipeline that does not pass the last outputs to the setters of its tasks.
         parameters: Every parameter with its value and meaning.
 
     Returns:
@@ -83,16 +99,29 @@ def preflight(
         changed: Whether the run trains; the later steps are skipped if not.
         evaluate: Whether the model is evaluated; the run ends after sync_output if not.
         inputs_digest: Names everything that decides what is trained, for `when_unchanged`.
+        prepare_data_cpu: From pod.prepare or step_resources, for set_cpu_request of prepare_data.
+        prepare_data_memory: For set_memory_request and set_memory_limit of prepare_data.
+        prepare_data_node_selector: For kubernetes.add_node_selector_json of prepare_data.
+        prepare_data_tolerations: For kubernetes.add_toleration_json of prepare_data.
+        evaluate_cpu: From pod.evaluate or step_resources, for set_cpu_request of evaluate.
+        evaluate_memory: For set_memory_request and set_memory_limit of evaluate.
+        evaluate_node_selector: For kubernetes.add_node_selector_json of evaluate and publish.
+        evaluate_tolerations: For kubernetes.add_toleration_json of evaluate and publish.
+        evaluate_gpus: For set_accelerator_limit of evaluate and publish.
+        evaluate_gpu_resource: For set_accelerator_type of evaluate and publish; empty without GPUs.
+        evaluate_image: For set_container_image of evaluate and publish.
+        publish_cpu: From pod.evaluate or step_resources, for set_cpu_request of publish.
+        publish_memory: For set_memory_request and set_memory_limit of publish.
     """
     values = dict(locals())
-    for name in ("run_id", "scheduled_time", "task_key", "parameters"):
+    for name in ("run_id", "scheduled_time", "task_key", "step_resources", "parameters"):
         del values[name]
     from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.preflight.engine import run
     from kfp_tfjob.components.step import reported
 
     with reported("preflight") as outcome:
-        checked = run(outcome, run_id, values, scheduled_time, task_key)
+        checked = run(outcome, run_id, values, scheduled_time, task_key, step_resources)
         with open(parameters.path, "w") as file:
             file.write(checked.table)
         if not checked.changed:
@@ -105,4 +134,5 @@ def preflight(
         checked.changed,
         checked.evaluate,
         checked.inputs_digest,
+        *checked.step_pods,
     )

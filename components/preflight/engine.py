@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.cluster.choice import is_local
+from kfp_tfjob.components import step_pods
 from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
 from kfp_tfjob.components.launch_tfjob.findings import Findings
@@ -17,6 +18,7 @@ from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.prepare_data import source as sources
 from kfp_tfjob.components.prepare_data.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
+from kfp_tfjob.components.step_pods import StepPod
 from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.secret_values import plain_secrets
@@ -67,6 +69,7 @@ class Checked:
         evaluate: Whether its model is evaluated.
         inputs_digest: The digest of what it trains on, with and how.
         table: Every parameter with its value and meaning, in Markdown.
+        step_pods: What the setters of the pods of steps get, in the order of the outputs.
     """
 
     data_uri: str
@@ -77,6 +80,7 @@ class Checked:
     evaluate: bool
     inputs_digest: str
     table: str
+    step_pods: tuple[Any, ...]
 
 
 def run(
@@ -85,6 +89,7 @@ def run(
     values: Mapping[str, Any],
     scheduled_time: str = "",
     task_key: str = "",
+    step_resources: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Checked:
     """Check a run.
 
@@ -94,6 +99,7 @@ def run(
         values: Every run parameter; an empty train_image is the one that was compiled in.
         scheduled_time: The tick of the schedule, as KFP or the local run gives it.
         task_key: The key of the task that this run checks; usually empty.
+        step_resources: What was compiled in for each step; empty for a pipeline without setters.
 
     Raises:
         ConfigurationError: Parameters, credentials or code are wrong; it lists every problem.
@@ -102,6 +108,7 @@ def run(
     values = {**values, "train_image": values["train_image"] or TRAIN}
     try:
         run_parameters.check(values)
+        pods = _step_pods(values, step_resources or {})
         tick = _tick(values, scheduled_time)
     except ConfigurationError:
         report.step = _place_of_report(run_id, values, task_key)
@@ -115,7 +122,7 @@ def run(
     said = [_SECRET_IN_A_PARAMETER.format(path) for path in plain_secrets(values)]
     notified, wrong_webhook = _check_webhook()
     said += wrong_webhook
-    found = Findings() if is_local() else _check_cluster(step.run_id, values, task_key)
+    found = Findings() if is_local() else _check_cluster(step.run_id, values, task_key, pods)
     try:
         warnings = [*said, *found.warnings, *_check_store(step)]
     except ConfigurationError as error:
@@ -168,7 +175,24 @@ def run(
         + _resolved(step, values, given, tick)
         + f"\n**Notifications:** {notified}.\n"
         + "".join(f"\n**Note:** {prose(warning)}.\n" for warning in warnings),
+        step_pods=step_pods.outputs(pods),
     )
+
+
+def _step_pods(
+    values: Mapping[str, Any], compiled: Mapping[str, Mapping[str, str]]
+) -> dict[str, StepPod]:
+    """Return the pods of steps.
+
+    Raises:
+        ConfigurationError: The pipeline cannot make them so.
+    """
+    found = step_pods.step_pods(run_parameters.job_spec(values).pod, compiled)
+    if not is_local():
+        ConfigurationError.raise_if(step_pods.check(found))
+    elif asked := [it.key for it in step_pods.asked_for(found)]:
+        log.info("%s: no effect in a local run", " and ".join(asked))
+    return found
 
 
 def _check_webhook() -> tuple[str, list[str]]:
@@ -240,11 +264,12 @@ def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> S
         return None
 
 
-def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Findings:
+def _check_cluster(
+    run_id: str, values: Mapping[str, Any], task_key: str, pods: Mapping[str, StepPod]
+) -> Findings:
     """Check the cluster, and refuse paths that exist only on the user's machine."""
     # They load the Kubernetes client.
-    from kfp_tfjob.components.launch_tfjob.checks import check, local_paths, open_cluster
-    from kfp_tfjob.components.preflight import step_jobs
+    from kfp_tfjob.components.launch_tfjob.checks import check, local_paths, nodes_of, open_cluster
 
     places = ["data_uri"]
     if not ModelCode.parse(values["model_code"]).in_image:
@@ -256,12 +281,14 @@ def _check_cluster(run_id: str, values: Mapping[str, Any], task_key: str) -> Fin
         spec = run_parameters.job_spec(values)
         api = open_cluster(_PATIENCE.seconds, spec.kind)
         found = check(api, spec, run_id, task_key)
-        jobs = step_jobs.asked_for(spec.pod, spec.storage_secret)
-        own_pods = step_jobs.check(api, jobs, run_id, task_key)
     except StepError as error:
         return Findings([*problems, *error.problems], [])
-    problems += [*found.problems, *own_pods.problems]
-    return Findings(problems, [*found.warnings, *own_pods.warnings], found.waits)
+    asked = step_pods.asked_for(pods)
+    nodes = (nodes_of(api) or []) if asked else []
+    waits = [text for it in asked for text in step_pods.too_large(it, nodes)]
+    for text in waits:
+        log.warning("%s", text)
+    return Findings([*problems, *found.problems], found.warnings, [*found.waits, *waits])
 
 
 def _check_store(step: Step) -> list[str]:

@@ -18,7 +18,6 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.options.pod import OWN_PODS
 from kfp_tfjob.registry.records import champions, pass_by
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, next_number
@@ -68,7 +67,7 @@ def inputs_digest(
         "gpus": spec.gpus,
         "image": spec.image,
         "roles": {role: _role(spec, role) for role in _ROLES},
-        "steps": {name: _own_pod(spec, name) for name in OWN_PODS},
+        "steps": {"prepare": {}, "evaluate": {}},  # keeps the digests of earlier runs
         "contract": contract.model_dump(mode="json"),
         "gate": gate.model_dump(mode="json", exclude={"evaluator"}) if gate else None,
     }
@@ -83,12 +82,6 @@ def _role(spec: JobSpec, role: str) -> dict[str, Any]:
     found = spec.pod.of(role).model_dump(mode="json", include=_SEEN)
     own = getattr(spec.pod, role).model_dump(mode="json", include={"replicas", "gpus"})
     return found | own
-
-
-def _own_pod(spec: JobSpec, name: str) -> dict[str, Any]:
-    """Return what code of the user's own can see of the settings of a step's own pod."""
-    found = spec.pod.own_pod(name)
-    return found.model_dump(mode="json", include={"env"}) if found else {}
 
 
 def earlier(step: Step, model_name: str, digest: str) -> Trained | None:

@@ -26,7 +26,6 @@ def prepare_data(
     task_key: str = "",
     storage_endpoint: str = "",
     storage_region: str = "",
-    storage_secret: str = "objstore-cred",
     pod: dict = {},
     data_report: dsl.Output[dsl.HTML],
     data_metrics: dsl.Output[dsl.Metrics],
@@ -48,8 +47,7 @@ def prepare_data(
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        storage_secret: As in the form; for pod.prepare.
-        pod: As in the form; pod.prepare runs the work in a pod of its own.
+        pod: As in the form; pod.prepare.cpu is the number of processes.
         data_report: A verdict on the data, every feature and the label as a page; its metadata
             names the dataset.
         data_metrics: Rows, features, duplicates, bad rows, and how far the data has moved.
@@ -62,15 +60,13 @@ def prepare_data(
     from kfp_tfjob.components.prepare_data.report import page_of
     from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
-    from kfp_tfjob.components.step_job_run import in_own_pod
+    from kfp_tfjob.components.step_pods import cores_of
     from kfp_tfjob.judging.gate_columns import check_gate
 
     storage = (storage_endpoint, storage_region)
     with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
-        places = (storage_secret, output_uri, *storage)
-        elsewhere = in_own_pod(context, "prepare", pod, *places)
         data = (data_uri, data_label, data_options, source_digest)
-        done = run(context, *data, elsewhere=elsewhere)
+        done = run(context, *data, cores=cores_of(pod))
         check_gate(gate, done.schema)
         review = judge(context, done, model_name, data_options)
         for name, value in (done.metrics | review.metrics).items():

@@ -13,8 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -68,7 +67,7 @@ def run(
     block: int = BLOCK,
     part: int = PART_BYTES,
     processes: int = 0,
-    elsewhere: Callable[[Mapping[str, Any]], object] | None = None,
+    cores: int = 0,
 ) -> Prepared:
     """Prepare a dataset, or reuse a finished one.
 
@@ -81,7 +80,7 @@ def run(
         block: Bytes of a CSV to parse at a time; it does not affect the result.
         part: Bytes of the source that a task reads; it does not affect the result.
         processes: How many read and write at once; 0 for the number of cores.
-        elsewhere: Does the work with the other arguments in a pod of its own; None to do it here.
+        cores: What a pod without a limit of cores requests; 0 if it is unknown.
 
     Raises:
         ConfigurationError: The options are wrong.
@@ -89,7 +88,7 @@ def run(
             rows for three splits.
     """
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
-    if elsewhere or options.dask:
+    if options.dask:
         end_spare()
     source_digest = _unchanged(source, source_digest)
     digest = options.dataset_digest(source_digest, data_label)
@@ -103,13 +102,6 @@ def run(
         discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
         _warn(finished)
         return finished
-    if elsewhere:
-        inputs = {"data_uri": data_uri, "data_label": data_label}
-        inputs |= {"data_options": dict(data_options), "source_digest": source_digest}
-        elsewhere(inputs)
-        done = _written(step, base, digest)
-        _warn(done)
-        return done
     log.info(
         "prepare %s from %s, %.1f MB", base, counted(len(source.files), "file"), source.size / 1e6
     )
@@ -120,7 +112,7 @@ def run(
             executor = (
                 _on_dask(recipe, step.store, options.dask)
                 if options.dask
-                else _executor(recipe, step.store, source, part, processes)
+                else _executor(recipe, step.store, source, part, processes, cores)
             )
             try:
                 if source.pictures:
@@ -151,7 +143,8 @@ def run(
                 received=str(error),
                 expected="room for the rows as numbers: 4 to 8 bytes for each value, and 128 MiB"
                 " for each process",
-                fix="raise pod.prepare.ephemeral_storage, or set TMPDIR to a larger disk",
+                fix="set TMPDIR to a larger disk, or choose nodes that have one with"
+                " pod.prepare.node_selector",
             )
         ) from error
     rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
@@ -193,10 +186,12 @@ def _exchange(step: Step, source: Source, base: S3Address, folder: str) -> str:
     return folder
 
 
-def _executor(recipe: Recipe, store: Store, source: Source, part: int, processes: int) -> Executor:
+def _executor(
+    recipe: Recipe, store: Store, source: Source, part: int, processes: int, cores: int
+) -> Executor:
     """Return the executor: several processes if there are cores and work for them."""
     parts = -(-source.size // part)
-    count = min(processes, parts) if processes else count_for(parts)
+    count = min(processes, parts) if processes else count_for(parts, cores)
     return Processes(recipe, count, store) if count > 1 else Inline(recipe, store)
 
 
@@ -223,24 +218,6 @@ def _as_it_is(step: Step, given: FinishedDataset, options: DataOptions) -> Prepa
             )
         )
     return found
-
-
-def _written(step: Step, base: S3Address, digest: str) -> Prepared:
-    """Return the dataset that a pod of its own has written.
-
-    Raises:
-        StepError: It is not complete.
-    """
-    found = dataset.find(step.store, base, digest)
-    if found is None:
-        raise StepError(
-            Problem(
-                "the pod of prepare_data has ended, but its dataset is not complete",
-                received=f"no complete dataset {base}",
-                fix="start the run again",
-            )
-        )
-    return replace(found, reused=False)
 
 
 def _checked(

@@ -18,7 +18,6 @@ def publish(
     task_key: str = "",
     storage_endpoint: str = "",
     storage_region: str = "",
-    storage_secret: str = "objstore-cred",
     pod: dict = {},
     model_card: dsl.Output[dsl.Markdown],
     publish_summary: dsl.Output[dsl.Markdown],
@@ -39,8 +38,7 @@ def publish(
         task_key: The key of the evaluate that judged it.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        storage_secret: As in the form; for pod.evaluate.
-        pod: As in the form; with pod.evaluate, a separate pod judges again.
+        pod: As in the form; pod.evaluate.gpus is the number of GPUs that the models use.
         model_card: The model card; the addresses of version and champion are its metadata.
         publish_summary: The result of the run, because a run that publishes ends with this step.
 
@@ -53,16 +51,13 @@ def publish(
     from kfp_tfjob.components.outcome import tell_end
     from kfp_tfjob.components.publish.engine import run
     from kfp_tfjob.components.step import step
-    from kfp_tfjob.components.step_job_run import in_own_pod
+    from kfp_tfjob.components.step_pods import gpus_of
     from kfp_tfjob.components.summary import summary
 
     storage = (storage_endpoint, storage_region)
     with step("publish", run_id, output_uri, *storage, task_key) as context:
         verdict = str(context.run.verdict)
-        places = (storage_secret, output_uri, *storage)
-        elsewhere = in_own_pod(context, "evaluate", pod, *places)
-        again = elsewhere and (lambda: elsewhere({"dataset_uri": dataset_uri}))
-        done = run(context, model_name, model_uri, verdict, dataset_uri, again)
+        done = run(context, model_name, model_uri, verdict, dataset_uri, gpus_of(pod))
         with open(model_card.path, "w") as file:
             file.write(done.card)
         model_card.metadata.update(version_uri=done.version_uri, champion_uri=done.champion_uri)

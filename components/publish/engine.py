@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from kfp_tfjob.components.publish.again import judge_again
@@ -81,7 +79,7 @@ def run(
     model_uri: str,
     verdict_uri: str,
     dataset_uri: str,
-    again: Callable[[], object] | None = None,
+    gpus: int = 0,
 ) -> Published:
     """Publish the model of a run.
 
@@ -91,7 +89,7 @@ def run(
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         verdict_uri: The verdict that evaluate wrote.
         dataset_uri: The dataset it was judged on.
-        again: Judges the model again, and stores the second verdict; None to do it here.
+        gpus: How many GPUs the models may use if this one is judged again.
 
     Raises:
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
@@ -104,7 +102,6 @@ def run(
     if wrong or not (dataset and model and verdict):
         raise ConfigurationError(*wrong)
     _require_blessed(step, verdict, model_name, model, verdict_uri, dataset)
-    again = again or partial(judge_again, step, dataset_uri)
     number = next_number(verdict)
     first = verdict
     verdict = read_verdict(
@@ -132,7 +129,7 @@ def run(
             winner.version,
             winner.run_id,
         )
-        again()
+        judge_again(step, dataset_uri, gpus)
         verdict = second_verdict(step.store, step.run)
         assert verdict is not None  # it was just stored
     return done

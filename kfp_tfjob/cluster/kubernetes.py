@@ -256,15 +256,6 @@ class KubernetesBackend:
         if watching := self._watching.pop(name, None):
             watching.close()
 
-    def discard(self, name: str) -> None:
-        """Delete a job that has ended, and do not wait for its pods; a failure is only logged."""
-        try:
-            self._api.within(5).delete(self._api.jobs(name), "Background")
-        except StepError as error:
-            log.info("%s stays until the cluster removes it: %s", name, error)
-        if watching := self._watching.pop(name, None):
-            watching.close()
-
     def jobs_of(self, label: str) -> list[Object]:
         """Return the jobs with a label, for instance `kfp-tfjob/run=x`."""
         return self._api.list_jobs(label)

@@ -15,7 +15,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 FOLDER = Path(__file__).parents[1] / "deploy"
 STANDALONE, MULTI_USER = "pipeline-runner", "default-editor"
 # What base contains none of; a folder of deploy/optional each.
-OPTIONAL = ("jobs", "nodes", "quota", "restricted")
+OPTIONAL = ("nodes", "quota", "restricted")
 PART_OF = {"app.kubernetes.io/part-of": "kfp-tfjob"}
 # Kind to the path of its group and its plural; None as namespace marks kinds of the whole cluster.
 _PATHS = {

@@ -52,8 +52,6 @@ TO_EXPLAIN = (
     Right("", "persistentvolumeclaims", ("get",)),
     Right("", "serviceaccounts", ("get",)),
 )
-# deploy/optional/jobs; pods and their logs are in `to_run`.
-TO_RUN_STEP_JOBS = Right("batch", "jobs", ("create", "get", "list", "watch", "delete"))
 TO_SEE_NODES = Right("", "nodes", ("list",))  # deploy/optional/nodes
 
 

@@ -58,10 +58,6 @@ def orders(api: ClusterClient, job: str, run: str, seconds: int) -> tuple[Order,
     """
     last = Order("DELETE", api.jobs(job), {"propagationPolicy": "Foreground"})
     short = str(min(OTHERS_SECONDS, seconds))
-    if not api.kind.names_pods:  # and none of them has something to store
-        mine = f"{RUN_LABEL}={run},{api.kind.pods_of(job)}"
-        query = {"labelSelector": mine, "gracePeriodSeconds": short}
-        return (Order("DELETE", api.core("pods"), query), last)
     chief = api.core("pods", api.kind.pod_name(job, CHIEF, 0))
     told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{seconds}s"}}}
     others = f"{RUN_LABEL}={run},{api.kind.other_pods_of(job, CHIEF)}"

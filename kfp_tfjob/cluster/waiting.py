@@ -15,8 +15,8 @@ _PULL = frozenset(
 _CONFIGURATION = frozenset(
     "CreateContainerConfigError CreateContainerError RunContainerError".split()
 )
-# Of the training operator, and of the Jobs of Kubernetes itself.
-_NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService", "FailedCreate"})
+# Of the training operator.
+_NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService"})
 PULLING = "pulling its images"  # a use of a Secret
 _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.

@@ -57,7 +57,6 @@ class JobKind(ABC):
         operator_label: On every pod: `operator`.
         conditions: The condition types for `created`, `running`, `succeeded`, `failed` and
             `suspended`.
-        names_pods: Whether `pod_name` is known before the pod exists.
     """
 
     name: str
@@ -80,7 +79,6 @@ class JobKind(ABC):
             for state in ("created", "running", "succeeded", "failed", "suspended")
         }
     )
-    names_pods: bool = True
 
     @abstractmethod
     def environment(

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 
 DEFAULT: JobKind = TFJOB
@@ -19,8 +18,7 @@ KINDS: list[JobKind] = [TFJOB]
 def kind_of(job: Mapping[str, Any]) -> JobKind:
     """Return the kind of a job; the default for a job that names no known kind."""
     named = (job.get("apiVersion"), job.get("kind"))
-    every = (*KINDS, STEP_JOB)
-    return next((kind for kind in every if (kind.api_version, kind.name) == named), DEFAULT)
+    return next((kind for kind in KINDS if (kind.api_version, kind.name) == named), DEFAULT)
 
 
 def kind_named(name: str) -> JobKind:
@@ -31,6 +29,5 @@ def kind_named(name: str) -> JobKind:
 def kind_of_pod(pod: Mapping[str, Any]) -> JobKind:
     """Return the kind of the job that a pod belongs to, from the label of its operator."""
     labels = pod["metadata"].get("labels") or {}
-    every = (*KINDS, STEP_JOB)
-    found = (kind for kind in every if labels.get(kind.operator_label) == kind.operator)
+    found = (kind for kind in KINDS if labels.get(kind.operator_label) == kind.operator)
     return next(found, DEFAULT)

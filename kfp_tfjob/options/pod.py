@@ -23,11 +23,6 @@ DEFAULTS: dict[str, Any] = {
     "grace_seconds": 60,
 }
 CHIEF_GRACE = 600  # seconds: the sidecar has to store what is left
-# The steps whose work may run in a pod of its own. Such a pod takes these settings from `all`;
-# resources and placement there are those of a training, often on nodes with GPUs.
-OWN_PODS = ("prepare", "evaluate")
-_FOR_EVERY_POD = ("env", "labels", "annotations", "priority_class", "service_account")
-_FOR_EVERY_POD += ("image_pull_secret", "run_as_user")
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
 _BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
@@ -148,8 +143,8 @@ class Volume(Group):
     read_only: bool = False
 
 
-class CommonSettings(Group):
-    """The settings that every pod has; None for those that are not set."""
+class PodSettings(Group):
+    """The settings of the pods of a role; None for those that are not set."""
 
     cpu: Cpu | None = option(
         None,
@@ -191,11 +186,6 @@ class CommonSettings(Group):
     run_as_user: int | None = option(
         None, f"User id; 0 is refused. Default: {DEFAULTS['run_as_user']}.", ge=1
     )
-
-
-class PodSettings(CommonSettings):
-    """The settings of the pods of a role; None for those that are not set."""
-
     gpu_resource: Key | None = option(
         None,
         "The resource name of the GPUs, for instance that of a MIG slice. Default:"
@@ -216,21 +206,17 @@ class PodSettings(CommonSettings):
     )
 
 
-class OwnPodSettings(CommonSettings):
-    """The settings of the pod that does the work of one step."""
+class StepPodSettings(Group):
+    """The settings of a step's pod; None for what was compiled in."""
 
-    deadline_seconds: int = option(_DAY, "How long the pod may run.", ge=1, le=30 * _DAY)
-    pending_timeout_seconds: int = option(
-        1800,
-        "How long the pod may wait for a node; set it longer than your cluster needs to add a"
-        " node.",
-        ge=1,
-        le=30 * _DAY,
-    )
+    cpu: Cpu | None = option(None, "Cores that the pod requests.")
+    memory: Bytes | None = option(None, "Memory of the pod, as request and limit.")
+    node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
+    tolerations: tuple[Toleration, ...] | None = option(None, "Taints that the pod tolerates.")
 
 
-class EvaluatePodSettings(OwnPodSettings):
-    """The settings of the pod that scores, which may have GPUs."""
+class EvaluatePodSettings(StepPodSettings):
+    """The settings of the pods that score, which may have GPUs."""
 
     gpus: int = option(
         0,
@@ -274,7 +260,7 @@ class EvaluatorSettings(ExtraSettings):
 
 
 class PodOptions(Group):
-    """The keys of `pod`: settings of all replicas, of each role, and of the pods of two steps."""
+    """The keys of `pod`: settings of all replicas, of each role, and of the pods of steps."""
 
     all: AllSettings = option(AllSettings(), "Settings of every pod.")
     chief: ChiefSettings = option(ChiefSettings(), "Settings of the chief.")
@@ -287,16 +273,17 @@ class PodOptions(Group):
     evaluator: EvaluatorSettings = option(
         EvaluatorSettings(), "Settings of the evaluator, with the same keys."
     )
-    prepare: OwnPodSettings = option(
-        OwnPodSettings(),
-        "If it is there, even empty, the work of prepare_data runs in a pod of its own with these"
-        f" settings. Of `all`, that pod takes {', '.join(_FOR_EVERY_POD)}, and nothing else; it has"
-        " no gpu_resource, shared_memory, volumes, grace_seconds or queue.",
+    prepare: StepPodSettings = option(
+        StepPodSettings(),
+        "`cpu` (a request, and the number of processes), `memory` (request and limit),"
+        " `node_selector` and `tolerations` of the pod of prepare_data, which takes nothing from"
+        " `all`. Default: what was compiled in.",
     )
     evaluate: EvaluatePodSettings = option(
         EvaluatePodSettings(),
-        "The same for evaluate, and for publish if it judges a model again; with `gpus` on"
-        " GPUs, in the default image of the training.",
+        "The same of the pod of evaluate, and of that of publish, which may evaluate a model"
+        " again. With `gpus` of the type `gpu_resource`, they have the default image of the"
+        " training.",
     )
 
     @pydantic.model_validator(mode="before")
@@ -308,6 +295,12 @@ class PodOptions(Group):
                 " replica; use chief"
             )
         return value
+
+    @property
+    def of_replicas(self) -> dict[str, PodSettings]:
+        """The settings of replicas by key: `all` and the roles."""
+        every = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: it for name, it in every.items() if isinstance(it, PodSettings)}
 
     def of(self, role: str) -> PodSettings:
         """Return the settings of a role: its own, then those of `all`, then DEFAULTS.
@@ -322,20 +315,6 @@ class PodOptions(Group):
         own = {name: getattr(getattr(self, role), name) for name in PodSettings.model_fields}
         shared = {name: getattr(self.all, name) for name in PodSettings.model_fields}
         return PodSettings.model_construct(**_merged(defaults, shared, own))
-
-    def own_pod(self, name: str) -> OwnPodSettings | None:
-        """Return the settings of the pod for the work of a step; None to work in the step's own.
-
-        Args:
-            name: One of OWN_PODS.
-        """
-        if name not in self.model_fields_set:
-            return None
-        shared = {key: getattr(self.all, key) for key in _FOR_EVERY_POD}
-        given: OwnPodSettings = getattr(self, name)
-        own = {key: getattr(given, key) for key in type(given).model_fields}
-        known = {key: value for key, value in DEFAULTS.items() if key in own}
-        return type(given).model_construct(**_merged(known, shared, own))
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,3 +10,22 @@ REMOVED: dict[str, str] = {
     "data_options.append": "delete it; prepare_data reads every file",
     "data_options.workers": "name the scheduler of a Dask cluster of yours in data_options.dask",
 }
+# Kubeflow Pipelines makes the pods of steps, and some of its settings are constants of a pipeline.
+_OWN_PIPELINE = "delete it, or use the step in a pipeline of your own with kfp's {}"
+_OF_STEPS = {
+    "affinity": "use node_selector and tolerations",
+    "annotations": _OWN_PIPELINE.format("kubernetes.add_pod_annotation"),
+    "deadline_seconds": _OWN_PIPELINE.format("kubernetes.set_timeout"),
+    "env": _OWN_PIPELINE.format("set_env_variable or kubernetes.use_secret_as_env"),
+    "ephemeral_storage": "delete it; choose nodes with enough disk with node_selector",
+    "image_pull_secret": "add it to the imagePullSecrets of the service account of the runs",
+    "labels": _OWN_PIPELINE.format("kubernetes.add_pod_label"),
+    "pending_timeout_seconds": "delete it; `kfp-tfjob why` shows why a pod waits",
+    "priority_class": "delete it; the pods have the default PriorityClass of the cluster",
+    "run_as_user": "compile the pipeline with --run-as-user",
+    "scheduler": "delete it; the pods have the default scheduler of the cluster",
+    "service_account": "start the run with --service-account",
+}
+REMOVED |= {
+    f"pod.{step}.{key}": fix for step in ("prepare", "evaluate") for key, fix in _OF_STEPS.items()
+}

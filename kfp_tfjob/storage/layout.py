@@ -38,7 +38,6 @@ FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for program
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
 # In EVALUATION, after a lost race: the verdict against the new champion, and the second loss.
 SECOND_VERDICT, LOST_RACE = "verdict-2.json", "lost-race.json"
-SHOWN = "shown.json"  # in EVALUATION: from the pod of evaluate to its step
 # The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
 REPLICA_LOGS = "replica-logs"
 NOTICES = "notices"
@@ -210,11 +209,6 @@ class RunLayout:
     def report(self) -> S3Address:
         """The evaluation for people."""
         return self.evaluation / REPORT
-
-    @property
-    def shown(self) -> S3Address:
-        """What evaluate shows besides verdict and report, if it ran in a pod of its own."""
-        return self.evaluation / SHOWN
 
     @property
     def unchanged(self) -> S3Address:

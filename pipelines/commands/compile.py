@@ -41,6 +41,12 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     " prepare_data.memory=8Gi",
 )
 @click.option(
+    "--plain-steps",
+    is_flag=True,
+    help="for Kubeflow Pipelines before 2.5: a run cannot set the resources and nodes of its steps"
+    " with pod.prepare and pod.evaluate",
+)
+@click.option(
     "--run-as-user",
     default="1000",
     show_default=True,
@@ -56,6 +62,7 @@ def compile_(
     trainer_image: str | None,
     train_image: str | None,
     step_resources: tuple[str, ...],
+    plain_steps: bool,
     run_as_user: str,
 ) -> None:
     """Compile the pipeline for Kubeflow Pipelines.
@@ -110,6 +117,7 @@ def compile_(
         run_as_user,
         images["train"] or "",
         step_resources,
+        plain_steps,
     )
     for path in files:
         click.echo(path)

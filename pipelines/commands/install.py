@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FROM_ENVIRONMENT = (*_NEEDED, "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION", WEBHOOK_KEY)
-_OPTIONAL = ("jobs", "nodes", "quota", "restricted")
+_OPTIONAL = ("nodes", "quota", "restricted")
 _SECONDS = 15  # for an API server that does not answer
 _WORDS = {"create": ("create", "created"), "change": ("change", "changed"), "keep": ("keep",) * 2}
 
@@ -49,8 +49,7 @@ _WORDS = {"create": ("create", "created"), "change": ("change", "changed"), "kee
     "optional",
     multiple=True,
     type=click.Choice(_OPTIONAL),
-    help="also: jobs, the right to run Jobs, for pod.prepare and pod.evaluate; nodes, the right to"
-    " list nodes; quota, an example of a quota; restricted, the Pod"
+    help="also: nodes, the right to list nodes; quota, an example of a quota; restricted, the Pod"
     " Security level of the namespace; may be repeated",
 )
 @click.option(

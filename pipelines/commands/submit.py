@@ -127,7 +127,6 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         "data": data,
         "output": plan.output,
         "pods": f"{counted(plan.replicas, 'replica')}; before and after, one pod for each step",
-        **({"of steps": "; ".join(plan.own_pods)} if plan.own_pods else {}),
         "GPUs": str(plan.gpus or "none"),
         "requests": f"{plan.cpu:g} CPU, {plan.memory / 2**30:.4g} GiB of memory, all replicas"
         " together",

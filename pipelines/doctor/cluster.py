@@ -10,7 +10,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, NotFoundError
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
-from kfp_tfjob.components.preflight.step_jobs import too_large
+from kfp_tfjob.components.step_pods import too_large
 from kfp_tfjob.pipelines.doctor import registry
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -97,9 +97,9 @@ def room(subject: Subject, found: Sequence[Object] | None) -> Iterator[Finding]:
     yield from failures(shared_gpus(subject.spec, list(found)))
     for text in too_small(subject.spec, list(found)):
         yield warn(text, FIX)
-    for job in subject.jobs:
-        for text in too_large(job, job.manifest("doctor", 1, {}), list(found)):
-            yield warn(text, f"lower pod.{job.name}, or add nodes")
+    for it in subject.step_pods:
+        for text in too_large(it, list(found)):
+            yield warn(text, f"lower {it.key}, or add nodes")
 
 
 def _largest(found: Sequence[Object]) -> str:

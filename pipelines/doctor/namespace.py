@@ -13,7 +13,6 @@ from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob.checks import missing_objects
-from kfp_tfjob.components.preflight.step_jobs import compared
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
@@ -28,8 +27,6 @@ _TO_INSTALL = (
 )
 # The names in the project's Secret, and in that of Kubeflow Pipelines.
 _KEYS = (("AWS_ACCESS_KEY_ID", "accesskey"), ("AWS_SECRET_ACCESS_KEY", "secretkey"))
-# As the compiled pipeline sets them.
-_STEP = {"cpu": "250m", "memory": "1Gi"}
 
 
 def account_of(api: ClusterClient) -> str:
@@ -87,7 +84,6 @@ def account(subject: Subject) -> Iterator[Finding]:
         return
     if not (lacking or late or silent):
         yield ok(f"{name} has the rights of the steps")
-    yield from _step_jobs(subject)
     if lacking:
         may_not = "; ".join(map(str, (*lacking, *late, *silent)))
         yield fail(f"{name} may not {may_not}: no run can start", subject.install)
@@ -98,20 +94,6 @@ def account(subject: Subject) -> Iterator[Finding]:
     ):
         if items:
             yield warn(f"{name} may not {'; '.join(map(str, items))}: {effect}", subject.install)
-
-
-def _step_jobs(subject: Subject) -> Iterator[Finding]:
-    """Ask for the optional right to run Jobs."""
-    name, asked = f"service account {subject.account}", subject.jobs
-    lacking = rights.missing(subject.api, (rights.TO_RUN_STEP_JOBS,), subject.account)
-    fix = f"{subject.install} --with jobs"
-    if not lacking:
-        yield ok(f"{name} may run Jobs, as pod.prepare and pod.evaluate need")
-    elif asked:
-        keys = " and ".join(job.asked_by for job in asked)
-        yield fail(f"{name} may not {'; '.join(map(str, lacking))}, as {keys} needs", fix)
-    else:
-        yield ok(f"{name} may not run Jobs, which only pod.prepare and pod.evaluate need: {fix}")
 
 
 def user(subject: Subject) -> Iterator[Finding]:
@@ -172,12 +154,7 @@ def _pods(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
     for item in replicas(subject.job):
         metadata = {"generateName": "kfp-tfjob-doctor-"}
         yield item.role, kind | {"metadata": metadata, "spec": dict(item.pod)}
-    for job in subject.jobs:
-        (one,) = replicas(job.manifest("doctor", 1, {}))
-        metadata = {"generateName": "kfp-tfjob-doctor-"}
-        yield job.asked_by, kind | {"metadata": metadata, "spec": dict(one.pod)}
-    step: dict[str, Any] = {"name": "main", "image": images.TOOLS, "command": ["true"]}
-    step["resources"] = {"requests": _STEP, "limits": {"memory": _STEP["memory"]}}
+    step: dict[str, Any] = {"image": images.TOOLS, "command": ["true"]}
     if images.RUN_AS_USER != "none":
         # As Kubeflow Pipelines 2.16 and later fill it in for a task with a user id.
         step["securityContext"] = {
@@ -187,8 +164,10 @@ def _pods(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
             "runAsUser": int(images.RUN_AS_USER),
             "seccompProfile": {"type": "RuntimeDefault"},
         }
-    spec = {"containers": [step], "serviceAccountName": subject.account, "restartPolicy": "Never"}
-    yield "a step", kind | {"metadata": {"generateName": "kfp-tfjob-doctor-"}, "spec": spec}
+    common = {"serviceAccountName": subject.account, "restartPolicy": "Never"}
+    for it in subject.step_pods:
+        spec = it.spec | common | {"containers": [it.spec["containers"][0] | step]}
+        yield it.step, kind | {"metadata": {"generateName": "kfp-tfjob-doctor-"}, "spec": spec}
 
 
 def quotas(subject: Subject) -> Iterator[Finding]:
@@ -206,9 +185,6 @@ def quotas(subject: Subject) -> Iterator[Finding]:
             yield ok(f"quota {name} counts only some pods, and was not compared")
             continue
         yield from _compared(name, quota.left(item), needed)
-    for job in subject.jobs:
-        for text in compared(api, job, job.manifest("doctor", 1, {})):
-            yield from failures([text]) if isinstance(text, Problem) else [warn(text)]
 
 
 def _compared(

@@ -9,8 +9,8 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.components.preflight.step_jobs import asked_for
-from kfp_tfjob.components.step_job import StepJob
+from kfp_tfjob.components.step_pods import StepPod, asked_for, step_pods
+from kfp_tfjob.pipelines.step_resources import DEFAULTS
 
 _RUN_ID = "doctor"
 
@@ -30,9 +30,10 @@ class Subject:
     spec: JobSpec
 
     @property
-    def jobs(self) -> list[StepJob]:
-        """The Jobs of steps that the run asks for."""
-        return asked_for(self.spec.pod, self.spec.storage_secret)
+    def step_pods(self) -> list[StepPod]:
+        """The pods of steps that `pod` describes, or else that of one step."""
+        pods = step_pods(self.spec.pod, DEFAULTS)
+        return asked_for(pods) or [pods["prepare_data"]]
 
     @property
     def job(self) -> dict[str, Any]:

@@ -51,7 +51,8 @@ def compare(spec: JobSpec, namespace: str = "") -> Compared:
     from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
     from kfp_tfjob.cluster.errors import ForbiddenError
     from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
-    from kfp_tfjob.components.preflight.step_jobs import asked_for, too_large
+    from kfp_tfjob.components.step_pods import asked_for, step_pods, too_large
+    from kfp_tfjob.pipelines.step_resources import DEFAULTS
 
     unknown = "whether the pods fit on the nodes was not checked"
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
@@ -70,10 +71,9 @@ def compare(spec: JobSpec, namespace: str = "") -> Compared:
         return Compared(notes=[f"{unknown}: {first(error)}"])
     where = f" (cluster {api.address})"
     waits = [f"{text}{where}. Fix: {FIX}" for text in too_small(spec, found)]
-    for job in asked_for(spec.pod):
-        fix = f"lower pod.{job.name}, or add nodes"
-        texts = too_large(job, job.manifest("run", 1, {}), found)
-        waits += [f"{text}{where}. Fix: {fix}" for text in texts]
+    for it in asked_for(step_pods(spec.pod, DEFAULTS)):
+        fix = f"lower {it.key}, or add nodes"
+        waits += [f"{text}{where}. Fix: {fix}" for text in too_large(it, found)]
     warnings += [f"{it.what}{where}. Fix: {it.fix}" for it in shared_gpus(spec, found)]
     return Compared(waits, missing, warnings)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.components.images import is_placeholder
+from kfp_tfjob.pipelines.compilation import images_of_steps
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.runs import defaults_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -40,8 +41,7 @@ class Package:
     @property
     def images(self) -> list[str]:
         """The images of its steps, sorted."""
-        executors = self.spec["pipeline_spec"].get("deploymentSpec", {}).get("executors", {})
-        return sorted({it["container"]["image"] for it in executors.values() if "container" in it})
+        return sorted(images_of_steps(self.spec["pipeline_spec"]))
 
     def problems(self, train_image: str) -> list[Problem]:
         """Return the images that no node can pull.

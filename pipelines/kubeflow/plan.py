@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.jobs.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
-from kfp_tfjob.storage.words import counted
-
-if TYPE_CHECKING:
-    from kfp_tfjob.components.step_job import StepJob
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,6 @@ class Plan:
         gpus: GPUs of all of them.
         cpu: CPU that they request together, in cores.
         memory: Memory that they request together, in bytes.
-        own_pods: The pods for the work of steps, as text.
         files: Files of the data; None if the store cannot be listed from here.
         bytes: Their bytes; None likewise.
         given: The parameters that are not defaults, with their source; secret-looking values are
@@ -54,7 +49,6 @@ class Plan:
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
-    own_pods: Sequence[str] = ()
     waits: Sequence[str] = ()
 
 
@@ -78,7 +72,6 @@ def make_plan(
     """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-    from kfp_tfjob.components.preflight.step_jobs import asked_for
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
@@ -103,11 +96,4 @@ def make_plan(
         waits=waits,
         warnings=(*waits, *compared.warnings),
         notes=(*inputs.notes, *compared.notes),
-        own_pods=tuple(map(_own_pod, asked_for(spec.pod))),
     )
-
-
-def _own_pod(job: StepJob) -> str:
-    settings = job.settings
-    gpus = f", {counted(job.gpus, 'GPU')}" if job.gpus else ""
-    return f"{job.step}: 1 pod, {settings.cpu} CPU, {settings.memory} of memory{gpus}, as a Job"

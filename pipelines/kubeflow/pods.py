@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.jobs.kinds import KINDS, kind_of, kind_of_pod
+from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.status import is_over
-from kfp_tfjob.jobs.step_job import STEP_JOB
 from kfp_tfjob.storage.errors import Problem, StepError
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class Seen:
     Attributes:
         steps: Names of the pods of steps that are not over.
         pods: Names of the pods of training jobs that are not over.
-        own_pods: Names of the pods of Jobs for the work of steps that are not over.
         jobs: Names of the training jobs that are not over.
         waits: Why pods wait, a sentence for each reason.
     """
@@ -43,7 +41,6 @@ class Seen:
     pods: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
-    own_pods: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -53,13 +50,12 @@ class Seen:
     @property
     def only_steps(self) -> bool:
         """Whether nothing is left that a step has started."""
-        return not (self.pods or self.jobs or self.own_pods)
+        return not (self.pods or self.jobs)
 
     def __str__(self) -> str:
         """Return what exists, as text."""
         counts = {
             "pod of a step": self.steps,
-            "pod of a step's Job": self.own_pods,
             "pod of the training": self.pods,
             "job": self.jobs,
         }
@@ -142,30 +138,28 @@ class RunOnCluster:
         label = f"{RUN_LABEL}={run_label(self._run_id)}"
         steps = api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}")
         pods = api.list(api.core("pods"), labelSelector=label)
-        own = [pod for pod in pods if kind_of_pod(pod) is STEP_JOB]
-        pods = [pod for pod in pods if kind_of_pod(pod) is not STEP_JOB]
         jobs: list[Mapping[str, Any]] = []
-        for kind in (*KINDS, STEP_JOB):
+        for kind in KINDS:
             of_kind = api.of(kind)
             try:
                 jobs += of_kind.list_jobs(label)
             except (NotFoundError, ForbiddenError):
                 continue  # this cluster has no such kind, or shows none of it
-        self.known = self.known or bool(steps or pods or own or jobs)
+        self.known = self.known or bool(steps or pods or jobs)
         waits = [
             f"{pod['metadata']['name']} waits: {why}"
-            for pod in _alive([*steps, *own])
+            for pod in _alive(steps)
             if (why := waiting.reason(pod, self._events(api, pod["metadata"]["name"])))
         ]
         running = [job for job in jobs if not is_over(job)]
-        for job in [job for job in running if kind_of(job) is not STEP_JOB]:
+        for job in running:
             name = job["metadata"]["name"]
             mine = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
             said = picture(job, mine, self._events(api, name))
             if "waiting" in said or "not made" in said:
                 waits.append(f"{name}: {said}")
         names = (_names(_alive(steps)), _names(_alive(pods)), _names(running))
-        return Seen(*names, tuple(waits), _names(_alive(own)))
+        return Seen(*names, tuple(waits))
 
     @staticmethod
     def _events(api: ClusterClient, name: str) -> list[Mapping[str, Any]]:

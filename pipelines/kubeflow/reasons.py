@@ -21,7 +21,7 @@ from kfp_tfjob.storage.words import minutes
 
 _FIX = LABELS["fix"]
 _LINES = 12  # of a log
-_LAST_LINES = " Its last lines:"  # as launch_tfjob and the Jobs of steps end their message
+_LAST_LINES = " Its last lines:"  # as launch_tfjob ends its message
 
 
 @dataclass(frozen=True)

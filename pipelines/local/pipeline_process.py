@@ -40,7 +40,7 @@ def main() -> None:
     find = ConditionEvaluator._resolve_pipeline_channel
 
     def resolve(channel: str, store: Any) -> Any:
-        for said in (module.CHANGED, module.EVALUATE):
+        for said in (module.CHANGED, module.EVALUATE, module.BLESSED):
             if channel == module.input_of(said):
                 return store.get_task_output(*said)
         return find(channel, store)

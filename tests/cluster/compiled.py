@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 _CONDITION = re.compile(r"inputs\.parameter_values\['(?P<name>[^']+)'\] == (?P<value>.+)")
+_INPUT = re.compile(r"\{\{\$\.inputs\.parameters\['(?P<name>[^']+)'\]\}\}")
 _ROOT = "/minio/artifacts"  # where the launcher of Kubeflow Pipelines keeps minio://artifacts
 
 
@@ -118,8 +119,10 @@ class Compiled:
         """Return every step as it is in the pipeline, with inputs that no other step has made.
 
         Args:
-            inputs: Values by name, for the inputs that have no default.
+            inputs: Values by name, for the inputs that have no default, and for outputs of
+                preflight: `pipelinechannel--preflight-NAME`.
         """
+        made = {key: value for key, value in inputs.items() if key.startswith("pipelinechannel")}
         found = []
         for component in self._pipeline["components"].values():
             if "dag" in component:
@@ -128,7 +131,7 @@ class Compiled:
                 key: inputs.get(key, definition.get("defaultValue", ""))
                 for key, definition in component["inputDefinitions"]["parameters"].items()
             }
-            found.append(self._task(component, given, _AsGiven(inputs)))
+            found.append(self._task(component, made | given, _AsGiven(inputs)))
         return found
 
     def _task(
@@ -137,12 +140,24 @@ class Compiled:
         label = component["executorLabel"]
         return Task(
             label.removeprefix("exec-"),
-            self._pipeline["deploymentSpec"]["executors"][label]["container"],
+            self._container(label, inputs),
             self._settings[label],
             inputs,
             component.get("outputDefinitions", {}),
             given,
         )
+
+    def _container(self, label: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the container, with the inputs that its image and resources refer to."""
+        found = dict(self._pipeline["deploymentSpec"]["executors"][label]["container"])
+
+        def filled(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {key: filled(item) for key, item in value.items()}
+            named = _INPUT.fullmatch(str(value))
+            return inputs.get(named["name"], value) if named else value
+
+        return found | {key: filled(found[key]) for key in ("image", "resources")}
 
     def _run_dag(
         self,
@@ -202,7 +217,7 @@ def _resolved(
     value = source["runtimeValue"]["constant"]
     for placeholder, text in placeholders.items():
         value = value.replace(placeholder, text) if isinstance(value, str) else value
-    assert "{{$" not in str(value), f"no value for the placeholder in {value}"
+    assert "{{$" not in _INPUT.sub("", str(value)), f"no value for the placeholder in {value}"
     return value
 
 

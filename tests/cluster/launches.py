@@ -391,11 +391,6 @@ def rules() -> list[dict[str, Any]]:
     return yaml.safe_load((ROOT / "deploy/base/role.yaml").read_text())["rules"]
 
 
-def job_rules() -> list[dict[str, Any]]:
-    """Return the rights of deploy/base and of deploy/optional/jobs."""
-    return rules() + yaml.safe_load((ROOT / "deploy/optional/jobs/role.yaml").read_text())["rules"]
-
-
 def new_launch(
     cluster: Cluster, namespace: str, store: Store, objects: ObjectStore | None = None
 ) -> Launch:

@@ -49,7 +49,6 @@ def test_the_api_server_accepts(own_cluster: Cluster, namespace: str, folder: st
     [
         ("base", "kubeflow", "pipeline-runner", ()),
         ("overlays/multi-user", "team-a", "default-editor", ()),
-        ("optional/jobs", "kubeflow", "pipeline-runner", ("jobs",)),
         ("optional/nodes", "kubeflow", "pipeline-runner", ("nodes",)),
         ("optional/quota", "team-a", "default-editor", ("quota",)),
         ("optional/restricted", "team-a", "default-editor", ("restricted",)),
@@ -100,8 +99,7 @@ def test_runs_need_the_whole_role_and_no_more(
     used = {call for call, allowed in asked if allowed and call.group != "authorization.k8s.io"}
     assert used == _granted()
     refused = {call for call, allowed in asked if not allowed}
-    # optional/nodes, optional/jobs
-    assert refused <= {Call("", "nodes", "list"), Call("batch", "jobs", "list")}
+    assert refused <= {Call("", "nodes", "list")}  # optional/nodes
 
 
 def _granted() -> set[Call]:

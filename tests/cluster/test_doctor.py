@@ -116,7 +116,7 @@ def test_a_namespace_with_pod_security_and_a_quota(own_cluster: Cluster) -> None
         # Steps that leave the user to the cluster, as some clusters want it.
         doctor.environment = {"KFP_TFJOB_RUN_AS_USER": "none"}
         found = doctor()
-        assert _has(found["fail"], "Pod Security refuses the pod of a step", "--run-as-user")
+        assert _has(found["fail"], "Pod Security refuses the pod of prepare_data", "--run-as-user")
 
 
 def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:

@@ -14,6 +14,7 @@ from kfp_tfjob.components.images import TOOLS, TRAINER
 from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Failure
+from kfp_tfjob.components.step_pods import KEYS
 from kfp_tfjob.pipelines.compilation import FOLDER
 from tests.cluster.compiled import Compiled
 from tests.cluster.processes import wait_until
@@ -108,6 +109,12 @@ def test_every_step_starts_and_says_what_is_wrong(own_cluster, restricted):
     changes = {"runAsUser": _ANY_USER, "runAsGroup": 0, "readOnlyRootFilesystem": True}
     pods = StepPods(own_cluster, restricted, "runner", workflow, "r", changes)
     inputs = {"run_id": "r", "storage_secret": "objstore-cred", "output_uri": "no address"}
+    checked = {"cpu": "250m", "memory": "1Gi", "image": TRAINER}
+    inputs |= {
+        f"pipelinechannel--preflight-{step}_{key}": value
+        for step in KEYS
+        for key, value in checked.items()
+    }
     tasks = Compiled(FOLDER / "tfjob_training.yaml").steps(inputs)
     assert len(tasks) == 7
     for task in tasks:

@@ -2,7 +2,7 @@
 
 It is the path of a run on Kubeflow Pipelines, without its drivers and Argo: the committed YAML, the
 images of images/, a real TFJob and a real S3 server. In mid-training the node of the chief is
-drained, and evaluate works in a pod of its own.
+drained, and the run decides about the resources of evaluate and publish.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import Layout
 from tests.cluster.compiled import Compiled, Task
-from tests.cluster.launches import BUCKET, job_rules
+from tests.cluster.launches import BUCKET, rules
 from tests.cluster.node import EXTRA, Node, tolerate
 from tests.cluster.processes import wait_until
 from tests.cluster.step_pods import StepPods
@@ -27,7 +27,7 @@ from tests.cluster.workflows import Workflow
 
 pytestmark = pytest.mark.cluster
 
-_EVALUATE = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi"}
+_EVALUATE = {"cpu": "200m", "memory": "1500Mi"}
 _SMALL = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi", "shared_memory": "64Mi"}
 _TRAINING_SECONDS = 600
 STEPS = ["preflight", "prepare-data", "launch-tfjob", "sync-output", "evaluate"]
@@ -42,7 +42,7 @@ def pods(own_cluster, namespace) -> StepPods:
         {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
     )
     own_cluster.storage_secret(namespace)
-    own_cluster.kubeconfig_for(namespace, "runner", job_rules()).unlink()
+    own_cluster.kubeconfig_for(namespace, "runner", rules()).unlink()
     run_id = str(uuid.uuid4())
     workflow = Workflow(own_cluster, namespace, f"run-{run_id[:5]}").create(run_id)
     return StepPods(own_cluster, namespace, "runner", workflow, run_id)
@@ -97,8 +97,11 @@ def test_from_preflight_to_champion_with_a_drain(pods, node, launch_store, tmp_p
     }
     options = {"checkpoint_seconds": 1, "backoff_seconds": 0, "seed": 3}
 
+    resources = {}
+
     def each(task: Task):
         pods.start(task)
+        resources[task.name] = task.container["resources"].get("resourceMemoryLimit")
         if task.name == "launch-tfjob":
             _drain(pods, layout, launch_store, node.name)
         return pods.join(task).outputs
@@ -109,7 +112,7 @@ def test_from_preflight_to_champion_with_a_drain(pods, node, launch_store, tmp_p
     assert list(pods.ended) == STEPS
     assert pods.ended["evaluate"].outputs["Output"] is True
     assert pods.ended["launch-tfjob"].outputs["attempts"] == 2
-    assert "[evaluate-0]" in pods.ended["evaluate"].log
+    assert (resources["evaluate"], resources["publish"]) == ("1500Mi", "1500Mi")
     assert "confusionMatrix" in pods.ended["evaluate"].files["executor_output.json"]
     champion = read_champion(launch_store, layout, "digits")
     assert champion is not None and champion.run_id == pods.run_id

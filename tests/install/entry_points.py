@@ -24,7 +24,7 @@ PROGRAMS = {
 BESIDE = {
     "local": {"kserve", "fastapi", "prometheus_client", "starlette"},
     "serve": {"swift", "eventlet"},
-    "trainer": {"kubeflow"},  # evaluate creates Jobs of Kubernetes only
+    "trainer": {"kubeflow"},  # evaluate and publish create no job
 }
 
 

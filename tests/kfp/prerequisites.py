@@ -93,7 +93,7 @@ def _is_page(url: str) -> bool:
 
 def _of_doctor(settings: Settings, pipeline: Path, prefix: str) -> Iterator[str]:
     words: list[str] = ["--json", "--timeout", str(_SECONDS), "--secret", settings.secret]
-    words += ["--set", f"pod={json.dumps(POD | dict.fromkeys(('prepare', 'evaluate'), {}))}"]
+    words += ["--set", f"pod={json.dumps(POD)}"]
     words += ["--workers", "0"]
     if settings.bucket:
         words += ["--output", f"s3://{settings.bucket}/{prefix}"]

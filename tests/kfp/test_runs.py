@@ -1,4 +1,4 @@
-"""Runs to a champion, one by one and at once, by REST, and with resources of their own."""
+"""Runs to a champion: with pods of steps as the run wants them, by REST, and two at once."""
 
 import json
 import os
@@ -8,15 +8,36 @@ from pathlib import Path
 import pytest
 
 from tests.kfp import cluster
-from tests.kfp.lab import Lab, until
+from tests.kfp.lab import Lab
 from tests.kfp.parameters import POD
 
 pytestmark = pytest.mark.kfp
 
+# Preflight returns these to the setters of the pods of steps.
+_TOLERATION = {"key": "test-kfp", "operator": "Exists", "effect": "NoSchedule"}
+_PLACE = {"node_selector": {"kubernetes.io/os": "linux"}, "tolerations": [_TOLERATION]}
+_PODS = {
+    "prepare": {"cpu": "60m", "memory": "700Mi", **_PLACE},
+    "evaluate": {"cpu": "70m", "memory": "1900Mi", **_PLACE},
+}
+
 
 def test_champion(lab: Lab, row) -> None:
-    run = lab.start("champion", train_workers=1)
+    run = lab.start("champion", train_workers=1, pod=POD | _PODS)
     assert lab.finished(run) == "SUCCEEDED"
+    pods = {cluster.node(pod): pod["spec"] for pod in cluster.pods(run)}
+    for step, key in (
+        ("prepare-data", "prepare"),
+        ("evaluate", "evaluate"),
+        ("publish", "evaluate"),
+    ):
+        (main,) = (it for it in pods[step]["containers"] if it["name"] == "main")
+        cpu, memory = _PODS[key]["cpu"], _PODS[key]["memory"]
+        requests = {"cpu": cpu, "memory": memory}
+        assert main["resources"] == {"requests": requests, "limits": {"memory": memory}}
+        assert pods[step]["nodeSelector"] == _PLACE["node_selector"]
+        assert _TOLERATION in pods[step]["tolerations"]
+    assert "nodeSelector" not in pods["sync-output"]
     assert lab.bucket.verified(f"runs/{run}")["run_id"] == run
     assert [it["run_id"] for it in lab.bucket.champions("champion")] == [run]
     assert lab.client.run(run).verdict == "published"
@@ -54,23 +75,3 @@ def test_two_at_once(lab: Lab, row) -> None:
     assert set(verdicts.values()) <= {"not blessed", "lost the race"}
     for run in runs:
         row(run)
-
-
-def test_resources_of_steps(lab: Lab, row) -> None:
-    wanted = {"prepare": ("410m", "700Mi"), "evaluate": ("620m", "1700Mi")}
-    own = {name: {"cpu": cpu, "memory": memory} for name, (cpu, memory) in wanted.items()}
-    data = {"drop": ["pixel_0_0"]}  # a dataset that no other scenario has prepared
-    run = lab.start("resources", pod=POD | own, data_options=data)
-    seen: set[tuple[str, str]] = set()
-
-    def look() -> bool:
-        for pod in [*cluster.pods(run), *cluster.pods(run, cluster.JOB)]:
-            for container in pod["spec"]["containers"]:
-                requests = (container.get("resources") or {}).get("requests") or {}
-                seen.add((requests.get("cpu", ""), requests.get("memory", "")))
-        return lab.state(run) in ("SUCCEEDED", "FAILED")
-
-    until("its end", look)
-    assert lab.state(run) == "SUCCEEDED"
-    assert set(wanted.values()) <= seen
-    row(run)

@@ -116,4 +116,4 @@ def test_a_disk_that_fills_up(step, tmp_path, mount, monkeypatch):
     # There seems to be room, but such short values take more of it as numbers.
     monkeypatch.setattr(tempfile, "tempdir", str(mount(7 * len(rows) // 2)))
     said = refusal(step, uri)
-    assert "the local disk is full" in said and "raise pod.prepare.ephemeral_storage" in said
+    assert "the local disk is full" in said and "set TMPDIR to a larger disk" in said

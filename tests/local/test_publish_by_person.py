@@ -17,7 +17,9 @@ from tests.local.published import DATASET, NAME, judged, publish
 
 
 @pytest.mark.parametrize("when", ["before publish", "while it is judged again"])
-def test_a_person_was_first(store: Store, base: S3Address, tmp_path: Path, when: str) -> None:
+def test_a_person_was_first(
+    store: Store, base: S3Address, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = Layout(base)
     verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
     step = Step("publish", "mine", layout, store)
@@ -26,7 +28,7 @@ def test_a_person_was_first(store: Store, base: S3Address, tmp_path: Path, when:
         planned = by_hand.plan(step, NAME)
         by_hand.execute(step, planned, "eva", "it is needed now")
 
-    def again() -> None:
+    def again(*_: object) -> None:
         assert when != "before publish", "judged against itself"
         promote()
         keep_second(store, step.run, as_second(verdict | {"blessed": False, "champion": None}))
@@ -37,7 +39,8 @@ def test_a_person_was_first(store: Store, base: S3Address, tmp_path: Path, when:
     else:
         publish(store, layout, "r2")
     where = (str(step.run.verdict), verdict["dataset_uri"])
-    done = engine.run(step, NAME, verdict["model_uri"], *where, again)
+    monkeypatch.setattr(engine, "judge_again", again)
+    done = engine.run(step, NAME, verdict["model_uri"], *where)
     number = 1 if when == "before publish" else 2
     record = json.loads(store.read(layout.model(NAME).champion(number)))
     assert (record["action"], record["run_id"]) == ("promote", "mine")
@@ -51,7 +54,7 @@ def test_a_person_was_first(store: Store, base: S3Address, tmp_path: Path, when:
 
 
 def test_a_damaged_record_of_the_winner_is_no_obstacle(
-    store: Store, base: S3Address, tmp_path: Path
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = Layout(base)
     verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
@@ -60,12 +63,13 @@ def test_a_damaged_record_of_the_winner_is_no_obstacle(
     store.write(layout.model(NAME).champion(1), b"{")
     step = Step("publish", "mine", layout, store)
 
-    def again() -> None:
+    def again(*_: object) -> None:
         met = {"number": 2, "version": 2, "run_id": "r2"}
         keep_second(store, step.run, as_second(verdict | {"champion": met}))
 
     where = (str(step.run.verdict), verdict["dataset_uri"])
-    done = engine.run(step, NAME, verdict["model_uri"], *where, again)
+    monkeypatch.setattr(engine, "judge_again", again)
+    done = engine.run(step, NAME, verdict["model_uri"], *where)
     assert (done.outcome, done.champion_uri) == (
         "published",
         str(layout.model(NAME).champion(3)),

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -68,19 +70,21 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
     start = threading.Barrier(len(names), timeout=SECONDS)
     second = threading.Barrier(len(names) - 1, timeout=SECONDS)
 
+    def again(*arguments: Any) -> None:
+        with judging:
+            judge_again(*arguments)
+        second.wait()
+
     def attempt(name: str) -> publish.Published:
         step = bench.step(name, Store())
-
-        def again() -> None:
-            with judging:
-                judge_again(step, str(bench.dataset))
-            second.wait()
-
         arguments = (MODEL, bench.model_uri(name), str(step.run.verdict), str(bench.dataset))
         start.wait()
-        return publish.run(step, *arguments, again)
+        return publish.run(step, *arguments)
 
-    with ThreadPoolExecutor(len(names)) as pool:
+    with (
+        patch.object(publish, "judge_again", again),
+        ThreadPoolExecutor(len(names)) as pool,
+    ):
         return dict(zip(names, pool.map(attempt, names), strict=True))
 
 
@@ -120,7 +124,8 @@ def test_who_loses_the_race_is_judged_once_more(bench: Bench) -> None:
     step = bench.step(loser)
     # A retry judges nothing again, and publishes nothing.
     arguments = (MODEL, bench.model_uri(loser), str(step.run.verdict), str(bench.dataset))
-    assert publish.run(step, *arguments, pytest.fail) == found[loser]
+    with patch.object(publish, "judge_again", pytest.fail):
+        assert publish.run(step, *arguments) == found[loser]
     shown = summary(step, MODEL)
     assert shown.startswith("# Not published: `pets` lost the race\n")
     assert "**Judged again:**" in shown

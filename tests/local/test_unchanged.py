@@ -126,7 +126,6 @@ def test_a_run_that_was_judged_again_counts(world: World) -> None:
         {"data_options": {"contract": {"changes": "fail"}}},
         {"pod": {"all": {"env": {"A": "1"}}}},
         {"pod": {"all": {"volumes": [{"claim": "october", "path": "/data"}]}}},
-        {"pod": {"evaluate": {"env": {"A": "1"}}}},
     ],
     ids=str,
 )

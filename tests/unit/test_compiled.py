@@ -47,7 +47,8 @@ def test_the_replicas_may_have_another_image_than_evaluate(tmp_path: Path) -> No
     assert images_of(text) == ["r/tools:7", "r/trainer:8", "r/trainer:8-gpu"]
     pipeline = next(yaml.safe_load_all(text))
     executors = pipeline["deploymentSpec"]["executors"]
-    assert executors["exec-evaluate"]["container"]["image"] == "r/trainer:8"
+    variables = {it["name"]: it["value"] for it in executors["exec-preflight"]["container"]["env"]}
+    assert variables["KFP_TFJOB_TRAINER_IMAGE"] == "r/trainer:8"  # preflight's evaluate_image
     form = pipeline["root"]["inputDefinitions"]["parameters"]
     assert form["train_image"]["defaultValue"] == "r/trainer:8-gpu"
 
@@ -61,8 +62,7 @@ def test_nothing_in_it_belongs_to_a_run() -> None:
 def test_images_and_the_user_are_baked_in(tmp_path: Path) -> None:
     compile_all(tmp_path, "registry/tools:7", "registry/trainer:8", "4711")
     text = (tmp_path / "tfjob_training.yaml").read_text()
-    images = set(re.findall(r"^ +image: (\S+)$", text, re.MULTILINE))
-    assert images == {"registry/tools:7", "registry/trainer:8"}
+    assert images_of(text) == ["registry/tools:7", "registry/trainer:8"]
     assert PLACEHOLDER not in text and not any(map(is_placeholder, images_of(text)))
     assert text.startswith("# Images:\n#    registry/tools:7\n#    registry/trainer:8\n# PIPELINE")
     users = [item.get("securityContext") for item in executors_of(tmp_path)]

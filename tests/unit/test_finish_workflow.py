@@ -1,6 +1,7 @@
 """Which step failed, told from a Workflow and its pods as Kubeflow Pipelines 2.17 makes them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,6 +176,11 @@ def test_a_step_without_words_has_those_of_argo(said, driver, code, verdict, wor
     assert (failure.step, failure.code, failure.verdict) == ("preflight", code, verdict)
     assert words in failure.message and "Fix: " in failure.message
     assert ("--step-resources preflight.memory=" in failure.message) == (verdict == "out_of_memory")
+
+
+def test_a_step_that_the_run_can_size_names_its_parameter() -> None:
+    task = replace(failed([], "OOMKilled (exit code 137)", False), step="publish")
+    assert "more memory: pod.evaluate.memory, or `kfp-tfjob" in task.failure.message
 
 
 class Api:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from images.build import BASE, IMAGES, ROOT, Builder, git, labels, make_context, requirements, sbom
 from images.build import main as make_images
 from kfp_tfjob.components.images import PLACEHOLDER, VERSION, serving_in, tools_in
+from kfp_tfjob.components.step_pods import KEYS
 from kfp_tfjob.pipelines import references as module
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import images_of
@@ -179,7 +180,8 @@ def test_resources_of_steps(tmp_path: Path) -> None:
     compile_with = ["--step-resources", "evaluate.cpu_limit=2", "--step-resources", "all.cpu=1"]
     compiled(tmp_path, *compile_with)
     text = (tmp_path / "tfjob_training.yaml").read_text()
-    assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS)
+    assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS) - len(KEYS)
+    assert text.count("cpu: '1'") == len(KEYS)  # which preflight returns
     assert text.count("resourceCpuLimit: '2'") == 1
 
 

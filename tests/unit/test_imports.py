@@ -20,8 +20,7 @@ PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the packages.
 SHARED = {"components.step", "components.summary", "components.images", "components"}
 SHARED |= {"components.notify", "components.outcome", "components.webhook"}
-SHARED |= {"components.pod_template", "components.step_job", "components.step_job_pod"}
-SHARED |= {"components.step_job_run", "components.step_job_limits"}
+SHARED |= {"components.step_pods"}
 BARE = re.compile(
     rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(PACKAGES)})(?:[.,;\s]|$)",
     re.M,

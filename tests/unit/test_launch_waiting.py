@@ -290,7 +290,6 @@ def test_a_secret_that_is_missing_has_its_command():
         (0, {"worker": {"env": {"A": KEY}, "image_pull_secret": "p"}}, []),
         (0, {"ps": {"env": {"A": KEY}}}, []),
         (0, {"ps": {"env": {"A": KEY}, "replicas": 1}}, [("hub", "k", "pod.ps.env.A")]),
-        (0, {"evaluate": {"env": {"A": KEY}}}, [("hub", "k", "pod.evaluate.env.A")]),
         (0, {"chief": {"image_pull_secret": "p"}}, [("p", "", "pod.chief.image_pull_secret")]),
         (
             0,

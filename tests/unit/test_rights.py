@@ -29,9 +29,5 @@ def test_the_role_grants_what_is_checked_and_nothing_else():
     assert granted("base/role.yaml") == checked(*needed, *rights.TO_STOP, *rights.TO_EXPLAIN)
 
 
-def test_the_optional_role_for_jobs_has_no_right_on_secrets():
-    assert granted("optional/jobs/role.yaml") == checked(rights.TO_RUN_STEP_JOBS)
-
-
 def test_the_optional_role_for_nodes():
     assert granted("optional/nodes/cluster-role.yaml") == checked(rights.TO_SEE_NODES)

@@ -52,7 +52,7 @@ def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent)
     inputs = step.component_spec.inputs
     made = {"source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
     made |= {"inputs_digest", "evaluate"}
-    own = {"run_id", "task_key", TICK}
+    own = {"run_id", "task_key", TICK, "step_resources"}
     assert inputs.keys() <= PARAMETERS.keys() | made | own  # `made` by earlier steps
     for name in inputs.keys() & PARAMETERS.keys():
         parameter = PARAMETERS[name]
@@ -62,7 +62,7 @@ def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent)
 
 
 def test_preflight_takes_every_parameter() -> None:
-    own = {"run_id", "task_key", TICK}
+    own = {"run_id", "task_key", TICK, "step_resources"}
     assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | own
 
 

@@ -200,14 +200,15 @@ class Processes(Executor):
         )
 
 
-def count_for(parts: int) -> int:
+def count_for(parts: int, cores: int = 0) -> int:
     """Return how many processes there are cores, memory and work for: 1 or more.
 
     Args:
         parts: The parts of the source.
+        cores: What a pod without a limit of cores requests; 0 if it is unknown.
     """
     fitting = int(memory_left() // _MEMORY) if memory_left() < math.inf else parts
-    return max(1, min(available_cores(shared=_MOST_SHARED), fitting, parts))
+    return max(1, min(available_cores(shared=cores or _MOST_SHARED), fitting, parts))
 
 
 class _Spare:
@@ -253,7 +254,7 @@ def spare() -> Iterator[None]:
 
 
 def end_spare() -> None:
-    """End the processes of `spare`: the work is done elsewhere, and may take hours."""
+    """End the processes of `spare`: the work is done on a Dask cluster, and may take hours."""
     if _spare:
         _spare.end()
 

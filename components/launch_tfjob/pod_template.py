@@ -1,4 +1,4 @@
-"""Builds the parts that every pod of this project has: of a training, and of a step's own Job."""
+"""Builds the parts that every pod of a job has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from kfp_tfjob.jobs.labels import POD_ANNOTATIONS
-from kfp_tfjob.options.pod import CommonSettings, SecretKey
+from kfp_tfjob.options.pod import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT
 
 STORAGE = "storage"  # the volume with the Secret of the store
@@ -21,7 +21,7 @@ def spec_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def pod_template(
-    settings: CommonSettings, labels: Mapping[str, str], spec: Mapping[str, Any]
+    settings: PodSettings, labels: Mapping[str, str], spec: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a pod template that Pod Security `restricted` admits, without a token of the cluster.
 
@@ -104,7 +104,7 @@ def variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def of_user(settings: CommonSettings) -> list[dict[str, Any]]:
+def of_user(settings: PodSettings) -> list[dict[str, Any]]:
     """Return the variables that the user sets."""
     return [_variable(name, value) for name, value in (settings.env or {}).items()]
 
