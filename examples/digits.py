@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
+from typing import Any
 
 from sklearn.datasets import load_digits
 
@@ -23,7 +24,7 @@ def write(path: Path) -> int:
     Returns:
         The number of rows.
     """
-    digits = load_digits()
+    digits: Any = load_digits()
     with open(path, "w", newline="") as file:
         table = csv.writer(file)
         table.writerow([*digits.feature_names, "digit"])

@@ -10,9 +10,9 @@ keeps the launches of one run apart.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from kfp import compiler, components, dsl
-from kfp.dsl.base_component import BaseComponent
 
 # The same program starts on every replica. TF_CONFIG tells it which one it is, TASK_KEY for which
 # region, and DATASET_URI is what the pipeline passes as dataset_uri.
@@ -33,7 +33,7 @@ OPTIONS = {"command": ["python3", "-c", PROGRAM.replace("$", "$$")], "stage_data
 POD = {"all": {"cpu": "250m", "memory": "512Mi", "ephemeral_storage": "1Gi"}}
 
 
-def own_pipeline(launch_yaml: Path) -> BaseComponent:
+def own_pipeline(launch_yaml: Path) -> Any:
     """Return the pipeline.
 
     Args:

@@ -285,8 +285,10 @@ def _without_user(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _run(command: Sequence[str | Path], **options: bool) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, cwd=ROOT, text=True, **options)
+def _run(
+    command: Sequence[str | Path], capture_output: bool = False
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=capture_output)
     if done.returncode:
         raise ConfigurationError(
             Problem(
@@ -300,7 +302,9 @@ def _run(command: Sequence[str | Path], **options: bool) -> subprocess.Completed
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, and with --push push and write the file of references."""
-    parser = argparse.ArgumentParser(prog="make images", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="make images", description=str(__doc__).partition("\n")[0]
+    )
     add = parser.add_argument
     add("--registry", default="", help="registry and path, for instance ghcr.io/me")
     add("--push", action="store_true", help="push, and write images/references.json")

@@ -137,7 +137,9 @@ def _digest(file: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the release in dist/."""
-    parser = argparse.ArgumentParser(prog="make release", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="make release", description=str(__doc__).partition("\n")[0]
+    )
     add = parser.add_argument
     add("--registry", default="", help="registry and path of the images, for instance ghcr.io/me")
     add("--push", action="store_true", help="push the images, and compile their digests in")

@@ -25,7 +25,7 @@ def with_hints(error: StepError) -> str:
 
 def _option(problem: Problem) -> str:
     *above, last = problem.path.split(".")
-    value = problem.suggestion or _shape(problem.expected or "")
+    value = problem.suggestion or _shape(str(problem.expected or ""))
     if problem.is_misnamed:
         if not problem.suggestion:
             return ""  # the key must be removed

@@ -150,7 +150,8 @@ def train(config: Config, started: float) -> None:
         watch.end()
         # All replicas end this way, so the first one to leave must not count as lost.
         with suppress(Exception):
-            replicas.part()
+            if replicas:
+                replicas.part()
         raise
     except user_model.FAILURES as error:
         heard = from_message(error)

@@ -7,7 +7,7 @@ get_state() as numbers, texts, lists, dicts and arrays, and accepts it in set_st
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ class CallbackState(NamedTuple):
         arrays: Arrays of any shape and type.
     """
 
-    content: dict[str, Any]
+    content: Mapping[str, Any]
     arrays: Sequence[np.ndarray] = ()
 
 
@@ -119,7 +119,7 @@ def restore(callbacks: Sequence[keras.callbacks.Callback], state: CallbackState)
 def _state_of(callback: Any) -> dict[str, Any]:
     kind = next((item for item in type(callback).__mro__ if item in _ATTRIBUTES), None)
     return {
-        "attributes": {name: getattr(callback, name) for name in _ATTRIBUTES.get(kind, ())},
+        "attributes": {name: getattr(callback, name) for name in _ATTRIBUTES[kind]} if kind else {},
         "file": _read_file(callback) if isinstance(callback, _kinds.CSVLogger) else None,
         "own": callback.get_state() if _has_own(callback) else None,
     }

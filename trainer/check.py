@@ -222,7 +222,7 @@ def _dataset(environment: Mapping[str, str]) -> Iterator[Finding]:
     except StepError as error:
         problems = error.problems
     yield from (Finding.wrong("dataset", problem) for problem in problems)
-    if not problems:
+    if manifest and not problems:
         text = f"{len(manifest.objects)} objects of {manifest.size} bytes match the manifest"
         yield Finding("dataset", OK, text)
     if folder := environment.get("DATA_DIR"):

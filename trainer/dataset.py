@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +65,7 @@ class Dataset:
     coding: Coding | None = None
     picture: PictureInput | None = None
     row_weights: RowWeights | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_read", set())
+    _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
     def load(cls, folder: Path, digest: str = "") -> Dataset:

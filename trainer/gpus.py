@@ -257,7 +257,7 @@ def refuse_collisions(gpus: Sequence[Gpu], name: str, index: int, processes: int
     from tensorflow.python.framework.errors import OpError
 
     # Through the coordination service, because a collective of NCCL would fail here.
-    service = context.context()
+    service: Any = context.context()
     content = json.dumps({"name": name, "gpus": [gpu.uuid for gpu in gpus]})
     service.delete_config_key_value(f"kfp_tfjob_gpus/{index}")  # left from before a restart
     service.set_config_key_value(f"kfp_tfjob_gpus/{index}", content)

@@ -91,10 +91,9 @@ def distribute(
     order = endless()
 
     def take(_: Any) -> tuple[np.ndarray, ...]:
-        if own is None:
-            features, labels = rows.take(next(order))
-            return (features, labels) if weights is None else (features, labels, weights[labels])
         features, labels, found = rows.take_weighted(next(order))
+        if own is None or found is None:
+            return (features, labels) if weights is None else (features, labels, weights[labels])
         found = own.scaled(split, found)
         return features, labels, found if weights is None else found * weights[labels]
 
@@ -106,6 +105,7 @@ def distribute(
 
     @tf.autograph.experimental.do_not_convert
     def decoded(encoded: tf.Tensor, *more: Any) -> Any:
+        assert picture
         return decode(encoded, picture), *more
 
     def pipeline(_context: tf.distribute.InputContext) -> tf.data.Dataset:

@@ -92,7 +92,7 @@ def _describe(cuda: Any, ordinal: int) -> Gpu:
     # The second version gives a MIG slice its own identity; drivers before 11.4 lack it.
     get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
     get_uuid(ctypes.byref(identity), device)
-    capability = tuple(_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
+    capability = _attribute(cuda, _MAJOR, device), _attribute(cuda, _MINOR, device)
     return Gpu(
         name.value.decode(errors="replace"), str(uuid.UUID(bytes=bytes(identity))), capability
     )

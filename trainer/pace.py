@@ -22,7 +22,7 @@ class TimeSplit:
 
     def __init__(self) -> None:
         names = ("start", "data", "communication", "checkpoint", "callbacks")
-        self.seconds = dict.fromkeys(names, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(names, 0.0)
 
     @contextmanager
     def spent_on(self, name: str) -> Iterator[None]:

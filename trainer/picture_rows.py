@@ -51,6 +51,10 @@ class PictureRows:
             raise self._wrong(f"labels from {labels.min()} to {labels.max()}", expected)
         return contents, labels
 
+    def take_weighted(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
+        """Return these rows as `take` does, without weights: pictures have none."""
+        return *self.take(rows), None
+
     def labels(self) -> np.ndarray:
         """Return (rows,) the labels of the whole split.
 

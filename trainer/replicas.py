@@ -29,6 +29,11 @@ _LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.02, 0.5  # between two attempts to reac
 _CHUNK = 16 << 20  # bytes of one broadcast; a whole model would need three times its size
 
 
+def _service() -> Any:
+    """Return the coordination service, whose methods TensorFlow does not declare."""
+    return context.context()
+
+
 class Replicas:
     """The strategy, and the part of this process in it.
 
@@ -109,7 +114,7 @@ class Replicas:
         if self.processes == 1:
             return
         try:
-            context.context().wait_at_barrier("trained", _EVER)
+            _service().wait_at_barrier("trained", _EVER)
         except tf.errors.OpError as error:
             if not self.chief:
                 raise
@@ -117,14 +122,14 @@ class Replicas:
             return
         # A process that has ended by now did not wait for this one.
         with suppress(tf.errors.OpError):
-            context.context().wait_at_barrier("left", _FAREWELL)
+            _service().wait_at_barrier("left", _FAREWELL)
 
     def tell(self, message: str) -> None:
         """Make all later communication of the other processes fail with this message."""
         if self.processes == 1:
             return
         with suppress(tf.errors.OpError):  # the other processes have ended
-            context.context().report_error_to_cluster(tf.errors.INVALID_ARGUMENT, message)
+            _service().report_error_to_cluster(tf.errors.INVALID_ARGUMENT, message)
 
     def broadcast(self, data: bytes | None, size: int) -> bytes:
         """Return the chief's bytes on every process.

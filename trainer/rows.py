@@ -93,7 +93,8 @@ class Rows:
         """
         if not self._is_weighted:
             return None
-        return np.concatenate([np.empty(0, np.float32), *(part[2] for part in self._scan())])
+        parts = (weights for _, _, weights in self._scan() if weights is not None)
+        return np.concatenate([np.empty(0, np.float32), *parts])
 
     def _scan(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
         end = len(self._records)

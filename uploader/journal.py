@@ -158,7 +158,8 @@ class Journal:
         log.warning("cannot write the journal; a restart would send everything again: %s", error)
         self._file = None
         with suppress(OSError):
-            self._path.unlink()
+            if self._path:
+                self._path.unlink()
 
 
 def _encode(line: dict[str, Any]) -> bytes:

@@ -41,7 +41,7 @@ class Drift:
         return self.psi <= self.chance
 
 
-def measure(before: Sequence[int], now: Sequence[int]) -> Drift | None:
+def measure(before: Sequence[float], now: Sequence[float]) -> Drift | None:
     """Return how far the rows in some bins have moved.
 
     Args:

@@ -58,7 +58,8 @@ def user_agent() -> str:
 
 def connect(configuration: Configuration) -> ApiClient:
     """Return the Kubernetes client with connections of its own, for several threads."""
-    configuration.retries = False  # our own are enough, and they are logged
+    # The client declares these None. Our own repetitions are enough, and they are logged.
+    vars(configuration).update(retries=False)
     configuration.connection_pool_maxsize = _CONNECTIONS
     client = ApiClient(configuration)
     client.user_agent = user_agent()
@@ -124,7 +125,7 @@ class ClusterClient:
         server, proxies = urlsplit(found.host), getproxies()
         if server.hostname not in ("localhost", "127.0.0.1", "::1"):
             # kubectl reads them too, but this client does not.
-            found.proxy, found.no_proxy = proxies.get(server.scheme), proxies.get("no")
+            vars(found).update(proxy=proxies.get(server.scheme), no_proxy=proxies.get("no"))
         return context.get("namespace") or "default"
 
     @property

@@ -44,7 +44,7 @@ def create_job(api: ClusterClient, manifest: Mapping[str, Any]) -> None:
     model = constants.JOB_PARAMETERS[api.kind.name]["model"]
     if lost := list(lost_fields(sdk.api_client, manifest, model)):
         raise JobRefusedError(*(lost_field(f"{api.kind.name}{path}", it) for path, it in lost))
-    job = sdk.api_client.deserialize(SimpleNamespace(data=json.dumps(manifest)), model)
+    job: Any = sdk.api_client.deserialize(SimpleNamespace(data=json.dumps(manifest)), model)
     try:
         sdk.create_job(job=job, namespace=api.namespace)
     except RuntimeError as error:

@@ -37,8 +37,8 @@ class ApiError(ApiException):
     def of(cls, error: ApiException) -> Exception:
         """Return the error of a call of the Kubernetes client, in which 0 means that TLS failed."""
         if not error.status:
-            return urllib3.exceptions.SSLError(" ".join(error.reason.split()))
-        return cls(error.status, error.reason, error.body)
+            return urllib3.exceptions.SSLError(" ".join(str(error.reason).split()))
+        return cls(error.status, str(error.reason), error.body)
 
     def __str__(self) -> str:
         """Return the status, and the message of the server."""

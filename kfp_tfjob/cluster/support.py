@@ -26,7 +26,7 @@ def too_old(version: Mapping[str, str]) -> Iterator[Problem]:
     Args:
         version: As the API server reports it; some write the minor number as `28+`.
     """
-    number = [re.match(r"\d*", str(version.get(part, "")))[0] for part in ("major", "minor")]
+    number = [re.sub(r"\D.*", "", str(version.get(part, ""))) for part in ("major", "minor")]
     if all(number) and tuple(map(int, number)) < (1, 29):
         yield Problem(
             "this cluster is too old",

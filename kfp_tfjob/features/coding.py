@@ -224,7 +224,7 @@ class Coding:
             return
         DataError.raise_if(
             gap_refused(item.name)
-            for item, some in zip(features, gaps.any(axis=0), strict=True)
+            for item, some in zip(features, np.asarray(gaps.any(axis=0)), strict=True)
             if some and (item.missing is None or item.missing.value is None)
         )
 

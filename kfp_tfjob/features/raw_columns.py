@@ -8,7 +8,7 @@ date                 int64, microseconds since 1970, UTC; -2**63 is a gap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -140,7 +140,9 @@ def _filled(
     return tf.where(gaps, constants, values), indicators
 
 
-def _table(values: dict[str, float], dtype: tf.DType, default: float) -> tf.lookup.StaticHashTable:
+def _table(
+    values: Mapping[str, float], dtype: tf.DType, default: float
+) -> tf.lookup.StaticHashTable:
     # A table of TensorFlow cannot be empty; no text is looked up by this one.
     keys = [text.encode() for text in values] or [b""]
     found = tf.constant(list(values.values()) or [default], dtype)

@@ -87,8 +87,12 @@ class Layout:
             if (block[:, between] != self.record[between]).any():
                 return None
             at = place.end if place else size
-        found = {place.list.name: self._decoded(block, place) for place in self.places}
-        return None if any(values is None for values in found.values()) else found
+        found: dict[str, np.ndarray] = {}
+        for place in self.places:
+            if (values := self._decoded(block, place)) is None:
+                return None
+            found[place.list.name] = values
+        return found
 
     def _decoded(self, block: np.ndarray, place: _Place) -> np.ndarray | None:
         """Return (rows, length) float32 or int64; None if a varint ends elsewhere."""

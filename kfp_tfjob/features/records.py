@@ -97,7 +97,7 @@ def _index(content: mmap.mmap, path: Path) -> tuple[np.ndarray, np.ndarray]:
         # prepare_data writes records of equal length, which need no search.
         lengths = np.ndarray((size // stride,), "<u8", content, 0, (stride,))
         if (lengths == length).all():
-            return np.arange(_BEFORE, size, stride, np.int64), lengths.astype(np.int64)
+            return np.arange(_BEFORE, size, stride, dtype=np.int64), lengths.astype(np.int64)
     found = list(_search(content, path))
     return np.array([at for at, _ in found], np.int64), np.array([n for _, n in found], np.int64)
 

@@ -70,7 +70,7 @@ class Task:
         classes = tuple(str(name) for name in schema["label"].get("classes") or ())
         is_raw = "coding" in schema or PictureInput.of_schema(schema)
         types = [feature["type"] for feature in schema["features"]] if is_raw else []
-        return cls(schema["task"], names, classes, tuple(KINDS.get(it, it) for it in types))
+        return cls(schema["task"], names, classes, tuple(KINDS.get(it) or it for it in types))
 
     def example(self, rows: int) -> Any:
         """Return rows with one value in every column, as `ServedModel.predict` takes them."""

@@ -267,7 +267,7 @@ def _rounded(values: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def _container(values: Mapping[str, Any]) -> EndedContainer:
-    return EndedContainer(**dict(values) | {"last_lines": tuple(values["last_lines"])})
+    return EndedContainer(**{**values, "last_lines": tuple(values["last_lines"])})
 
 
 def _pod(pod: Mapping[str, Any], last_lines: Callable[[str, str], list[str]]) -> EndedPod:

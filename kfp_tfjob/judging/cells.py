@@ -85,11 +85,11 @@ class Cells:
 
     def by_label(self, values: _Floats) -> _Floats:
         """Return (classes,) sums by the true class."""
-        return np.bincount(self.labels, values, self.classes)
+        return np.bincount(self.labels, values, self.classes).astype(np.float64, copy=False)
 
     def by_guess(self, values: _Floats) -> _Floats:
         """Return (classes,) sums by the predicted class."""
-        return np.bincount(self.predicted, values, self.classes)
+        return np.bincount(self.predicted, values, self.classes).astype(np.float64, copy=False)
 
     def confused(self) -> NDArray[np.int64]:
         """Return (classes,) how many rows were taken for another class or another one for it."""

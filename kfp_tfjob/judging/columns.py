@@ -24,6 +24,11 @@ class Column(Protocol):
         """The type of a value."""
         ...
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole array."""
+        ...
+
     def __len__(self) -> int:
         """Return the number of rows."""
         ...

@@ -249,6 +249,12 @@ def bins_of(scores: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.minimum(np.nan_to_num(places).astype(np.int64), BINS - 1)
 
 
+def _sums(place: NDArray[np.intp], weights: _Floats, cuts: int) -> _Floats:
+    """Return (2, cuts) the sums of the class and of the others."""
+    found = np.bincount(place, weights, 2 * cuts)
+    return found.astype(np.float64, copy=False).reshape(2, -1)
+
+
 def _exact(predictions: ClassPredictions, index: int) -> Curve:
     scores = predictions.score(index)
     ours = np.asarray(predictions.labels) == index
@@ -256,10 +262,8 @@ def _exact(predictions: ClassPredictions, index: int) -> Curve:
     cuts, place = np.unique(scores, return_inverse=True)
     # The cuts of the other rows follow those of the class.
     place += np.where(ours, 0, len(cuts))
-    counts = np.bincount(place, weights, 2 * len(cuts)).reshape(2, -1)
-    squares = counts
-    if predictions.weights is not None:
-        squares = np.bincount(place, weights**2, 2 * len(cuts)).reshape(2, -1)
+    counts = _sums(place, weights, len(cuts))
+    squares = counts if predictions.weights is None else _sums(place, weights**2, len(cuts))
     support = tuple(_rows(*part) for part in zip(counts, squares, strict=True))
     return Curve(index, cuts, counts[0], counts[1], squares, (support[0], support[1]))
 

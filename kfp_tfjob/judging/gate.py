@@ -127,19 +127,19 @@ def decide(
         more, found = judge_slices(options, metric, slices, model, rival, named)
         checks += more
     comparison, against = None, ""
-    first = champion is None
+    first, theirs = champion is None, champion.predictions if champion else None
     if champion and champion.same:
         checks.append(Check("same_model", False, f"same model as {champion.name}"))
     elif not checks[0].passed:
         first = False  # nothing to compare
-    elif champion and champion.predictions is None:
+    elif champion and theirs is None:
         first = options.incompatible_champion == "treat_as_first"
         checks.append(_incompatible(champion, first))
-    elif champion:
+    elif champion and theirs is not None:
         against = champion.name
         comparison = compare(
             model,
-            champion.predictions,
+            theirs,
             metric,
             options.confidence,
             classes,

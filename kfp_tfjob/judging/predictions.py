@@ -81,7 +81,7 @@ class _ByRow:
             for it in fields(self)
             if it.name not in _NO_COLUMNS and (value := getattr(self, it.name)) is not None
         }
-        return found | self.own if self.own else found
+        return {**found, **self.own}
 
     def with_columns(self: _Kind, columns: Mapping[str, Any]) -> _Kind:
         """Return the same with other rows: with what `columns` returns for them."""
@@ -216,7 +216,7 @@ class ClassPredictions(_ByRow):
     @property
     def answers(self) -> Any:
         """(rows, scores) the probabilities that are kept; (rows, 2) for more than 30 classes."""
-        if self.confidence is None or np.shape(self.scores)[1]:
+        if self.confidence is None or self.scores.shape[1]:
             return np.asarray(self.scores)
         return np.stack([np.asarray(self.predicted), np.asarray(self.confidence)], axis=1)
 

@@ -174,7 +174,7 @@ class TestData:
                 if found is None:
                     yield from self._parsed([shard], size, done)
                     break
-                done += len(block)
+                done += len(found["label"])
                 weights = found["weight"][:, 0] if self._weight else None
                 yield Batch(tf.constant(found["features"]), found["label"][:, 0], weights)
 
@@ -204,8 +204,7 @@ class TestData:
 
     def _raw(self, size: int) -> Iterator[Batch]:
         """Yield rows with (batch,) arrays by column as features."""
-        import pyarrow as pa
-        from pyarrow import parquet
+        from pyarrow import ArrowException, parquet
 
         kinds = {it["name"]: KINDS[it["type"]] for it in self.schema["features"]}
         label = self.schema["label"]["name"]
@@ -220,7 +219,7 @@ class TestData:
                         weights = batch[self._weight].to_numpy(zero_copy_only=False)
                         weights = weights.astype(np.float32)
                     yield Batch(columns, labels, weights)
-        except (pa.ArrowException, KeyError, OSError) as error:
+        except (ArrowException, KeyError, OSError) as error:
             weight = [self._weight] if self._weight else []
             expected = f"the columns {listed([*kinds, label, *weight], 10)}"
             raise self._corrupt(f"{type(error).__name__}: {error}"[:500], expected) from error

@@ -51,7 +51,8 @@ class Sample:
             features = np.concatenate([part.features for part in self._parts])
         weights = None
         if first.weights is not None:
-            weights = np.concatenate([part.weights for part in self._parts])
+            parts = [part.weights for part in self._parts if part.weights is not None]
+            weights = np.concatenate(parts)
         return Batch(features, np.concatenate([part.labels for part in self._parts]), weights)
 
 

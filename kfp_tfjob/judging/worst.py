@@ -96,10 +96,11 @@ def _errors(predictions: Predictions) -> NDArray[np.float64]:
 def _answer(predictions: Predictions, place: int) -> tuple[float, tuple[float, ...]]:
     """Return the prediction of a row, and the probabilities of the predicted and the true class."""
     if not isinstance(predictions, ClassPredictions):
-        return float(predictions.values[place]), ()
-    true = float(predictions.true_probability[place])
-    most = 1 - true if predictions.confidence is None else float(predictions.confidence[place])
-    return int(predictions.predicted[place]), (most, true)
+        return float(np.asarray(predictions.values)[place]), ()
+    true = float(np.asarray(predictions.true_probability)[place])
+    confidence = predictions.confidence
+    most = 1 - true if confidence is None else float(np.asarray(confidence)[place])
+    return int(np.asarray(predictions.predicted)[place]), (most, true)
 
 
 def _value(batch: Batch, name: str, at: int, place: int) -> Any:

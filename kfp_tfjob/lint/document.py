@@ -69,6 +69,7 @@ def read(text: str, name: str = "the file") -> list[Document]:
         documents, begins = [], []
         while loader.check_node():
             node = loader.get_node()
+            assert node  # check_node has found one
             documents.append(_document(loader, node))
             begins.append(node.start_mark.index)
         starts = _starts(text)

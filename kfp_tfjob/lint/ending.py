@@ -1,7 +1,5 @@
 """Defines rules about the end of a job: no end, a hidden failure, or leftovers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

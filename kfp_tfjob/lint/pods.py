@@ -95,14 +95,16 @@ def unnamed_port(job: Job) -> Iterator[Found]:
     An unnamed port beside tfjob-port makes them invalid, and the job never gets a status.
     """
     for replica in job.replicas:
-        ports = items(replica.trainer.body, "ports") if replica.trainer else []
+        if not (trainer := replica.trainer):
+            continue
+        ports = items(trainer.body, "ports")
         for i, port in enumerate(ports):
             if not port.get("name"):
                 free = port.get("containerPort") == 2222 and not any(
                     other.get("name") == "tfjob-port" for other in ports
                 )
                 name = "tfjob-port" if free else f"port-{port.get('containerPort')}"
-                path = (*replica.trainer.path, "ports", i)
+                path = (*trainer.path, "ports", i)
                 yield Found(path, "a port has no name", sets(port, "name", name))
 
 

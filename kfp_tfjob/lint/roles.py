@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.corrections import removes, renames
@@ -135,5 +135,5 @@ def unequal_gpus(job: Job) -> Iterator[Found]:
                 )
 
 
-def _shown(gpus: dict[str, object]) -> str:
+def _shown(gpus: Mapping[str, object]) -> str:
     return ", ".join(f"{count} {name}" for name, count in gpus.items()) or "no GPU"

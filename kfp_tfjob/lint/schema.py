@@ -156,6 +156,6 @@ def fields(kind: str) -> Mapping[str, str]:
 
     model = getattr(models, kind)
     return {
-        name: _QUANTITIES.get((kind, name), model.openapi_types[attribute])
+        name: _QUANTITIES.get((kind, name)) or model.openapi_types[attribute]
         for attribute, name in model.attribute_map.items()
     }

@@ -159,7 +159,7 @@ class Split(Group):
 class Gaps(Group):
     """The rule, the value of the rule `constant`, and whether a column of 0 and 1 marks gaps."""
 
-    rule: Literal[_RULES] = option(
+    rule: Literal[_RULES] = option(  # pyright: ignore[reportInvalidTypeForm]
         ...,
         "`fail`: the row is bad, see `on_bad_row`; `drop`: the row is left out; otherwise the"
         " statistic of train, or the constant `value`, fills a gap.",
@@ -218,7 +218,7 @@ class DataOptions(Group):
     delimiter: str = option(
         ",", "The character between two values of a CSV, or the word `tab` or `space`."
     )
-    format: Literal["auto", *_FORMAT_NAMES, of_pictures.FORMAT] = option(
+    format: Literal["auto", *_FORMAT_NAMES, of_pictures.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
         "Format of the files; `auto` decides by the first bytes of each file, and takes a folder"
         " with pictures and no table as `pictures` in the folders of their classes.",
@@ -250,7 +250,7 @@ class DataOptions(Group):
         " name: `float`, `int64` or `bytes`, with the number of values if there are several:"
         " `float[3]`.",
     )
-    types: dict[Text, Literal[KINDS]] = option(
+    types: dict[Text, Literal[KINDS]] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
         "The kind of a column by its name, where the one that the data suggests is wrong:"
         " `number`, `boolean`, `category`, `date`, or `text`, which is hashed into bins.",

@@ -7,7 +7,7 @@ starts late, or is retried the next day, still has its own tick. The clock is ne
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -98,7 +98,7 @@ def has_user(text: str) -> bool:
     return USER in _fields(text)
 
 
-def check(text: str, name: str, known: Collection[str]) -> list[Problem]:
+def check(text: str, name: str, known: Sequence[str]) -> list[Problem]:
     """Return the problems of the fields of an address.
 
     Args:
@@ -203,11 +203,11 @@ def _fields(text: str) -> Iterator[str]:
     return (match[1] for match in _PARTS.finditer(text) if match[1] is not None)
 
 
-def _is_known(field: str, known: Collection[str]) -> bool:
+def _is_known(field: str, known: Sequence[str]) -> bool:
     match = _TIME.fullmatch(field)
     return match[1] in known if match else field in known
 
 
-def _words(known: Collection[str]) -> str:
+def _words(known: Sequence[str]) -> str:
     named = ", ".join(f"{{{name}}}" for name in known)
     return f"{named}, or a time with an offset such as {{date-1d}} or {{hour-1h}}"

@@ -100,10 +100,10 @@ def _variable_value(value: Any) -> str | SecretKey:
         return _text(value)
     given = value if isinstance(value, Mapping) else {}
     name, key = given.get("secret"), given.get("key")
-    right = set(given) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str)
-    if not (right and _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key)):
-        raise ValueError('a text, or {"secret": "NAME", "key": "KEY"} of a Kubernetes Secret')
-    return SecretKey(secret=name, key=key)
+    if set(given) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str):
+        if _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key):
+            return SecretKey(secret=name, key=key)
+    raise ValueError('a text, or {"secret": "NAME", "key": "KEY"} of a Kubernetes Secret')
 
 
 VariableValue = Annotated[str | SecretKey, pydantic.BeforeValidator(_variable_value)]

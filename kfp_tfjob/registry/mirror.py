@@ -58,7 +58,7 @@ class Mirror:
 MIRRORS = (
     Mirror(
         "MLflow",
-        "mlflow",
+        "mlflow_registry",
         "mlflow",
         "MLFLOW_TRACKING_URI",
         (
@@ -70,7 +70,7 @@ MIRRORS = (
     ),
     Mirror(
         "Kubeflow Model Registry",
-        "kubeflow",
+        "kubeflow_registry",
         "model-registry",
         "MODEL_REGISTRY_URL",
         ("MODEL_REGISTRY_TOKEN",),

@@ -140,7 +140,7 @@ def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> C
                 Problem(
                     f"the champion of {planned.model_name} changed during the rollback",
                     received="; ".join(
-                        it.received for it in error.problems if isinstance(it, Problem)
+                        str(it.received) for it in error.problems if isinstance(it, Problem)
                     ),
                     expected=f"version {planned.now.version}, as the plan showed",
                     fix="look at the new champion: kfp-tfjob models show. To go back anyway, start"

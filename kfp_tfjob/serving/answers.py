@@ -76,8 +76,8 @@ def tensors(task: Task, values: np.ndarray, json: bool = True) -> list[Output]:
 
 def _names(task: Task, values: np.ndarray) -> list[str | None]:
     """Return the most likely class of each row; None if a probability is not finite."""
-    known = np.isfinite(values).all(axis=1).tolist()
-    best = values.argmax(axis=1).tolist()
+    known = np.asarray(np.isfinite(values).all(axis=1))
+    best = values.argmax(axis=1)
     return [
         task.classes[at] if is_known else None for at, is_known in zip(best, known, strict=True)
     ]
@@ -88,4 +88,6 @@ def _plain(values: np.ndarray) -> list[Any]:
     plain = values.astype(np.float32).tolist()
     if np.isfinite(values).all():
         return plain
-    return np.where(np.isfinite(values), values, None).tolist()
+    found = values.astype(object)
+    found[~np.isfinite(values)] = None
+    return found.tolist()

@@ -4,6 +4,7 @@ All have the label `model_name`. A rate of requests is
 `sum(rate(kfp_tfjob_requests_total{model_name="digits"}[1m]))`.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """kserve's server, listening where it is told: kserve has no option for the address."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import socket

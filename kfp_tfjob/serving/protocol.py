@@ -1,5 +1,6 @@
 """The champion as a model of kserve: requests in V1 and V2 become rows, and predictions answers."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import asyncio

@@ -9,10 +9,11 @@ for. What is called chance takes that into account: it depends on the effective 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from heapq import nlargest
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +60,7 @@ class _Column:
     requests: float = 0.0
     squares: float = 0.0
     unseen: float = 0.0
-    texts: Counter[str] = field(default_factory=Counter)
+    texts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @classmethod
     def of(cls, bins: Bins) -> _Column:
@@ -209,7 +210,8 @@ class RequestCounts:
         self, model_name: str, champion: Champion, since: datetime, until: datetime
     ) -> Monitored:
         """Return what was found."""
-        before = {entry["name"]: entry for entry in self.trained.distributions["columns"]}
+        known = (self.trained.distributions or {}).get("columns", ())
+        before = {entry["name"]: entry for entry in known}
         judged = self.rows >= self.limits.fewest_rows
         columns = []
         for name, column in self._columns.items():
@@ -265,7 +267,7 @@ class RequestCounts:
             gaps,
             now,
             unseen,
-            tuple(text for text, _ in column.texts.most_common(_MOST_EXAMPLES)),
+            tuple(nlargest(_MOST_EXAMPLES, column.texts, key=column.texts.__getitem__)),
             tuple(key for key, is_beyond in beyond.items() if is_beyond),
         )
 

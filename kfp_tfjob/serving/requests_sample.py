@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet
+import pyarrow.parquet as pq
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -152,7 +152,7 @@ def to_parquet(
     kept[PREDICTION] = _array(predictions, _PREDICTIONS)
     table = pa.table(kept).replace_schema_metadata({_KEY: about.to_bytes()})
     stream = io.BytesIO()
-    pa.parquet.write_table(table, stream, compression="zstd", write_page_checksum=True)
+    pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
     return stream.getvalue()
 
 
@@ -179,7 +179,7 @@ def read(data: bytes, name: str) -> RequestsSample:
     try:
         if f"-{_digest(data)}." not in name:
             raise ValueError("its bytes are not those that its name promises")
-        file = pa.parquet.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
         about = About.from_bytes((file.schema_arrow.metadata or {})[_KEY])
         _refuse_large(file)
         table = file.read(use_threads=False).combine_chunks()
@@ -214,7 +214,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
-def _refuse_large(file: pa.parquet.ParquetFile) -> None:
+def _refuse_large(file: pq.ParquetFile) -> None:
     """Raise for a file that claims to unpack to more than a server writes."""
     metadata = file.metadata
     for group in range(metadata.num_row_groups):

@@ -128,9 +128,10 @@ def _word(word: str, first: bool) -> str:
         return code(word)
     if _PLAIN.fullmatch(word):
         return word
-    before, name, after = _PARTS.fullmatch(word).groups()
-    if not name:
+    parts = _PARTS.fullmatch(word)
+    if not (parts and parts[2]):
         return word  # punctuation
+    before, name, after = parts.groups()
     if "(" in name and after.startswith(")"):
         name, after = f"{name})", after[1:]
     if len(name) > 2 and name[0] == name[-1] == "`":

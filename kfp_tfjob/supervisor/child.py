@@ -104,8 +104,10 @@ class Child:
         """Let a spare take over, and tell it the exit code of the previous command."""
         self.born = time.monotonic()
         try:
-            self._process.stdin.write(f"go {before}\n".encode())
-            self._process.stdin.close()
+            pipe = self._process.stdin
+            assert pipe  # a spare has one
+            pipe.write(f"go {before}\n".encode())
+            pipe.close()
         except OSError:
             return  # it has died, which shows in its status
 

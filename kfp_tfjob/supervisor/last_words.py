@@ -39,6 +39,7 @@ def record(told: Environment, end: Mapping[str, Any]) -> None:
     """
     time = datetime.now(timezone.utc).isoformat(timespec="seconds")
     whose = {"run_id": told.run_id, "attempt": told.attempt, "time": time}
+    assert told.output_dir
     try:
         (told.output_dir / FOLDER).mkdir(parents=True, exist_ok=True)
         write_json(told.output_dir / FOLDER / END, dict(whose, **end))

@@ -13,7 +13,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from kfp_tfjob.storage import names
@@ -174,7 +174,7 @@ def _wanted(parts: Iterable[str]) -> bool:
     return not any(part in _SKIPPED or (part.startswith(".") and part != "..") for part in parts)
 
 
-def _check(found: dict[str, tuple[object, int]], source: object) -> None:
+def _check(found: Mapping[str, tuple[object, int]], source: object) -> None:
     """Refuse files that are too large or have an impossible name, before reading them."""
     if len(found) > MOST_FILES:
         raise _too_large(source, f"{len(found):,} files")

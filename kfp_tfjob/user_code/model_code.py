@@ -71,15 +71,18 @@ class ModelCode:
         """The module that the trainer imports, according to the name."""
         return self.source if self.in_image else PurePosixPath(_name(self.source)).stem
 
-    def read(self, store: Store) -> Code:
+    def read(self, store: Store | None = None) -> Code:
         """Return the files of the code.
+
+        Args:
+            store: Where code is that an address names; other code needs none.
 
         Raises:
             ConfigurationError: There is no code, or it cannot be imported under its name.
         """
         if self.in_image:
             return Code(self.source, _image_files(self.source), in_image=True)
-        if self.source.startswith("s3://"):
+        if store and self.source.startswith("s3://"):
             files = code_files.stored(store, S3Address.parse(self.source, "model_code"))
         else:
             files = code_files.local(Path(self.source))

@@ -90,10 +90,15 @@ def compile_(
                 fix="omit it to use 1000",
             )
         )
-    images = {"tools": tools_image, "trainer": trainer_image, "train": train_image}
+    images: dict[str, str | None] = {
+        "tools": tools_image,
+        "trainer": trainer_image,
+        "train": train_image,
+    }
     if registry is not None or references:
         found = References.in_registry(registry or "", references)
-        named = {"tools": found.image("tools"), "trainer": found.image("trainer")}
+        named: dict[str, str | None] = {}
+        named |= {"tools": found.image("tools"), "trainer": found.image("trainer")}
         named["train"] = found.image("trainer-gpu") if gpu else trainer_image
         images = {name: image or named[name] for name, image in images.items()}
         if not found.pinned:

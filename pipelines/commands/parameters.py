@@ -91,9 +91,10 @@ def with_parameters(
             help="any run parameter, or one key of a dict; values other than text are JSON",
         ),
     ]
+    found: Any = command
     for option in reversed(options):
-        command = option(command)
-    return command
+        found = option(found)
+    return found
 
 
 def _shown_default(name: str, parameter: Parameter, here: bool, demands: bool) -> str:
@@ -137,7 +138,7 @@ def parameters_of(
     sources |= {name: variables[name] for name in said}
     short = {name: given[name] for name in PARAMETERS if given.get(name) is not None}
     values |= short
-    sources |= {name: PARAMETERS[name].option[0] for name in short}
+    sources |= {name: (PARAMETERS[name].option or [name])[0] for name in short}
     _apply(values, [(setting, "--set") for setting in given["settings"]])
     sources |= {re.split("[.=]", setting)[0]: "--set" for setting in given["settings"]}
     if here:

@@ -118,7 +118,7 @@ def refuse_to_wait(plan: Plan) -> None:
 def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
     """Print what a run will take."""
     data = plan.data
-    if plan.bytes is not None:
+    if plan.bytes is not None and plan.files is not None:
         data += f" ({counted(plan.files, 'file')}, {sized(plan.bytes)})"
     rows = {
         "back end": f"{host}{f', namespace {namespace}' if namespace else ''}",

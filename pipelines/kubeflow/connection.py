@@ -142,7 +142,8 @@ class BackEnd:
             )
             health = self.call("connect", self._health)
         except UnknownRunError as error:
-            raise no_back_end(connection.host, str(error.problems[0].received)) from error
+            received = [it.received for it in error.problems if isinstance(it, Problem)]
+            raise no_back_end(connection.host, str(received[0])) from error
         self.multi_user = bool(health.multi_user)
         self.namespace = ""
         if self.multi_user:
@@ -283,6 +284,8 @@ def _client(connection: Connection) -> kfp.Client:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
     class Client(kfp.Client):
+        healthzs: Any  # the SDK adds it when it connects
+
         def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
             """Return what the back end says about itself, without five attempts."""
             return self.healthzs.healthz_service_get_healthz(_request_timeout=_SECONDS)

@@ -35,7 +35,7 @@ def check_code(values: Mapping[str, Any]) -> list[Problem | str]:
     try:
         if is_here(values):
             code = ModelCode.parse(str(values["model_code"]))
-            files = code.read(None)  # it reads no store for code of this machine
+            files = code.read()
             found += files.problems(code.function, values["model_hyperparameters"])
     except ConfigurationError as error:
         found += error.problems

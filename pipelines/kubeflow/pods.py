@@ -7,7 +7,7 @@ kubeconfig, or in a pod, the Kubernetes API says both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +162,7 @@ class RunOnCluster:
         return Seen(*names, tuple(waits))
 
     @staticmethod
-    def _events(api: ClusterClient, name: str) -> list[Mapping[str, Any]]:
+    def _events(api: ClusterClient, name: str) -> Sequence[Mapping[str, Any]]:
         try:
             return api.list(api.core("events"), fieldSelector=f"involvedObject.name={name}")
         except StepError:
@@ -180,7 +180,7 @@ def _many(what: str, count: int) -> str:
     return what if count == 1 else what.replace("pod", "pods").replace("job", "jobs")
 
 
-def _alive(pods: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _alive(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [pod for pod in pods if pod["status"].get("phase") not in _OVER]
 
 

@@ -283,9 +283,9 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
         reason = f"it trains: {progress_line(progress)}"
     elif step == "launch_tfjob":
         reason = "the training job has not reported progress yet"
-    elif step and current.state == "pending":
+    elif current and current.state == "pending":
         reason = f"the pod of {step} is being made"
-    elif step:
+    elif current:
         reason = f"{step} is at work"
     elif not run.steps and run.root_driver:
         reason = f"{run.root_driver}; Kubeflow Pipelines tries it again"

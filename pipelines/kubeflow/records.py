@@ -81,11 +81,12 @@ class Records:
     @cached_property
     def folder(self) -> RunLayout | None:
         """The folder of the run; None if output_uri is not an address."""
-        if not self._layout or not self._layout.template:
-            return self._layout.run(self._run.run_id) if self._layout else None
-        if not self._store or self.trouble:
+        layout, store = self._layout, self._store
+        if not layout or not layout.template:
+            return layout.run(self._run.run_id) if layout else None
+        if not store or self.trouble:
             return None
-        return self._open(lambda: find(self._store, self._layout, self._run.run_id))
+        return self._open(lambda: find(store, layout, self._run.run_id))
 
     def failure(self) -> Failure | None:
         """Return what ended the run, as the failed step wrote it; tasks with a key come last.
@@ -114,6 +115,7 @@ class Records:
         number = next_number(verdict)
 
         def read(store: Store, _: RunLayout) -> Champion | None:
+            assert self._layout  # or there is no store to read
             address = self._layout.model(self._run.model).champion(number)
             found = Champion.from_bytes(number, store.read(address))
             return found if found.run_id == self._run.run_id else None

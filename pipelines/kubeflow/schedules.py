@@ -273,5 +273,6 @@ def _parameters(raw: Any) -> dict[str, Any]:
 
 
 def _time(moment: datetime | None) -> str:
-    is_known = moment is not None and moment.year > 1970  # protobuf's zero stands for none
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if is_known else ""
+    if moment is None or moment.year <= 1970:  # protobuf's zero stands for none
+        return ""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -104,10 +104,10 @@ class Ending:
         except StepError as error:
             self.show(f"cannot record the end of the run: {error}")
             return
-        if not ending.failure:
+        if not (failure := ending.failure):
             self.show("stopped, but the run was already complete")
             return
-        self._copied(lambda: self._keep_failure(ending.failure, ending.markdown))
+        self._copied(lambda: self._keep_failure(failure, ending.markdown))
         self._copied(lambda: self._write_page("The run was stopped before it was complete."))
         saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
         command = self.home.to_continue(self.step.run_id)

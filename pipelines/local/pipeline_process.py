@@ -37,7 +37,8 @@ def main() -> None:
     for name, task in tasks.items():
         if name != module.CHANGED[0] and not task.trigger_policy.condition:
             module.only_if(task)
-    find = ConditionEvaluator._resolve_pipeline_channel
+    evaluator: Any = ConditionEvaluator
+    find = evaluator._resolve_pipeline_channel
 
     def resolve(channel: str, store: Any) -> Any:
         for said in (module.CHANGED, module.EVALUATE, module.BLESSED):
@@ -45,7 +46,7 @@ def main() -> None:
                 return store.get_task_output(*said)
         return find(channel, store)
 
-    ConditionEvaluator._resolve_pipeline_channel = staticmethod(resolve)
+    evaluator._resolve_pipeline_channel = staticmethod(resolve)
 
     runner = local.SubprocessRunner(use_venv=False)
     local.init(runner, pipeline_root=outputs, raise_on_error=False)

@@ -167,8 +167,9 @@ def _run_pipeline(
         env=environment,
         start_new_session=True,  # Ctrl-C is for this process, which ends them in order
     )
-    with suppress(BrokenPipeError), pipeline.stdin:
-        json.dump(dict(values), pipeline.stdin)
+    assert pipeline.stdin
+    with suppress(BrokenPipeError), pipeline.stdin as pipe:
+        json.dump(dict(values), pipe)
     relay = _Relay(pipeline, folder / "pipeline.log", show)
     relay.start()
     full = False
@@ -278,6 +279,7 @@ class _Relay(threading.Thread):
         except OSError:
             file = open(os.devnull, "wb", buffering=0)
         mask = Mask()  # kfp.local prints the whole input of every step
+        assert self._pipeline.stdout
         with file:
             for line in map(mask, self._pipeline.stdout):
                 try:
@@ -362,6 +364,7 @@ class _Watchdog:
         )
 
     def __exit__(self, *_: object) -> None:
+        assert self._process.stdin
         self._process.stdin.close()
         self._process.wait()
 

@@ -444,7 +444,7 @@ def _end_when_unused(folder: Path) -> None:
 
     with _lock_file(folder / "users") as users:
         while not _locked(users):
-            sleep(0.3)
+            sleep(0.3)  # pyright: ignore[reportArgumentType]  # eventlet takes fractions
         os.truncate(folder / "lock", 0)  # the address ends first: a program may take `users` now
         os._exit(0)
 
@@ -471,7 +471,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def main() -> None:
     """Parse the command line and serve."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("folder", type=Path, help="folder for the data")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     parser.add_argument("--lock", type=int, help=argparse.SUPPRESS)

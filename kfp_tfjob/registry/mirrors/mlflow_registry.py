@@ -1,5 +1,6 @@
 """The model registry of MLflow: a model version for each version, and the alias `champion`."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import re

@@ -1,5 +1,6 @@
 """The Kubeflow Model Registry: a model version for each version, and the champion as a property."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import os
@@ -23,7 +24,7 @@ def sync(wanted: dict[str, Any]) -> str:
     """Register the versions that the registry does not have, and name the champion.
 
     Args:
-        wanted: As in `mirrors/mlflow.py`.
+        wanted: As in `mirrors/mlflow_registry.py`.
 
     Returns:
         What was done.
