@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from kfp_tfjob.components.evaluate.changes import BASELINE
@@ -184,8 +185,8 @@ def _row(
 
 def _answer(row: Predictions, task: Task) -> str:
     if isinstance(row, ClassPredictions):
-        return short(task.classes[int(row.predicted[0])], 60)
-    return f"{float(row.values[0]):,.6g}"
+        return short(task.classes[int(np.asarray(row.predicted)[0])], 60)
+    return f"{float(np.asarray(row.values)[0]):,.6g}"
 
 
 def _unknown(asked: Sequence[str], features: Sequence[str]) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Cl
     if not model.classes or not isinstance(model.predictions, ClassPredictions):
         return []
     cells = model.measures.cells
-    support = cells.by_label(cells.counts).astype(int).tolist()
+    support = cells.by_label(cells.counts.astype(float)).astype(int).tolist()
     theirs = {} if against == BASELINE else scored[against].classes
     found = []
     for name, rows in zip(task.classes, support, strict=True):

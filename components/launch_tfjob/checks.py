@@ -48,7 +48,10 @@ def check(api: ClusterClient, spec: JobSpec, run_id: str, task_key: str = "") ->
     for ask in (_rights, _version, _job, missing_objects):
         try:
             for found in ask(api, spec, identity):
-                (warnings if isinstance(found, str) else problems).append(found)
+                if isinstance(found, str):
+                    warnings.append(found)
+                else:
+                    problems.append(found)
         except StepError as error:
             problems.extend(error.problems)
     warnings += _storage_secret(spec, api.namespace)

@@ -32,7 +32,7 @@ def launch_tfjob(
     training_curves: dsl.Output[dsl.HTML],
     training_job: dsl.Output[dsl.HTML],
     training_metrics: dsl.Output[dsl.Metrics],
-) -> NamedTuple(
+) -> NamedTuple(  # pyright: ignore[reportInvalidTypeForm]
     "Outputs", [("job_name", str), ("attempts", int), ("model_uri", str), ("trained_uri", str)]
 ):
     """Trains on many replicas as a TFJob, until the output is proven to be in S3.

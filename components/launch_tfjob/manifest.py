@@ -230,7 +230,7 @@ class _PodTemplate:
         resources: Mapping[str, str | None],
         environment: Sequence[Mapping[str, Any]],
     ) -> dict[str, Any]:
-        mounts = [{"name": "job", "mountPath": JOB_DIR}]
+        mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_DIR}]
         if self.is_chief:
             mounts.append({"name": "output", "mountPath": OUTPUT_DIR})
             mounts.append({"name": "podinfo", "mountPath": PODINFO_DIR, "readOnly": True})

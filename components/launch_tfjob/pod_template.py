@@ -58,7 +58,7 @@ def pod_template(
     return {
         "metadata": {
             "annotations": POD_ANNOTATIONS | (settings.annotations or {}),
-            "labels": {"sidecar.istio.io/inject": "false"} | (settings.labels or {}) | labels,
+            "labels": {"sidecar.istio.io/inject": "false", **(settings.labels or {}), **labels},
         },
         "spec": {key: value for key, value in sorted(pod.items()) if value is not None},
     }

@@ -38,7 +38,7 @@ def preflight(
     task_key: str = "",
     step_resources: dict = {},
     parameters: dsl.Output[dsl.Markdown],
-) -> NamedTuple(
+) -> NamedTuple(  # pyright: ignore[reportInvalidTypeForm]
     "Outputs",
     [
         ("data_uri", str),
@@ -124,7 +124,7 @@ def preflight(
         checked = run(outcome, run_id, values, scheduled_time, task_key, step_resources)
         with open(parameters.path, "w") as file:
             file.write(checked.table)
-        if not checked.changed:
+        if outcome.step and not checked.changed:
             tell_end(outcome.step, model_name)
     return (
         checked.data_uri,

@@ -148,7 +148,7 @@ def run(
         warnings += compared.warnings
     if wrong_code or found.problems:
         raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
-    if wrong_data:
+    if wrong_data or not source:
         raise DataError(*wrong_data, notes=warnings)
     entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
     if source.has_pictures and entry == _PLAIN:
@@ -319,7 +319,9 @@ def _check_data(
     except StepError as error:
         return None, list(error.problems)
     try:
-        problems = list(sources.check_header(source, values["data_label"], options))
+        problems: list[Problem | str] = list(
+            sources.check_header(source, values["data_label"], options)
+        )
         about = (source, values["data_label"], options)
         return source, problems or list(gates.check_columns(*about, values["gate"]))
     except StepError as error:

@@ -57,6 +57,7 @@ def check(values: Mapping[str, Any]) -> None:
     problems += _problems(lambda: check_endpoint(str(values.get("storage_endpoint", ""))))
     for name in ("data_options", "gate"):  # the other groups belong to the job
         group, value = PARAMETERS[name].group, values.get(name, {})
+        assert group
         problems += _problems(partial(parse, group, name, value))
     problems += _problems(lambda: ModelCode.parse(values["model_code"]))
     problems += _problems(lambda: job_spec(values))

@@ -144,7 +144,7 @@ class AnyColumns(Described):
         column = self._floats.column(j)
         sample = sample[~np.isnan(sample)].astype(np.float64)
         return (
-            self._head(NUMBER, column["count"])
+            self._head(NUMBER, int(column["count"]))
             | column
             | {"histogram": bars_of(sample, column["min"], column["max"])}
         )
@@ -206,8 +206,8 @@ class _Values:
         self.count = np.zeros(columns, np.int64)
         self.sum = np.zeros(columns)
         self._mean, self._squares = np.zeros(columns), np.zeros(columns)
-        self.minimum: np.ndarray | None = None
-        self.maximum: np.ndarray | None = None
+        self.minimum: Any = None  # np.ndarray [columns], once there are rows
+        self.maximum: Any = None
         self._zeros = np.zeros(columns, np.int64)
 
     def add(self, values: np.ndarray, gaps: np.ndarray) -> None:

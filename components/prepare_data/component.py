@@ -29,7 +29,7 @@ def prepare_data(
     pod: dict = {},
     data_report: dsl.Output[dsl.HTML],
     data_metrics: dsl.Output[dsl.Metrics],
-) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
+) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):  # pyright: ignore[reportInvalidTypeForm]
     """Turn the source into shuffled, split TFRecord shards with schema and statistics.
 
     Args:

@@ -87,7 +87,7 @@ class Dictionary:
     def _coded(self, texts: Collection[str]) -> list[int]:
         """Return the codes of texts; new ones get the next codes."""
         known, before = self._codes, len(self._codes)
-        codes = list(map(known.get, texts))
+        codes: list[Any] = list(map(known.get, texts))
         if None in codes:
             codes = [known.setdefault(text, len(known) + 1) for text in texts]
         if len(known) > MOST_TEXTS:

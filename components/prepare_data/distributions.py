@@ -77,11 +77,11 @@ class Bins:
             return np.array([gaps, len(column) - gaps], np.int64)
         kind = np.int64 if self.kind == DATE else np.float32
         edges = np.array((0,) if self.kind == BOOLEAN else self.edges, kind)
-        below = [np.count_nonzero(column <= edge) for edge in edges]
+        below = [int(np.count_nonzero(column <= edge)) for edge in edges]
         if self.kind == DATE:
-            gaps = np.count_nonzero(column == NO_DATE)  # it is below each edge
+            gaps = int(np.count_nonzero(column == NO_DATE))  # it is below each edge
             return np.diff([0, gaps, *below, len(column)])
-        present = len(column) - np.count_nonzero(np.isnan(column))
+        present = len(column) - int(np.count_nonzero(np.isnan(column)))
         return np.array([len(column) - present, *np.diff([0, *below, present])], np.int64)
 
     def _of_codes(self, rows: np.ndarray) -> np.ndarray:
@@ -193,8 +193,10 @@ class Distributions:
                 self._count()
             place = slice(self._waiting, self._waiting + end - start)
             for field, held in self._held.items():
-                values = rows[field][start:end, : len(held)].T if field else labels[start:end]
-                held[:, place] = values
+                if field:
+                    held[:, place] = rows[field][start:end, : len(held)].T
+                elif labels is not None:
+                    held[:, place] = labels[start:end]
             self._waiting = place.stop
 
     def _count(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ def decide(scan: Scan, options: DataOptions) -> Label:
     label = vocabulary.decide(options.task)
     if label.classes is None and vocabulary.text_rows.any():
         rows = vocabulary.text_fault_rows()
-        cells = {(label.name, rule): count for rule, count in rows.items()}
+        cells = Counter({(label.name, rule): count for rule, count in rows.items()})
         faults.include(rows, cells, vocabulary.text_faults)
     if faults.bad and options.on_bad_row == "fail":
         raise DataError(*faults.problems())

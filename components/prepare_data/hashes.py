@@ -32,7 +32,7 @@ def row_hashes(
         uint64 of shape [rows]; -0.0 counts as 0.0, and every NaN as the same one.
     """
     numbers = features.astype("<f4", copy=False) + np.float32(0)
-    if texts is None and dates is None:
+    if texts is None or dates is None:
         data, width = _bytes_of(numbers), 4 * features.shape[1]
     else:
         numbers[np.isnan(numbers)] = np.float32(np.nan)
@@ -50,7 +50,7 @@ def row_hashes(
 
 
 def _bytes_of(array: np.ndarray) -> memoryview | bytes:
-    return memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
+    return memoryview(np.ascontiguousarray(array).data).cast("B") if array.size else b""
 
 
 def text_hash(text: str) -> int:

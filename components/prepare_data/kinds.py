@@ -219,8 +219,10 @@ def _written(seen: Seen, forms: tuple[Form, ...], what: str, expected: str) -> P
     )
 
 
-def constant_of(kind: str, text: str) -> float | int | None:
+def constant_of(kind: str, text: str | None) -> float | int | None:
     """Return what a text stands for in a column of a kind; None if it is not of that kind."""
+    if text is None:
+        return None
     if kind == DATE:
         return dates.parse(text)
     if kind == BOOLEAN:

@@ -72,7 +72,7 @@ class LabelCopies:
             and len(known) <= self._classes
         )
 
-    def _add(self, known: dict[float, float], values: np.ndarray, labels: np.ndarray) -> bool:
+    def _add(self, known: dict[Any, float], values: np.ndarray, labels: np.ndarray) -> bool:
         """Return whether the column is still a copy."""
         if self._classes is None:
             known.update(zip(values[:2].tolist(), labels[:2].tolist(), strict=True))

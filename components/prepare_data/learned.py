@@ -195,7 +195,7 @@ def _coded(
     texts: Mapping[str, tuple[str, ...]],
     options: DataOptions,
 ) -> Iterator[Coded]:
-    at = dict.fromkeys((NUMBER, DATE, TEXT), 0)
+    at: dict[str, int] = dict.fromkeys((NUMBER, DATE, TEXT), 0)
     for feature in kinds.features:
         group = {BOOLEAN: NUMBER, CATEGORY: TEXT}.get(feature.kind, feature.kind)
         j, at[group] = at[group], at[group] + 1
@@ -234,9 +234,11 @@ def _missing(feature: Feature, values: np.ndarray, mean: float) -> Missing:
         mean: Its mean over train.
     """
     gaps = feature.gaps
+    assert gaps  # every kind that has gaps has a rule
     if gaps.rule in ("fail", "drop"):
         return Missing(gaps.rule, None, False)
     kind = float if feature.kind == NUMBER else int
+    value: Any
     if gaps.rule == "constant":
         value = columns_kinds.constant_of(feature.kind, gaps.value)
     elif gaps.rule == "mean":

@@ -56,6 +56,7 @@ def read(
         found = exchange.read_plain(name)
         if part.follows and found.get("reached") and found["reached"][0] != ended:
             # A quoted value crosses the boundary, so the first record was guessed wrong.
+            assert part.span
             again = replace(part, span=Span(ended, part.span.end, exact=True))
             for _ in _map(executor, task, job, [again]):
                 pass

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
+import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import weights_of
@@ -45,7 +45,7 @@ class RawRows:
         kind = pa.float32() if label.classes is None else pa.int64()
         weights = [] if weight is None else [(weight, pa.float32())]
         self._schema = pa.schema([*fields, *weights, (label.name, kind)])
-        self._writer = pa.parquet.ParquetWriter(path, self._schema)
+        self._writer = pq.ParquetWriter(path, self._schema)
         self._waiting: list[pa.Table] = []
         self._rows = 0
 

@@ -141,7 +141,7 @@ class RunWriter:
             end = at + int(counts[*place])
             sums[*place] = google_crc32c.value(rows[at:end].tobytes())
             at = end
-        self._exchange.write(f"{name}.rows", memoryview(rows.view(np.uint8)))
+        self._exchange.write(f"{name}.rows", rows.view(np.uint8).data)
         if self._texts:
             places = pa.array(np.concatenate(groups))
             columns = [pa.concat_arrays(kept).take(places) for kept in self._texts]

@@ -114,6 +114,7 @@ class _Reading:
         with open_table(self._source, file, self._options, block) as table:
             columns, problems = choose(table.names, self._label, self._options, file.name)
             DataError.raise_if(problems + (table.problems(columns) if columns else []))
+            assert columns  # or there was a problem
             return columns
 
     def first_kinds(self, job: Job) -> Kinds | None:

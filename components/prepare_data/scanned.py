@@ -150,11 +150,8 @@ class Scan:
             raise self._lost(*found["lost"])
         if not found["plain"]:
             raise NotPlainError
-        faults, vocabulary = map(
-            lambda kind, key: kind.from_plain(found[key]),
-            (Faults, Vocabulary),
-            ("faults", "vocabulary"),
-        )
+        faults = Faults.from_plain(found["faults"])
+        vocabulary = Vocabulary.from_plain(found["vocabulary"])
         faults.shift(lines)
         vocabulary.shift(lines)
         self.faults.merge(faults)

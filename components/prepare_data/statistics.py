@@ -173,9 +173,11 @@ class Described(Protocol):
 
     def described(self) -> dict[str, Any]:
         """Return keys of statistics.json, `features` among them."""
+        ...
 
     def warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
         """Return what a person should look at."""
+        ...
 
 
 class Numbers(Described):

@@ -210,12 +210,13 @@ class _Found:
         job = self._job
         if beside.splits is not None:
             placed = job.placing.place(hashes, beside.splits)
-            self._crossing.add(hashes, split_of(placed, job.fractions))
+            if self._crossing:
+                self._crossing.add(hashes, split_of(placed, job.fractions))
             hashes = placed
         self.faults.add(rows.faults)
         split = split_of(hashes, job.fractions)
         labels, numbers = self.vocabulary.add(rows, split)
-        found = np.empty(len(hashes), job.row_kind)
+        found: Any = np.empty(len(hashes), job.row_kind)
         found["hash"], found["code"], found["number"] = hashes, labels, numbers
         np.add(rows.features, np.float32(0), out=found["features"])  # -0.0 is 0.0
         if codes is not None:

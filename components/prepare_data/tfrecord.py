@@ -120,7 +120,7 @@ class Encoder:
             np.ndarray((rows,), "<f4", buffer, self._at["label"], (size,))[:] = labels
         if weights is not None and self._weighted:
             np.ndarray((rows,), "<f4", buffer, self._at["weight"], (size,))[:] = weights
-        found, end = memoryview(buffer).cast("B"), self._head + self._example_bytes
+        found, end = buffer.data.cast("B"), self._head + self._example_bytes
         examples = struct.iter_unpack(f"{self._head}x{self._example_bytes}s4x", found)
         checksums = np.fromiter(starmap(google_crc32c.value, examples), np.uint32, rows)
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)

@@ -195,7 +195,7 @@ class Vocabulary:
                 )
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))
-        names: dict[object, str] = {}
+        names: dict[Any, str] = {}
         # The name of a class is its shortest spelling.
         for text in sorted(texts, key=lambda text: (len(text), text)):
             names.setdefault(keys[text], text)
@@ -226,7 +226,8 @@ class Vocabulary:
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
-        numbers = {values.number(item) for item in self._codes} - {None}
+        found = map(values.number, self._codes)
+        numbers = {number for number in found if number is not None}
         few = len(numbers) <= _MOST_NUMBERED_CLASSES and not self._overflowed
         if text:
             faulty = numeric >= _NUMERIC_SHARE * (text + numeric) and not few

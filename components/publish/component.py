@@ -21,7 +21,7 @@ def publish(
     pod: dict = {},
     model_card: dsl.Output[dsl.Markdown],
     publish_summary: dsl.Output[dsl.Markdown],
-) -> NamedTuple(
+) -> NamedTuple(  # pyright: ignore[reportInvalidTypeForm]
     "Outputs", [("version", int), ("version_uri", str), ("champion_uri", str), ("outcome", str)]
 ):
     """Publish a blessed model as a new version and make it the champion.

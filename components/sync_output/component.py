@@ -18,7 +18,7 @@ def sync_output(
     storage_endpoint: str = "",
     storage_region: str = "",
     stored_output: dsl.Output[dsl.Markdown],
-) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):
+) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):  # pyright: ignore[reportInvalidTypeForm]
     """Proves that the output of a training is complete in S3, or fails with what is missing.
 
     Args:

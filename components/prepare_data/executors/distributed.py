@@ -140,7 +140,8 @@ class Distributed(Executor):
             StepError: The scheduler is gone.
         """
         try:
-            return sum(self._client.nthreads().values())
+            workers: Any = self._client.nthreads()
+            return sum(workers.values())
         except OSError as error:
             raise self._lost(error) from error
 
@@ -188,12 +189,12 @@ def _connect(address: str) -> Client:
     Raises:
         ConfigurationError: The scheduler does not answer, or a worker has other code.
     """
-    import dask
+    from dask import config
     from distributed import Client
 
     secret = SecretVolume.from_environment().folder.glob("DASK_*")
     variables = {path.name: path.read_text().strip() for path in secret}
-    dask.config.update(dask.config.config, dask.config.collect_env(variables))
+    config.update(config.config, config.collect_env(variables))
     try:
         client = Client(
             address, timeout=_CONNECT_SECONDS, set_as_default=False, direct_to_workers=False
@@ -206,7 +207,7 @@ def _connect(address: str) -> Client:
             "correct the address, start the scheduler, or set its certificates in"
             " DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..__CLIENT__CERT and ..__CLIENT__KEY",
         ) from error
-    found = client.run(code_version, on_error="return")
+    found: Any = client.run(code_version, on_error="return")
     for worker, version in found.items():
         # One that was lost meanwhile is no reason.
         if version != code_version() and not isinstance(version, OSError):

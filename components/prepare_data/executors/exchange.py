@@ -34,9 +34,11 @@ class Exchange(Protocol):
         Raises:
             ObjectNotFoundError: There is no such object.
         """
+        ...
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names of the objects below a prefix."""
+        ...
 
     def clear(self) -> None:
         """Delete every object."""

@@ -47,6 +47,7 @@ class Executor(Protocol):
         Raises:
             StepError: What a task has raised, or that its worker was lost too often.
         """
+        ...
 
     def close(self) -> None:
         """End what the executor has started."""

@@ -75,6 +75,7 @@ def _options(options: DataOptions) -> list[Problem]:
 
 def _folders(source: Source) -> list[Problem]:
     folders = source.pictures
+    assert folders
     where = "train/CLASS/" if folders.depth else "CLASS/"
     expected = f"{where}1.jpg below data_uri, with a folder for each class"
     found = []

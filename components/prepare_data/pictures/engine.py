@@ -59,7 +59,9 @@ def prepare(
     """
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     label = data_label.strip() or LABEL
-    for note in source.pictures.notes:
+    folders = source.pictures
+    assert folders
+    for note in folders.notes:
         log.warning("%s", note)
     faults, runs = PictureFaults(), {}
     progress = ProgressLog("read", source.size)
@@ -72,7 +74,7 @@ def prepare(
     _check(faults, len(source.files), options)
     by_folder = source.splits_by_folder and options.split.folders
     rule: dict[str, Any] = {"folders": True} if by_folder else {}
-    plan = Plan.of(runs, source.pictures.classes, options)
+    plan = Plan.of(runs, folders.classes, options)
     plan.enough(label, options, rule)
     wanted = plan.input(options.pictures)
     shards = list(plan.shards(str(base)))
@@ -87,8 +89,7 @@ def prepare(
         progress.add(len(parts.array_of(item["order"])), objects[-1].size)
     progress.log()
     schema = _schema(plan, label, options, rule, wanted, names)
-    notes = source.pictures.notes
-    described = plan.statistics(label, len(source.files), faults.counts(), notes, wanted)
+    described = plan.statistics(label, len(source.files), faults.counts(), folders.notes, wanted)
     if by_folder:
         described["also_in_train"] = plan.also_in_train()
         described["warnings"] += [

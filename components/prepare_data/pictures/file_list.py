@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -97,8 +97,8 @@ class _Texts:
     """Texts in one piece of memory: as many objects would take four times as much."""
 
     def __init__(self) -> None:
-        self._text: bytearray | memoryview = bytearray()
-        self._ends: array[int] | memoryview = array("q", [0])
+        self._text: Any = bytearray()  # a memoryview, once it is complete
+        self._ends: Any = array("q", [0])
 
     def append(self, text: str) -> None:
         # A name of a local file may have bytes that are no UTF-8.

@@ -77,6 +77,7 @@ def parts_of(source: Source, options: DataOptions, exchange: Exchange) -> list[l
         exchange: Where tasks find it.
     """
     folders = source.pictures
+    assert folders
     label = {name: i for i, name in enumerate(folders.classes)}
     common = {
         "uri": source.uri,
@@ -135,6 +136,7 @@ def read(context: Context, item: list[Any]) -> dict[str, Any]:
         if isinstance(found, Unusable):
             faults.append(PictureFault(file.name, *found))
             continue
+        assert content is not None
         digest = blake2b(sha256(content).digest(), digest_size=8, key=key).digest()
         content_hash = int.from_bytes(digest, "big")
         record = encoder.encode(label, content)

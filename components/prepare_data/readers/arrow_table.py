@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Number
+from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,6 +61,7 @@ class Reader(Protocol):
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return why the format cannot yield these columns."""
+        ...
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a reader of text parses features as numbers if it can.
@@ -72,6 +73,7 @@ class Reader(Protocol):
         Raises:
             DataError: The file is damaged.
         """
+        ...
 
 
 class ArrowTable:
@@ -91,8 +93,8 @@ class ArrowTable:
     @property
     def reached(self) -> tuple[int, int, int]:
         """Of a part of a text: the offset of its first and of its last byte, and its lines."""
-        reach = self._reader.reach
-        return reach.started, reach.position, self._reader.lines
+        text: Any = self._reader  # of a text; no other reader has parts that begin within a row
+        return text.reach.started, text.reach.position, text.lines
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column that cannot be a feature, and for a nested label."""
@@ -265,7 +267,7 @@ def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
     indices = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
     # The dictionary is shared by many chunks.
     used, codes = np.unique(indices, return_inverse=True)
-    found = column.dictionary.take(pa.array(np.where(used == null, None, used), pa.int64()))
+    found = column.dictionary.take(pa.array(used, pa.int64(), mask=used == null))
     if textual(found.type):
         texts, wrong = values.decode(found.cast(pa.large_binary()))
     else:
@@ -280,7 +282,7 @@ def number_text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if not isinstance(value, Number):  # a time of day or a duration, as a group
+    if not isinstance(value, int | float | Decimal):  # a time of day or a duration, as a group
         return str(value)
     whole = abs(value) < 2**63 and value == int(value)
     return str(int(value)) if whole else str(value)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
+from pyarrow import csv as arrow_csv
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -158,7 +158,7 @@ class CsvTable:
         block, undecodable = self._records.wrong_bytes(block, len(self.schema))
         lost: list[tuple[int, str]] = []
 
-        def skip(row: pa.csv.InvalidRow) -> str:
+        def skip(row: arrow_csv.InvalidRow) -> str:
             lost.append((row.number - 1, row.text))
             return "skip"
 
@@ -183,7 +183,7 @@ class CsvTable:
         self,
         block: Block,
         types: dict[str, pa.DataType],
-        skip: object = None,
+        skip: Callable[[arrow_csv.InvalidRow], str] | None = None,
         nulls: bool = False,
     ) -> pa.Table:
         names = [str(i) for i in range(len(self.schema))]
@@ -191,22 +191,22 @@ class CsvTable:
             return pa.table({name: pa.array([], kind) for name, kind in types.items()})
         lost = 0
 
-        def count(row: pa.csv.InvalidRow) -> str:
+        def count(row: arrow_csv.InvalidRow) -> str:
             nonlocal lost
             lost += 1
-            return skip(row)
+            return skip(row) if skip else "skip"
 
-        table = pa.csv.read_csv(
+        table = arrow_csv.read_csv(
             pa.BufferReader(block.data),
-            pa.csv.ReadOptions(
+            arrow_csv.ReadOptions(
                 use_threads=False, column_names=names, block_size=len(block.data) + 1
             ),
-            pa.csv.ParseOptions(
+            arrow_csv.ParseOptions(
                 delimiter=self._options.delimiter,
                 newlines_in_values=True,
                 invalid_row_handler=count if skip else None,
             ),
-            pa.csv.ConvertOptions(
+            arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
                 null_values=self._nulls.to_pylist() if nulls else [],

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
+from pyarrow import json as arrow_json
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
@@ -219,10 +219,10 @@ class JsonTable:
             kind = self._keys[key].parsed(key in exact_keys)
             explicit[key] = pa.list_(kind) if self._keys[key].form == "list" else kind
         try:
-            table = pa.json.read_json(
+            table = arrow_json.read_json(
                 pa.BufferReader(data),
-                pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-                pa.json.ParseOptions(
+                arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                arrow_json.ParseOptions(
                     explicit_schema=pa.schema(list(explicit.items())),
                     unexpected_field_behavior="infer" if self._new_keys else "ignore",
                 ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -57,7 +57,9 @@ class OwnReader(OwnCode):
         )
         return [problem]
 
-    def batches(self, open_file: Callable[[], Any], name: str) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, open_file: Callable[[], Any], name: str
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Yield what the function yields for a file; all batches have the columns of the first.
 
         Args:

@@ -8,7 +8,7 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
+import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -43,7 +43,7 @@ class ParquetTable:
         self._name, self._stream, self._span = name, stream, span
         _check_footer(stream, name)
         with undamaged(name, _EXPECTED):
-            file = pa.parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+            file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             self._metadata = file.metadata
             if self._metadata.num_columns > MOST_COLUMNS:
                 raise DataError(too_many_columns(name, self._metadata.num_columns))
@@ -98,7 +98,7 @@ class ParquetTable:
             first, groups = groups[: self._span.start], groups[self._span.start : self._span.end]
             row += sum(self._metadata.row_group(i).num_rows for i in first)
         with undamaged(self._name, _EXPECTED):
-            file = pa.parquet.ParquetFile(
+            file = pq.ParquetFile(
                 self._stream,
                 metadata=self._metadata,
                 # A text that occurs a million times is in memory once.

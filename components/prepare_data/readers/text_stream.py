@@ -8,7 +8,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -45,14 +45,14 @@ def _zstd(raw: IO[bytes]) -> pa.NativeFile:
 
 
 # By the first bytes of the file.
-_PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
+_PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
     b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
     b"\x28\xb5\x2f\xfd": ("zstd", _zstd),
 }
 
 
 @contextmanager
-def unpacked(source: Source, file: SourceFile) -> Iterator[io.BufferedReader]:
+def unpacked(source: Source, file: SourceFile) -> Iterator[Any]:
     """Open a file, decompressed if it is packed with gzip or zstd.
 
     Raises:
