@@ -31,6 +31,7 @@ run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publi
 test: $(READY) ## run lint, unit tests, and tests with real processes and a real S3 server
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/basedpyright --level error
 	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 600
 
 test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes
@@ -81,6 +82,7 @@ fuzz: $(READY) ## search for harmful input for FUZZ_SECONDS, 20 minutes by defau
 lint: $(READY) ## format and check the code
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+	.venv/bin/basedpyright --level error
 
 images: $(READY) ## build the images for REGISTRY=...; PUSH=1 pushes, GPU=1 adds CUDA, SERVING=1 the server, BUILDER=docker|podman|buildah
 	.venv/bin/python -m images.build --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \

@@ -17,14 +17,16 @@ from kfp_tfjob.storage.judged import LostRace, is_second, lost_race, verdict_in_
 from kfp_tfjob.storage.store import Store
 
 
-def tell_end(step: Step, model_name: str, key: str = "") -> None:
+def tell_end(step: Step | None, model_name: str, key: str = "") -> None:
     """Send the notification of a run that has not failed; never raises.
 
     Args:
-        step: The step that ends the run.
+        step: The step that ends the run; None if it could not begin.
         model_name: The model of the run.
         key: Tells the tries of the run apart; empty for the pod of this step.
     """
+    if not step:
+        return
     if notify.is_wanted(key) and (notice := notify.within(lambda: of_end(step, model_name))):
         notify.notify(notice, step.store, step.whole_run, key)
 

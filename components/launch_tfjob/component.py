@@ -1,5 +1,8 @@
 """The KFP interface of launch_tfjob."""
 
+# Kubeflow Pipelines reads the outputs from a call in an annotation.
+# pyright: reportInvalidTypeForm=false
+
 from typing import NamedTuple
 
 from kfp import dsl
@@ -32,7 +35,7 @@ def launch_tfjob(
     training_curves: dsl.Output[dsl.HTML],
     training_job: dsl.Output[dsl.HTML],
     training_metrics: dsl.Output[dsl.Metrics],
-) -> NamedTuple(  # pyright: ignore[reportInvalidTypeForm]
+) -> NamedTuple(
     "Outputs", [("job_name", str), ("attempts", int), ("model_uri", str), ("trained_uri", str)]
 ):
     """Trains on many replicas as a TFJob, until the output is proven to be in S3.

@@ -1,5 +1,8 @@
 """The KFP interface of preflight."""
 
+# Kubeflow Pipelines reads the outputs from a call in an annotation.
+# pyright: reportInvalidTypeForm=false
+
 from typing import NamedTuple
 
 from kfp import dsl
@@ -38,7 +41,7 @@ def preflight(
     task_key: str = "",
     step_resources: dict = {},
     parameters: dsl.Output[dsl.Markdown],
-) -> NamedTuple(  # pyright: ignore[reportInvalidTypeForm]
+) -> NamedTuple(
     "Outputs",
     [
         ("data_uri", str),
@@ -124,7 +127,7 @@ def preflight(
         checked = run(outcome, run_id, values, scheduled_time, task_key, step_resources)
         with open(parameters.path, "w") as file:
             file.write(checked.table)
-        if outcome.step and not checked.changed:
+        if not checked.changed:
             tell_end(outcome.step, model_name)
     return (
         checked.data_uri,

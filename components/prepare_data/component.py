@@ -1,5 +1,8 @@
 """The KFP interface of prepare_data."""
 
+# Kubeflow Pipelines reads the outputs from a call in an annotation.
+# pyright: reportInvalidTypeForm=false
+
 from typing import NamedTuple
 
 from kfp import dsl
@@ -29,7 +32,7 @@ def prepare_data(
     pod: dict = {},
     data_report: dsl.Output[dsl.HTML],
     data_metrics: dsl.Output[dsl.Metrics],
-) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):  # pyright: ignore[reportInvalidTypeForm]
+) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
     """Turn the source into shuffled, split TFRecord shards with schema and statistics.
 
     Args:

@@ -1,5 +1,8 @@
 """The KFP interface of publish."""
 
+# Kubeflow Pipelines reads the outputs from a call in an annotation.
+# pyright: reportInvalidTypeForm=false
+
 from typing import NamedTuple
 
 from kfp import dsl
@@ -21,7 +24,7 @@ def publish(
     pod: dict = {},
     model_card: dsl.Output[dsl.Markdown],
     publish_summary: dsl.Output[dsl.Markdown],
-) -> NamedTuple(  # pyright: ignore[reportInvalidTypeForm]
+) -> NamedTuple(
     "Outputs", [("version", int), ("version_uri", str), ("champion_uri", str), ("outcome", str)]
 ):
     """Publish a blessed model as a new version and make it the champion.

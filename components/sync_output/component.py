@@ -1,5 +1,8 @@
 """The KFP interface of sync_output."""
 
+# Kubeflow Pipelines reads the outputs from a call in an annotation.
+# pyright: reportInvalidTypeForm=false
+
 from typing import NamedTuple
 
 from kfp import dsl
@@ -18,7 +21,7 @@ def sync_output(
     storage_endpoint: str = "",
     storage_region: str = "",
     stored_output: dsl.Output[dsl.Markdown],
-) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):  # pyright: ignore[reportInvalidTypeForm]
+) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):
     """Proves that the output of a training is complete in S3, or fails with what is missing.
 
     Args:

@@ -125,7 +125,7 @@ def test_rows_bring_their_weights(tmp_path: Path) -> None:
     labels, given = np.array([0, 1, 1]), np.array([0.5, 0, 4], np.float32)
     encoded = Encoder(2, 2, weighted=True).encode(features, labels, weights=given)
     (tmp_path / "train-00000.tfrecord").write_bytes(encoded)
-    values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset))
+    values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset) if item.init)
     values |= {"feature_names": ("a", "b"), "class_names": ("u", "v"), "task": "classification"}
     own = RowWeights("w", {"train": 1.5, "test": 0.0})
     dataset = Dataset(**values | {"row_weights": own})

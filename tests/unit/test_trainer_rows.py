@@ -23,7 +23,7 @@ def _dataset(columns: int, classes: int | None) -> Dataset:
     splits = {"train": {"rows": 0, "shards": []}}
     names = tuple(f"x{at}" for at in range(columns))
     classes_names = tuple(f"c{at}" for at in range(classes or 0))
-    values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset))
+    values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset) if item.init)
     values |= {"feature_names": names, "class_names": classes_names, "schema": {"splits": splits}}
     return Dataset(**values | {"task": "regression" if classes is None else "classification"})
 
