@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp import dsl
-from kfp.dsl.base_component import BaseComponent
 from kfp.dsl.graph_component import GraphComponent
 
 from kfp_tfjob.components.preflight.parameters import defaults
@@ -20,11 +19,11 @@ from kfp_tfjob.pipelines.task import with_store
 _SECRET = "storage_secret"
 
 
-def one_step(step: BaseComponent, of_the_run: Mapping[str, str]) -> GraphComponent:
+def one_step(step: Any, of_the_run: Mapping[str, str]) -> GraphComponent:
     """Return the pipeline of one step.
 
     Args:
-        step: The component of the step.
+        step: The component of the step; KFP declares it as the function that it is made from.
         of_the_run: Inputs that belong to the run, such as its id: the placeholder of each.
 
     Returns:
@@ -52,9 +51,7 @@ def one_step(step: BaseComponent, of_the_run: Mapping[str, str]) -> GraphCompone
     )
 
 
-def _fields(
-    step: BaseComponent, signature: inspect.Signature, of_the_run: Mapping[str, str]
-) -> list[Field]:
+def _fields(step: Any, signature: inspect.Signature, of_the_run: Mapping[str, str]) -> list[Field]:
     found = []
     for name, item in step.component_spec.inputs.items():
         if name in of_the_run or name == _SECRET:

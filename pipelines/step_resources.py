@@ -86,7 +86,8 @@ def _problem(setting: str, step: str, key: str, value: str) -> Problem | None:
             fix=f"--step-resources {step}.{nearest(key, [*_FORMS])}={value or '2Gi'}",
         )
     form, words = _FORMS[key]
-    if not form.fullmatch(value) or not float(re.match(_NUMBER, value)[0]):
+    number = re.match(_NUMBER, value)
+    if not form.fullmatch(value) or not number or not float(number[0]):
         return Problem(
             f"--step-resources has no quantity for {step}.{key}",
             received=setting,

@@ -1,6 +1,7 @@
 """Gives a task what every step needs in its pod, in this project's pipeline and in your own."""
 
 from dataclasses import replace
+from typing import Any
 
 from kfp import dsl, kubernetes
 from kfp.dsl.structures import ResourceSpec
@@ -23,7 +24,7 @@ _RETRIES = {"launch-tfjob": 2}
 
 
 def with_store(
-    task: dsl.PipelineTask, storage_secret: str = PARAMETERS["storage_secret"].default
+    task: dsl.PipelineTask, storage_secret: str = str(PARAMETERS["storage_secret"].default)
 ) -> dsl.PipelineTask:
     """Give a task the Secret of the store, a user, its own resources, and no cache.
 
@@ -51,7 +52,7 @@ def with_store(
     # that would be half of the time to import a pipeline, and seconds below a deep stack.
     # A job uses the images that `compile` was given, too.
     images = {TOOLS_VARIABLE: TOOLS, TRAINER_VARIABLE: TRAINER, TRAIN_VARIABLE: TRAIN}
-    container.env = (container.env or {}) | images
+    container.env = {**(container.env or {}), **images}
     step = task.component_spec.name
     resources = resources_of(step)
     container.resources = replace(
@@ -80,7 +81,8 @@ def sized(task: dsl.PipelineTask, checked: dsl.PipelineTask) -> dsl.PipelineTask
     if PLAIN:
         return task
     step, given = task.component_spec.name.replace("-", "_"), checked.outputs
-    container, kind = task.container_spec, "evaluate" if step == "publish" else step
+    kind = "evaluate" if step == "publish" else step
+    container: Any = task.container_spec
     memory = str(given[f"{step}_memory"])
     container.resources = replace(
         container.resources,
@@ -92,6 +94,8 @@ def sized(task: dsl.PipelineTask, checked: dsl.PipelineTask) -> dsl.PipelineTask
         container.resources.accelerator_type = str(given["evaluate_gpu_resource"])
         container.resources.accelerator_count = str(given["evaluate_gpus"])
         container.image = str(given["evaluate_image"])
-    kubernetes.add_node_selector_json(task, given[f"{kind}_node_selector"])
-    kubernetes.add_toleration_json(task, given[f"{kind}_tolerations"])
+    labels: Any = given[f"{kind}_node_selector"]
+    tolerations: Any = given[f"{kind}_tolerations"]
+    kubernetes.add_node_selector_json(task, labels)
+    kubernetes.add_toleration_json(task, tolerations)
     return task.after(checked)  # a resource or an image makes no edge

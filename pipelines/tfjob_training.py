@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp import dsl
-from kfp.dsl.base_component import BaseComponent
 
 from kfp_tfjob.components.evaluate.component import evaluate
 from kfp_tfjob.components.finish.component import finish
@@ -61,7 +60,7 @@ def _pipeline(*values):
     run = dict(zip(_ORDER, values, strict=True)) | OF_THE_RUN
     storage_secret = run["storage_secret"]
 
-    def task(step: BaseComponent, **made: Any) -> dsl.PipelineTask:
+    def task(step: Any, **made: Any) -> dsl.PipelineTask:
         """Return the task of a step, with the run parameters that it takes."""
         given = {name: run[name] for name in step.component_spec.inputs if name in run}
         return with_store(step(**given | made), storage_secret)

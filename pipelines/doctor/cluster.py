@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kfp_tfjob.cluster import capacity, support
+from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, NotFoundError
 from kfp_tfjob.components import images
@@ -16,8 +17,6 @@ from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
 from kfp_tfjob.pipelines.kubeflow.nodes import FIX
 from kfp_tfjob.storage.words import counted
-
-Object = Mapping[str, Any]
 
 
 def reach(api: ClusterClient) -> Finding:
