@@ -13,7 +13,7 @@ from typing import Any
 
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.cluster.choice import is_local
-from kfp_tfjob.components import images
+from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import DEFAULTS, EvaluatePodSettings, PodOptions, StepPodSettings
 from kfp_tfjob.storage.errors import Problem

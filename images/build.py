@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from kfp_tfjob.components.images import PLACEHOLDER, VERSION, serving_in, tools_in, trainer_in
+from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in, trainer_in
 from kfp_tfjob.pipelines.references import REFERENCES, References
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from images.build import BASE, CONTEXT, IMAGES, ROOT, Builder, chosen, git, make_context, uv
-from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.pipelines.compilation import compile_all
 from kfp_tfjob.pipelines.references import REFERENCES, References
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
@@ -42,8 +42,8 @@ def changes(version: str, changelog: str) -> str:
                 "the changelog has changes that belong to no version",
                 received="a section [Unreleased] that is not empty",
                 expected=f"a section [{version}], the version of pyproject.toml, at its top",
-                fix="set the new version in pyproject.toml and components/images.py, run `uv lock`"
-                " and `make compile`, and rename [Unreleased] to it in CHANGELOG.md",
+                fix="set the new version in pyproject.toml and options/images.py, run `uv lock` and"
+                " `make compile`, and rename [Unreleased] to it in CHANGELOG.md",
             )
         )
     if version not in found:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.pipelines.commands.cancel import cancel
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.doctor import doctor

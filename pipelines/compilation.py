@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from kfp_tfjob.components.images import (
+from kfp_tfjob.options.images import (
     RUN_AS_USER_VARIABLE,
     TOOLS_VARIABLE,
     TRAIN_VARIABLE,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.components.images import VERSION, serving_in, tools_in, trainer_in
+from kfp_tfjob.options.images import VERSION, serving_in, tools_in, trainer_in
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # In a checkout; an installed package has none until --references names one.

@@ -6,7 +6,7 @@ from typing import Any
 from kfp import dsl, kubernetes
 from kfp.dsl.structures import ResourceSpec
 
-from kfp_tfjob.components.images import (
+from kfp_tfjob.options.images import (
     RUN_AS_USER,
     TOOLS,
     TOOLS_VARIABLE,

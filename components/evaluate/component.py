@@ -6,7 +6,7 @@ output as false. Everything else is below runs/<run_id>/evaluation.
 
 from kfp import dsl
 
-from kfp_tfjob.components.images import TRAINER
+from kfp_tfjob.options.images import TRAINER
 
 
 @dsl.component(base_image=TRAINER, install_kfp_package=False)

@@ -18,9 +18,9 @@ from kfp_tfjob.jobs.kinds import KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
-from kfp_tfjob.jobs.secret_values import secrets_in_job
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.options.secret_values import secrets_in_job
 from kfp_tfjob.storage.errors import StepError
 
 if TYPE_CHECKING:

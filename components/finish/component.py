@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from kfp_tfjob.components.images import TOOLS
+from kfp_tfjob.options.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)

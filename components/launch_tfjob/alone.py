@@ -10,12 +10,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kfp_tfjob.checks.job import check, local_paths, open_cluster
 from kfp_tfjob.cluster.choice import is_local
-from kfp_tfjob.components import images
-from kfp_tfjob.components.launch_tfjob.checks import check, local_paths, open_cluster
 from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.options import images
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem, Problems
 from kfp_tfjob.storage.layout import MANIFEST

@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kfp_tfjob.checks.job import too_small
+from kfp_tfjob.checks.shortage import remedy, secret_remedy
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import LogWriter
-from kfp_tfjob.components.launch_tfjob.checks import too_small
-from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
 from kfp_tfjob.jobs.judge import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import StepError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob import uploader
-from kfp_tfjob.components.images import TRAIN, TRAINER
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.images import TRAIN, TRAINER
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below

@@ -8,15 +8,15 @@ from typing import Any
 
 from kfp_tfjob.cluster.choice import open_backend
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.launcher import Launched
 from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import tensorboard_command
 from kfp_tfjob.jobs.masking import hide
-from kfp_tfjob.jobs.secret_values import secrets_in
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.options import images
+from kfp_tfjob.options.secret_values import secrets_in
 
 
 def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Launched:

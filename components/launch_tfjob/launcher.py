@@ -27,18 +27,18 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.launch_tfjob import start
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, cancelled, words
 from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, read
 from kfp_tfjob.components.launch_tfjob.records import Records
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import Action, Found
 from kfp_tfjob.components.launch_tfjob.watchdogs import out_of_time
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.jobs.record import end_of, gpu_hours, read_ends
-from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
     ConfigurationError,

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.jobs.secret_values import masked_job
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import fields
+from kfp_tfjob.options.secret_values import masked_job
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.user_code.model_code import ModelCode
 

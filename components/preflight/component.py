@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.images import TOOLS
+from kfp_tfjob.options.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)

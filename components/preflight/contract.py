@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from kfp_tfjob.components.launch_tfjob.findings import Findings
+from kfp_tfjob.checks.findings import Findings
 from kfp_tfjob.components.prepare_data import contracts, reference
 from kfp_tfjob.components.prepare_data.source import Source, columns_of
 from kfp_tfjob.components.step import Step

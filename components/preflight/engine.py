@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kfp_tfjob.checks.findings import Findings
 from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components import step_pods
-from kfp_tfjob.components.images import TRAIN
 from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
-from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
@@ -21,11 +20,12 @@ from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.step_pods import StepPod
 from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.components.webhook import Webhook
-from kfp_tfjob.jobs.secret_values import plain_secrets
 from kfp_tfjob.options import fields
 from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.secret_values import plain_secrets
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -269,7 +269,7 @@ def _check_cluster(
 ) -> Findings:
     """Check the cluster, and refuse paths that exist only on the user's machine."""
     # They load the Kubernetes client.
-    from kfp_tfjob.components.launch_tfjob.checks import check, local_paths, nodes_of, open_cluster
+    from kfp_tfjob.checks.job import check, local_paths, nodes_of, open_cluster
 
     places = ["data_uri"]
     if not ModelCode.parse(values["model_code"]).in_image:

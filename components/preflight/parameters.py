@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kfp_tfjob.components.images import TRAIN
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
-from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import fields
+from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.parse import parse, unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.model_names import check_model_name

@@ -13,8 +13,8 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any
 
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.images import TRAINER
+from kfp_tfjob.options.images import TRAINER
 
 
 @dsl.component(base_image=TRAINER, install_kfp_package=False)

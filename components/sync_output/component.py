@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components import images
+from kfp_tfjob.options import images
 
 
 @dsl.component(base_image=images.TOOLS, install_kfp_package=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
-LABEL_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+from kfp_tfjob.options.pod import LABEL_VALUE
+
 HASH_ANNOTATION = "kfp-tfjob/spec-hash"
 VERDICT_ANNOTATION = "kfp-tfjob/verdict"
 CANCEL_GRACE_ANNOTATION = "kfp-tfjob/cancel-grace"  # seconds, for the exit task

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from kfp_tfjob.jobs.labels import LABEL_VALUE
 from kfp_tfjob.options.parse import Group, option
 
 _DAY = 24 * 3600  # seconds
@@ -26,6 +25,7 @@ CHIEF_GRACE = 600  # seconds: the sidecar has to store what is left
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
 _BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
+LABEL_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{LABEL_VALUE}")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -7,8 +7,6 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.options.parse import Group, option
 
 DAY = 24 * 3600  # seconds
@@ -206,11 +204,6 @@ class TrainOptions(TrainerOptions):
         if command and not command[0].strip():
             raise ValueError('a list that starts with a program, for instance ["python3", "t.py"]')
         return command
-
-    @property
-    def job_kind(self) -> JobKind:
-        """The kind of job to launch; there is only one, so no key chooses it."""
-        return DEFAULT
 
     @property
     def for_result(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.components import images
+from kfp_tfjob.options import images
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.storage.text import line

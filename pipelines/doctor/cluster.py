@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kfp_tfjob.checks.job import shared_gpus, too_small
 from kfp_tfjob.cluster import capacity, support
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, NotFoundError
-from kfp_tfjob.components import images
-from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
 from kfp_tfjob.components.step_pods import too_large
+from kfp_tfjob.options import images
 from kfp_tfjob.pipelines.doctor import registry
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.pipelines.doctor import back_end, cluster, machine, namespace, store
 from kfp_tfjob.pipelines.doctor.finding import Check, Finding, State, said, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject

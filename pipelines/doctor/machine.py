@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, ok
 
 _DISTRIBUTION, _EXTRA = "kfp-tfjob", "tools"

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from kfp_tfjob.checks.job import missing_objects
 from kfp_tfjob.cluster import capacity, quota, rights
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
-from kfp_tfjob.components import images
-from kfp_tfjob.components.launch_tfjob.checks import missing_objects
 from kfp_tfjob.jobs.status import replicas
+from kfp_tfjob.options import images
 from kfp_tfjob.pipelines.doctor.finding import Finding, fail, failures, ok, warn
 from kfp_tfjob.pipelines.doctor.subject import Subject
 from kfp_tfjob.storage.errors import Problem

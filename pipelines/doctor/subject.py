@@ -7,9 +7,9 @@ from typing import Any
 
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.manifests import STANDALONE
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step_pods import StepPod, asked_for, step_pods
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
 
 _RUN_ID = "doctor"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.checks.shortage import SecretUse, secret_fix, secrets_of
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
-from kfp_tfjob.components.launch_tfjob.shortage import SecretUse, secret_fix, secrets_of
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow.inputs import first
 from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
@@ -48,9 +48,9 @@ def compare(spec: JobSpec, namespace: str = "") -> Compared:
         spec: The training job.
         namespace: Where the runs are; empty for the kubeconfig's, else that of the installation.
     """
+    from kfp_tfjob.checks.job import shared_gpus, too_small
     from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
     from kfp_tfjob.cluster.errors import ForbiddenError
-    from kfp_tfjob.components.launch_tfjob.checks import shared_gpus, too_small
     from kfp_tfjob.components.step_pods import asked_for, step_pods, too_large
     from kfp_tfjob.pipelines.step_resources import DEFAULTS
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.components.images import is_placeholder
+from kfp_tfjob.options.images import is_placeholder
 from kfp_tfjob.pipelines.compilation import images_of_steps
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.runs import defaults_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.components.preflight.parameters import job_spec
-from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow import nodes
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 
@@ -71,7 +71,7 @@ def make_plan(
         namespace: The namespace of the run; empty for a single-user back end.
     """
     from kfp_tfjob.cluster import capacity
-    from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
+    from kfp_tfjob.jobs.manifest import Identity, build_job
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from kfp_tfjob.jobs.secret_values import masked
+from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError

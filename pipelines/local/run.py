@@ -30,8 +30,8 @@ from kfp_tfjob.cluster import choice
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Failure, Step
 from kfp_tfjob.jobs.masking import Mask, hide
-from kfp_tfjob.jobs.secret_values import masked, secrets_in
 from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.secret_values import masked, secrets_in
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import PARAMETERS, TICK, Home

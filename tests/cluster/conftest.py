@@ -1,7 +1,7 @@
 """Fixtures of the tests on a real control plane; `make test-cluster` runs them.
 
 With KUBECONFIG set they use that cluster: it must have the training-operator and the images of
-`components/images.py`, and tests that need the host of the control plane are skipped. Else they
+`options/images.py`, and tests that need the host of the control plane are skipped. Else they
 attach to the cluster that is there, be it of `make test-cluster` or of `python -m
 tests.cluster.cluster` in another terminal; without one, a session in one process starts its own.
 """

@@ -27,11 +27,11 @@ from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components import images
 from kfp_tfjob.components.launch_tfjob import launcher
 from kfp_tfjob.components.launch_tfjob.launcher import Launched
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.options import images
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.layout import Layout

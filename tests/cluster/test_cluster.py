@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from kfp_tfjob.components.images import TOOLS
+from kfp_tfjob.options.images import TOOLS
 from tests.cluster.access import Access
 from tests.cluster.cluster import SCARCE_NODE, Cluster
 from tests.cluster.node import EXTRA, SCARCE, tolerate

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from kfp_tfjob.checks import job as checks
 from kfp_tfjob.cluster import manifests
 from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
-from kfp_tfjob.components.launch_tfjob import checks
 from tests.cluster import audit
 from tests.cluster.audit import Call
 from tests.cluster.cluster import Cluster

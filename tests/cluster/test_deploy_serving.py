@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kfp_tfjob.cluster.backend import Object
-from kfp_tfjob.components.images import TOOLS
+from kfp_tfjob.options.images import TOOLS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import StepError

@@ -10,11 +10,11 @@ import json
 
 import pytest
 
-from kfp_tfjob.components.images import TOOLS, TRAINER
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.components.step_pods import KEYS
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.options.images import TOOLS, TRAINER
 from kfp_tfjob.pipelines.compilation import FOLDER
 from tests.cluster.compiled import Compiled
 from tests.cluster.processes import wait_until

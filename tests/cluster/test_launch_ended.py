@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from kubernetes.watch import Watch
 
+from kfp_tfjob.checks import job as checks
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
-from kfp_tfjob.components.launch_tfjob import checks
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy

@@ -12,7 +12,7 @@ import time
 import pytest
 from kubernetes import client
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import Identity, build_job
 from tests.cluster.admission import policy, webhook
 from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import UNTIL_GO, Launch, new_launch, rules

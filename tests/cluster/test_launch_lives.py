@@ -10,8 +10,8 @@ import pytest
 
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import end_jobs_on
-from kfp_tfjob.components.images import TOOLS
 from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.options.images import TOOLS
 from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch
 from tests.cluster.workflows import Workflow
 from tests.cluster.workloads import container, pod
@@ -174,8 +174,8 @@ def _over(job: dict) -> bool:
 STEP = """
 import json
 from kfp_tfjob.components.launch_tfjob import engine
-from kfp_tfjob.components.launch_tfjob import checks
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.checks import job as checks
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.components.step import step
 values = json.loads({values!r})
 spec = JobSpec.parse(**values)

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 from kubernetes.client import Configuration
 
+from kfp_tfjob.checks import job as checks
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-from kfp_tfjob.components.launch_tfjob import checks
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.jobs.tfjob import TFJOB
 from tests.cluster import audit

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kubernetes import client
 
-from kfp_tfjob.components.launch_tfjob import checks
+from kfp_tfjob.checks import job as checks
 from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import ROOT, Launch, client_of
 from tests.cluster.node import SCARCE, tolerate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kfp_tfjob.components.images import TRAINER
+from kfp_tfjob.options.images import TRAINER
 
 _SECURITY = {
     "allowPrivilegeEscalation": False,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples import digits
-from kfp_tfjob.components.images import PLACEHOLDER
+from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
 from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.manifest import SUPERVISOR
+from kfp_tfjob.jobs.manifest import SUPERVISOR
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300  # only what hangs reaches it

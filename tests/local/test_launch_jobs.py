@@ -27,10 +27,10 @@ from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError
 from kfp_tfjob.components.launch_tfjob.records import Records
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.step import Failure, Step
 from kfp_tfjob.jobs.labels import VERDICT_ANNOTATION
 from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.local.s3_server import Server

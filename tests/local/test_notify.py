@@ -258,7 +258,7 @@ def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of, monke
 
 @pytest.fixture
 def spec_of():
-    from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+    from kfp_tfjob.jobs.spec import JobSpec
     from tests.unit.launch_parameters import DEFAULTS
 
     return lambda: JobSpec.parse(**DEFAULTS)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from examples import people
-from kfp_tfjob.components.launch_tfjob.findings import Findings
+from kfp_tfjob.checks.findings import Findings
 from kfp_tfjob.components.preflight import contract
 from kfp_tfjob.components.prepare_data import reference, sample
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.checks.findings import Findings
 from kfp_tfjob.cluster.choice import CHOICE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import CANCELLED
 from kfp_tfjob.components.finish.workflow import FailedTask
-from kfp_tfjob.components.launch_tfjob.findings import Findings
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.step import FAILURE_FILE, Failure, FailureReport, Step, reported

@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from kfp_tfjob import Client
-from kfp_tfjob.components.images import PLACEHOLDER
+from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster, Seen
 from kfp_tfjob.storage.address import S3Address

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
+from kfp_tfjob.checks.job import lost_affinity
 from kfp_tfjob.cluster import create_job
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
@@ -20,9 +21,8 @@ from kfp_tfjob.cluster.errors import (
     OperatorAbsentError,
 )
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-from kfp_tfjob.components.launch_tfjob.checks import lost_affinity
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from tests.unit.launch_parameters import DEFAULTS, OWNER, RUN_ID
 
 JOB = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))

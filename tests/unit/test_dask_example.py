@@ -7,8 +7,8 @@ import pytest
 import yaml
 from kubernetes import client
 
-from kfp_tfjob.components.images import PLACEHOLDER, tools_in
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.images import PLACEHOLDER, tools_in
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.credentials import MOUNT
 from kfp_tfjob.storage.errors import ConfigurationError

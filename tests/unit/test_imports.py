@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "kfp_tfjob"
 # A module imports from its own package and from those to the right of it.
 GRAPH = (
-    "pipelines > serving > components > trainer > judging > lint > features > user_code > options"
-    " > cluster > pages > jobs > registry > uploader > storage > supervisor"
+    "pipelines > serving > components > trainer > judging > lint > features > user_code > checks"
+    " > cluster > pages > jobs > options > registry > uploader > storage > supervisor"
 )
 PACKAGES = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the packages.
-SHARED = {"components.step", "components.summary", "components.images", "components"}
+SHARED = {"components.step", "components.summary", "components"}
 SHARED |= {"components.notify", "components.outcome", "components.webhook"}
 SHARED |= {"components.step_pods"}
 BARE = re.compile(

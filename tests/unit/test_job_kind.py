@@ -23,13 +23,14 @@ from kfp_tfjob.cluster.stopping import orders
 from kfp_tfjob.components.finish import cluster
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.explain import explain
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of, kind_of_pod
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION
+from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.jobs.record import AttemptEnd, end_of
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import (
     is_chief,
     is_over,
@@ -40,7 +41,6 @@ from kfp_tfjob.jobs.status import (
 )
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
-from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
 
@@ -82,7 +82,7 @@ def kind() -> Iterator[JobKind]:
 
 
 def test_a_role_that_the_kind_lacks_is_a_problem(kind, monkeypatch):
-    monkeypatch.setattr(TrainOptions, "job_kind", kind)
+    monkeypatch.setattr(kinds, "DEFAULT", kind)
     assert JobSpec.parse(**EVERYTHING_BUT_EXTRAS).kind is kind
     with pytest.raises(ConfigurationError) as caught:
         JobSpec.parse(**EVERYTHING | {"pod": {"ps": {"replicas": 2}}})
@@ -151,10 +151,10 @@ def test_only_the_choice_of_a_kind_names_the_default(repository: Path):
     naming = {
         path.relative_to(repository / "kfp_tfjob").as_posix()
         for path in paths
-        if re.search(r"jobs\.kinds import .*\bDEFAULT\b", path.read_text())
+        if re.search(r"jobs\.kinds import .*\bDEFAULT\b|\bkinds\.DEFAULT", path.read_text())
     }
     # A client and a back end serve one kind, which their callers name.
-    assert naming == {"options/train.py", "cluster/choice.py", "cluster/client.py"}
+    assert naming == {"jobs/spec.py", "cluster/choice.py", "cluster/client.py"}
 
 
 def manifest(parameters: dict, kind: JobKind) -> dict:

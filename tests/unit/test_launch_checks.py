@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfp_tfjob.cluster.support import too_old
-from kfp_tfjob.components.launch_tfjob.checks import (
+from kfp_tfjob.checks.job import (
     _named,
     _storage_secret,
     local_paths,
     shared_gpus,
     too_small,
 )
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.cluster.support import too_old
+from kfp_tfjob.jobs.spec import JobSpec
 from tests.unit.launch_parameters import DEFAULTS
 
 GPU = "nvidia.com/gpu"

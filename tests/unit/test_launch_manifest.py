@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.components.launch_tfjob.render import render, to_yaml
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.labels import run_label
+from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.schema import FIELDS
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfp_tfjob.components.launch_tfjob.manifest import build_job
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.manifest import build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from tests.unit.launch_parameters import JOBS
 
 MODULE = "github.com/kubeflow/training-operator@v1.9.4"

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.spec import RESERVED, JobSpec
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import RESERVED, JobSpec
 from kfp_tfjob.options.pod import SecretKey
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.config import Config

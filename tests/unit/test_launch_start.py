@@ -8,10 +8,10 @@ import pytest
 from kfp_tfjob.cluster.backend import JobExistsError
 from kfp_tfjob.components.launch_tfjob.claim import Claim
 from kfp_tfjob.components.launch_tfjob.launcher import Launcher
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.start import TABLE, Action, Found, decide, look_at
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from tests.unit.launch_parameters import DEFAULTS, OWNER, RUN_ID

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from kfp_tfjob.checks.shortage import remedy, secret_remedy, secrets_of
 from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.shortage import remedy, secret_remedy, secrets_of
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.components.launch_tfjob.watchdogs import Snapshot
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict
 from tests.unit.launch_parameters import DEFAULTS
 

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.lint.engine import RULES, fix, lint
 from kfp_tfjob.lint.job import Job
 from kfp_tfjob.storage.errors import ConfigurationError

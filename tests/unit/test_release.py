@@ -8,7 +8,7 @@ import pytest
 
 from images import release as module
 from images.release import changes, main, release
-from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.pipelines.compilation import images_of
 from kfp_tfjob.storage.errors import ConfigurationError
 
@@ -57,7 +57,7 @@ def test_what_is_in_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     assert set(sums) == files - {"SHA256SUMS"}
     assert sums[wheel] == hashlib.sha256((folder / wheel).read_bytes()).hexdigest()
-    assert "kfp_tfjob/components/images.py" in zipfile.ZipFile(folder / wheel).namelist()
+    assert "kfp_tfjob/options/images.py" in zipfile.ZipFile(folder / wheel).namelist()
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -7,7 +7,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from kfp_tfjob.components import images
 from kfp_tfjob.components.preflight.component import preflight
 from kfp_tfjob.components.step_pods import (
     asked_for,
@@ -18,6 +17,7 @@ from kfp_tfjob.components.step_pods import (
     step_pods,
     too_large,
 )
+from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main

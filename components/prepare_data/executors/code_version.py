@@ -9,7 +9,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from kfp_tfjob.components.images import VERSION
+from kfp_tfjob.options.images import VERSION
 
 # A task of prepare_data runs code of these.
 _PACKAGES = ("components", "features", "options", "storage", "user_code")

@@ -9,17 +9,17 @@ from typing import Any
 
 from kubernetes.client import ApiClient
 
+from kfp_tfjob.checks.findings import Findings
+from kfp_tfjob.checks.shortage import parameter as decided_by
+from kfp_tfjob.checks.shortage import secret_fix, secrets_of
 from kfp_tfjob.cluster import capacity, rights, support
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.cluster.errors import ForbiddenError
-from kfp_tfjob.components.launch_tfjob.findings import Findings
-from kfp_tfjob.components.launch_tfjob.manifest import Identity, build_job
-from kfp_tfjob.components.launch_tfjob.shortage import parameter as decided_by
-from kfp_tfjob.components.launch_tfjob.shortage import secret_fix, secrets_of
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import Problem, StepError

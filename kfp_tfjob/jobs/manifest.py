@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components.launch_tfjob import pod_template
-from kfp_tfjob.components.launch_tfjob.pod_template import spec_hash
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs import pod_template
 from kfp_tfjob.jobs.kind import JobKind, Replica
 from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
@@ -32,6 +30,8 @@ from kfp_tfjob.jobs.labels import (
     label_value,
     run_label,
 )
+from kfp_tfjob.jobs.pod_template import spec_hash
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pod import PodSettings
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components import images
+from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pod import PodOptions, PodSettings
 from kfp_tfjob.options.train import TrainOptions
@@ -21,7 +21,7 @@ from kfp_tfjob.supervisor.environment import VARIABLES
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 # Variables that the manifest sets itself; a user's own value would break the contract of a replica.
-RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in KINDS))
+RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in kinds.KINDS))
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class JobSpec:
             tools_image=tools_image,
             options=options,
             pod=typed(PodOptions, "pod", pod),
-            kind=options.job_kind,
+            kind=kinds.DEFAULT,
         )
         ConfigurationError.raise_if([*problems, *spec._problems(numbers_are_right=not problems)])
         return spec

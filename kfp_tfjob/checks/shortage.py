@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.cluster import quota, waiting
-from kfp_tfjob.components.launch_tfjob.spec import JobSpec
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.pod import SecretKey

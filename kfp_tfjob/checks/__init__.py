@@ -1,0 +1,1 @@
+"""Checks what a run needs of the cluster, before it starts."""
