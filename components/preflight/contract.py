@@ -10,7 +10,7 @@ import logging
 
 from kfp_tfjob.checks.findings import Findings
 from kfp_tfjob.components.prepare_data import contracts, reference
-from kfp_tfjob.components.prepare_data.source import Source, columns_of
+from kfp_tfjob.components.prepare_data.source.resolve import Source, columns_of
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.champion import read_champion

@@ -14,8 +14,8 @@ from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
 from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
-from kfp_tfjob.components.prepare_data import source as sources
-from kfp_tfjob.components.prepare_data.readers import own_reader
+from kfp_tfjob.components.prepare_data.source import resolve as sources
+from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.step_pods import StepPod
 from kfp_tfjob.components.summary import unchanged_summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import source as sources
+from kfp_tfjob.components.prepare_data.source import resolve as sources
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate

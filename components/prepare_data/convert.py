@@ -16,7 +16,8 @@ from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.components.prepare_data.readers.arrow_table import (
+from kfp_tfjob.components.prepare_data.rows import Rows, Texts
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     ArrowTable,
     Chunk,
     as_texts,
@@ -24,7 +25,6 @@ from kfp_tfjob.components.prepare_data.readers.arrow_table import (
     temporal,
     undamaged,
 )
-from kfp_tfjob.components.prepare_data.rows import Rows, Texts
 from kfp_tfjob.features import dates
 from kfp_tfjob.features.coding import (
     BOOLEAN,

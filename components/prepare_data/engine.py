@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import dataset, enough, finished_dataset, scan
+from kfp_tfjob.components.prepare_data import dataset, enough, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
@@ -28,13 +28,14 @@ from kfp_tfjob.components.prepare_data.executors.processes import (
     end_spare,
     spare,
 )
-from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
-from kfp_tfjob.components.prepare_data.parts import PART_BYTES
-from kfp_tfjob.components.prepare_data.pictures import engine as pictures
-from kfp_tfjob.components.prepare_data.readers.csv_records import BLOCK
-from kfp_tfjob.components.prepare_data.source import check_header, list_source
-from kfp_tfjob.components.prepare_data.source import source_digest as digest_of
+from kfp_tfjob.components.prepare_data.images import engine as pictures
+from kfp_tfjob.components.prepare_data.source import finished_dataset
+from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
+from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES
+from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.components.prepare_data.source.resolve import source_digest as digest_of
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

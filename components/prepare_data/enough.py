@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.header import no_rows
 from kfp_tfjob.components.prepare_data.scanned import Scan
+from kfp_tfjob.components.prepare_data.source.header import no_rows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.options.data import DataOptions

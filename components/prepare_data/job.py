@@ -14,12 +14,12 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, of_numbers
 from kfp_tfjob.components.prepare_data.placing import Placing
-from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.features.coding import CATEGORY, DATE, TEXT
 from kfp_tfjob.options.data import DataOptions, Gaps
 from kfp_tfjob.storage.address import S3Address

@@ -12,9 +12,9 @@ from typing import Any
 
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
 from kfp_tfjob.components.prepare_data.job import Job
-from kfp_tfjob.components.prepare_data.parts import Part
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
-from kfp_tfjob.components.prepare_data.readers.reach import Span
+from kfp_tfjob.components.prepare_data.source.parts import Part
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, document
 
 _TASKS = "kfp_tfjob.components.prepare_data.tasks"

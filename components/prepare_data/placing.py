@@ -19,12 +19,17 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.files import SPLITS as WORDS
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, as_texts, numeric, temporal
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
+    Chunk,
+    as_texts,
+    numeric,
+    temporal,
+)
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features import dates
 from kfp_tfjob.options.data import DataOptions

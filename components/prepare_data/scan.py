@@ -16,17 +16,17 @@ from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import part_documents
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
-from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.header import choose
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds
-from kfp_tfjob.components.prepare_data.parts import PART_BYTES, Part, parts_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems, time_limits
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.scanned import NotPlainError, OtherKindsError, Scan
 from kfp_tfjob.components.prepare_data.seen import Seen, merge
-from kfp_tfjob.components.prepare_data.source import first_kinds
+from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.header import choose
+from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES, Part, parts_of
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.resolve import first_kinds
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS
 from kfp_tfjob.features.coding import NUMBER
 from kfp_tfjob.options.data import IMPUTING, DataOptions

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
 from kfp_tfjob.components.prepare_data.distinct_texts import DistinctTexts, fit
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, numeric, temporal
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, numeric, temporal
 from kfp_tfjob.features import dates
 from kfp_tfjob.storage.errors import DataError, Problem
 

@@ -18,18 +18,18 @@ from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.files import SourceFile
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
-from kfp_tfjob.components.prepare_data.header import choose
 from kfp_tfjob.components.prepare_data.job import Job, job_of
 from kfp_tfjob.components.prepare_data.kinds import TOO_MANY_TEXTS, columns_of
 from kfp_tfjob.components.prepare_data.learned import counted_for
-from kfp_tfjob.components.prepare_data.parts import Part
-from kfp_tfjob.components.prepare_data.readers.arrow_table import ArrowTable, Chunk, numeric
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.components.prepare_data.runs import GROUPS, RunWriter
 from kfp_tfjob.components.prepare_data.seen import Seen, see
+from kfp_tfjob.components.prepare_data.source.files import SourceFile
+from kfp_tfjob.components.prepare_data.source.header import choose
+from kfp_tfjob.components.prepare_data.source.parts import Part
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk, numeric
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.features.coding import CATEGORY, TEXT

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.readers.arrow_table import (
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     as_texts,
     numeric,

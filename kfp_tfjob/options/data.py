@@ -35,7 +35,7 @@ NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 
 
 class Format(NamedTuple):
-    """A format of data files; `components/prepare_data/readers/tables.py` has its reader.
+    """A format of data files; `components/prepare_data/source/readers/registry.py` has its reader.
 
     Attributes:
         name: The value of `data_options.format`.

@@ -24,9 +24,9 @@ from kfp_tfjob.components.prepare_data.distributions import Bins, Edges
 from kfp_tfjob.components.prepare_data.drift import Drift, measure
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, undamaged
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.rows import Texts
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
 from kfp_tfjob.components.prepare_data.values import LONGEST_LABEL
 from kfp_tfjob.features.coding import CATEGORY, DATE, NUMBER, Coded, Coding
 from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored

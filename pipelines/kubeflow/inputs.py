@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_tfjob.components.preflight.gate import check_columns
-from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick, fill
 from kfp_tfjob.options.parse import parse

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, constant_of
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.coding import BOOLEAN, FALSE_TEXTS, TRUE_TEXTS, Coded, Coding, Missing
 from kfp_tfjob.serving.column_values import READERS
 from tests.local.test_raw_columns import traced

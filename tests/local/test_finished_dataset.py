@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.prepare_data.source import (
+from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     first_kinds,
     list_source,

@@ -7,12 +7,16 @@ import pytest
 
 from examples import own_reader as example
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
-from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source import check_header, list_source, source_digest
+from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.resolve import (
+    check_header,
+    list_source,
+    source_digest,
+)
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -18,7 +18,11 @@ from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.report import render
-from kfp_tfjob.components.prepare_data.source import check_header, list_source, source_digest
+from kfp_tfjob.components.prepare_data.source.resolve import (
+    check_header,
+    list_source,
+    source_digest,
+)
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, scan, source
+from kfp_tfjob.components.prepare_data import engine, scan
+from kfp_tfjob.components.prepare_data.source import resolve as source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError

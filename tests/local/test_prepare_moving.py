@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout

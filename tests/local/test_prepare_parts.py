@@ -17,9 +17,9 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import engine, scan, tasks
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
-from kfp_tfjob.components.prepare_data.parts import parts_of
 from kfp_tfjob.components.prepare_data.runs import Run
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.parts import parts_of
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError

@@ -14,10 +14,10 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Recipe
 from kfp_tfjob.components.prepare_data.executors.inline import Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
-from kfp_tfjob.components.prepare_data.pictures import engine as pictures
-from kfp_tfjob.components.prepare_data.pictures import parts
+from kfp_tfjob.components.prepare_data.images import engine as pictures
+from kfp_tfjob.components.prepare_data.images import parts
 from kfp_tfjob.components.prepare_data.report import render
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address

@@ -21,7 +21,7 @@ from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.prepare_data.review import Review, judge
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.options.data import DataOptions

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.prepare_data.source import list_source, source_digest
+from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError

@@ -12,7 +12,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.engine import Checked
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import FailureReport, open_step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.preflight import gate as gates
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.store import Store

@@ -9,10 +9,10 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_tfjob.components.prepare_data.readers import ipc_table
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.readers import ipc_table
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import source as source_module
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.readers import csv_records
-from kfp_tfjob.components.prepare_data.readers.arrow_table import ArrowTable
-from kfp_tfjob.components.prepare_data.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.components.prepare_data.source import resolve as source_module
+from kfp_tfjob.components.prepare_data.source.readers import csv_records
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
+from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.components.prepare_data.values import plain_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -14,7 +14,7 @@ import pytest
 from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.storage.store import Store
 from tests.unit.prepared_files import options, rows_of
 

@@ -6,8 +6,8 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, decide
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.seen import Seen, see
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data.listing import addresses_of
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.listing import addresses_of
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.store import Store
 

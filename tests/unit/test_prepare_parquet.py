@@ -7,11 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_tfjob.components.prepare_data import header, scan
-from kfp_tfjob.components.prepare_data.readers import parquet_table
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
+from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.components.prepare_data.source import header
+from kfp_tfjob.components.prepare_data.source.readers import parquet_table
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError

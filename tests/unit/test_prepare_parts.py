@@ -16,10 +16,10 @@ from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of, decide
-from kfp_tfjob.components.prepare_data.readers.arrow_table import ArrowTable, Chunk
-from kfp_tfjob.components.prepare_data.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.rows import Columns, Texts
 from kfp_tfjob.components.prepare_data.seen import Seen
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
+from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.features.coding import CATEGORY, DATE, NUMBER
 from kfp_tfjob.options.data import DataOptions

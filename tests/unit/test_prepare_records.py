@@ -9,10 +9,10 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.prepare_data.readers import tfrecord_table
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source import list_source
+from kfp_tfjob.components.prepare_data.source.readers import tfrecord_table
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data import scan as scan_module
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.placing import Placing, folder_problems
-from kfp_tfjob.components.prepare_data.source import list_source, source_digest
+from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.unit.prepared_files import check, options, rows_of

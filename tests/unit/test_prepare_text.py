@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kfp_tfjob.components.prepare_data import scan
-from kfp_tfjob.components.prepare_data.source import check_header, list_source
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError, DataError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import choose
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.header import choose
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.options.data import DataOptions

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, undamaged
-from kfp_tfjob.components.prepare_data.readers.pieces import Pieces
 from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
+from kfp_tfjob.components.prepare_data.source.readers.pieces import Pieces
 from kfp_tfjob.storage.errors import DataError, Problem
 
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.readers.arrow_table import (
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     textual,
     undamaged,
 )
-from kfp_tfjob.components.prepare_data.readers.reach import Span
-from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _EXPECTED = "a Parquet file that can be read to its end"

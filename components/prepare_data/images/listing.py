@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.components.prepare_data.files import SPLITS, Source
-from kfp_tfjob.components.prepare_data.pictures.file_list import FileList
-from kfp_tfjob.components.prepare_data.pictures.folders import Folders, class_name
+from kfp_tfjob.components.prepare_data.images.file_list import FileList
+from kfp_tfjob.components.prepare_data.images.folders import Folders, class_name
+from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source
 from kfp_tfjob.options.data import FORMATS
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
 from kfp_tfjob.storage.address import S3Address

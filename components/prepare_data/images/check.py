@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.pictures.faults import PictureFaults
-from kfp_tfjob.components.prepare_data.pictures.parts import faults_of
+from kfp_tfjob.components.prepare_data.images.faults import PictureFaults
+from kfp_tfjob.components.prepare_data.images.parts import faults_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems
+from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.words import listed

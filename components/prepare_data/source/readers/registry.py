@@ -8,19 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, NamedTuple
 
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.readers.arrow_table import ArrowTable, Reader
-from kfp_tfjob.components.prepare_data.readers.csv_records import BLOCK
-from kfp_tfjob.components.prepare_data.readers.csv_table import CsvTable
-from kfp_tfjob.components.prepare_data.readers.ipc_table import FILE_MAGIC, STREAM_MAGIC, IpcTable
-from kfp_tfjob.components.prepare_data.readers.json_table import JsonTable
-from kfp_tfjob.components.prepare_data.readers.lists import WithLists
-from kfp_tfjob.components.prepare_data.readers.own_reader import OwnTable
-from kfp_tfjob.components.prepare_data.readers.parquet_table import ParquetTable
-from kfp_tfjob.components.prepare_data.readers.reach import Span
-from kfp_tfjob.components.prepare_data.readers.text_stream import text_of, unpacked
-from kfp_tfjob.components.prepare_data.readers.tfrecord_table import TFRecordTable, is_tfrecord
 from kfp_tfjob.components.prepare_data.rows import empty
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Reader
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
+from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
+from kfp_tfjob.components.prepare_data.source.readers.ipc_table import (
+    FILE_MAGIC,
+    STREAM_MAGIC,
+    IpcTable,
+)
+from kfp_tfjob.components.prepare_data.source.readers.json_table import JsonTable
+from kfp_tfjob.components.prepare_data.source.readers.lists import WithLists
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
+from kfp_tfjob.components.prepare_data.source.readers.parquet_table import ParquetTable
+from kfp_tfjob.components.prepare_data.source.readers.text_stream import text_of, unpacked
+from kfp_tfjob.components.prepare_data.source.readers.tfrecord_table import (
+    TFRecordTable,
+    is_tfrecord,
+)
 from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 

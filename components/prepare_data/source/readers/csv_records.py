@@ -17,7 +17,7 @@ from typing import IO
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES
-from kfp_tfjob.components.prepare_data.readers.reach import Reach
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Reach
 from kfp_tfjob.storage.errors import DataError, Problem
 
 BLOCK = 4 << 20  # bytes

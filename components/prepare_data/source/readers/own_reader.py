@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.user_code.own_code import OwnCode, place_of
 

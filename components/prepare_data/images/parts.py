@@ -22,9 +22,8 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.pictures.faults import PictureFault, PictureFaults
-from kfp_tfjob.components.prepare_data.pictures.header import (
+from kfp_tfjob.components.prepare_data.images.faults import PictureFault, PictureFaults
+from kfp_tfjob.components.prepare_data.images.header import (
     CMYK,
     FORMATS,
     MODES,
@@ -32,9 +31,10 @@ from kfp_tfjob.components.prepare_data.pictures.header import (
     Unusable,
     look,
 )
-from kfp_tfjob.components.prepare_data.pictures.records import PictureEncoder, split_records
+from kfp_tfjob.components.prepare_data.images.records import PictureEncoder, split_records
 from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
@@ -246,7 +246,7 @@ def _checked(file: SourceFile, content: bytes | None, options: Pictures) -> Head
     if found.mode == CMYK and options.channels == 1:
         return Unusable("channels", "data_options.pictures.channels is 1")
     if options.verify == "decode":
-        from kfp_tfjob.components.prepare_data.pictures.verify import decoding_fault
+        from kfp_tfjob.components.prepare_data.images.verify import decoding_fault
 
         if fault := decoding_fault(content):
             return Unusable("broken", fault)

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
-from kfp_tfjob.components.prepare_data.readers.csv_records import LONGEST_RECORD
-from kfp_tfjob.components.prepare_data.readers.lists import element_names
 from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.csv_records import LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.source.readers.lists import element_names
 from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.options.data import tfrecord_type
 from kfp_tfjob.storage.errors import DataError, Problem

@@ -13,16 +13,16 @@ from pyarrow import csv as arrow_csv
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk
-from kfp_tfjob.components.prepare_data.readers.csv_records import (
+from kfp_tfjob.components.prepare_data.rows import Columns, empty
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Reach, Span, begin
+from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     BLOCK,
     LONGEST_RECORD,
     Block,
     CsvRecords,
 )
-from kfp_tfjob.components.prepare_data.readers.reach import Reach, Span, begin
-from kfp_tfjob.components.prepare_data.rows import Columns, empty
 from kfp_tfjob.features import dates
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem

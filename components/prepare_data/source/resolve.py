@@ -5,26 +5,27 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from kfp_tfjob.components.prepare_data import finished_dataset, weights
+from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.images import listing as pictures
+from kfp_tfjob.components.prepare_data.images.check import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
-from kfp_tfjob.components.prepare_data.listing import (
+from kfp_tfjob.components.prepare_data.placing import folder_problems
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.seen import Seen, see
+from kfp_tfjob.components.prepare_data.source import finished_dataset
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.source.listing import (
     ANY_ENDING,
     ENDINGS,
     addresses_of,
     files_at,
     is_pattern,
 )
-from kfp_tfjob.components.prepare_data.pictures import listing as pictures
-from kfp_tfjob.components.prepare_data.pictures.check import problems_of
-from kfp_tfjob.components.prepare_data.placing import folder_problems
-from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
-from kfp_tfjob.components.prepare_data.readers.tables import open_table
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.seen import Seen, see
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kfp_tfjob.components.prepare_data.files import SPLITS, SourceFile
+from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile
 from kfp_tfjob.options.data import FORMATS
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address

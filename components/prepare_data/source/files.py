@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-from kfp_tfjob.components.prepare_data.finished_dataset import FinishedDataset
-from kfp_tfjob.components.prepare_data.pictures.folders import Folders
-from kfp_tfjob.components.prepare_data.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.images.folders import Folders
+from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem

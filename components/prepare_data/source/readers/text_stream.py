@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.readers.pieces import Pieces
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.readers.pieces import Pieces
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _PIECE = 1 << 20  # bytes; what a small file unpacks to is never in memory as a whole

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.readers.arrow_table import Chunk, number_text
-from kfp_tfjob.components.prepare_data.readers.csv_records import BLOCK, LONGEST_RECORD
-from kfp_tfjob.components.prepare_data.readers.lists import element_names
-from kfp_tfjob.components.prepare_data.readers.reach import Reach, Span, begin
 from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, number_text
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Reach, Span, begin
+from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK, LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.source.readers.lists import element_names
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import enough
 from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.pictures.header import (
+from kfp_tfjob.components.prepare_data.images.header import (
     ALL_GREY,
     FORMATS,
     MODES,

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.readers.reach import Span
-from kfp_tfjob.components.prepare_data.readers.tables import spans_of
+from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.components.prepare_data.source.readers.registry import spans_of
 from kfp_tfjob.options.data import DataOptions
 
 PART_BYTES = 32 << 20

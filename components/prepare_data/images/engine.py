@@ -15,12 +15,12 @@ from typing import Any
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
-from kfp_tfjob.components.prepare_data.files import Source
-from kfp_tfjob.components.prepare_data.pictures import parts
-from kfp_tfjob.components.prepare_data.pictures.check import LABEL
-from kfp_tfjob.components.prepare_data.pictures.faults import PictureFaults
-from kfp_tfjob.components.prepare_data.pictures.plan import Plan
+from kfp_tfjob.components.prepare_data.images import parts
+from kfp_tfjob.components.prepare_data.images.check import LABEL
+from kfp_tfjob.components.prepare_data.images.faults import PictureFaults
+from kfp_tfjob.components.prepare_data.images.plan import Plan
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
+from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.pictures import PICTURE, PictureInput
 from kfp_tfjob.options.data import DataOptions

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.files import SPLITS, SourceFile, tag_of
+from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile, tag_of
 from kfp_tfjob.storage.address import S3Address
 
 

@@ -1,0 +1,1 @@
+"""The source: its files, their digest, the columns of their header, and their readers."""
