@@ -24,7 +24,7 @@ from kfp_tfjob.storage.parts import Resumable
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
 from kfp_tfjob.storage.words import counted
 from kfp_tfjob.uploader.earlier import Earlier, step_of
-from kfp_tfjob.uploader.folder import name_problem
+from kfp_tfjob.uploader.folder import name_problem, same_content
 from kfp_tfjob.uploader.inventory import LocalFile, Scan
 from kfp_tfjob.uploader.journal import Journal, Stored
 from kfp_tfjob.uploader.ownership import FencedError
@@ -80,6 +80,7 @@ class Mirror:
         self._check_owner = check_owner
         self._published = self._journalled_steps()
         self._settled: Scan | None = None  # the last scan that is completely stored
+        self._compared: set[LocalFile] = set()  # stored with the bytes after all programs ended
         self._earlier = Earlier(store, folder, run, self._journal)
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
@@ -121,7 +122,7 @@ class Mirror:
         Raises:
             FencedError: This sidecar no longer owns the run.
         """
-        if self._settled is not None and scan.files == self._settled.files:
+        if not everything and self._settled is not None and scan.files == self._settled.files:
             return
         self.away, self.refused, self.trouble = False, False, {}
         self._settled = None
@@ -166,7 +167,12 @@ class Mirror:
                     except StepError as error:
                         self.note(f"{CHECKPOINTS}/{step}", error)
             self.away, self.refused = self.away or failed[0], self.refused or failed[1]
+            final = everything and not ended()
+            if final:
+                self._forget_changed(plain)
             self._store_plain(due(), ended)
+            if final:
+                self._compared.update(filter(self._journal.has, plain))
         except FencedError:
             raise
         except (ConfigurationError, StoreUnavailableError) as error:
@@ -264,6 +270,17 @@ class Mirror:
             if scan.files.get(path) != file:
                 self._store.abort(self._run.output / path, upload_id)
                 self._journal.upload(file, "")
+
+    def _forget_changed(self, files: Iterable[LocalFile]) -> None:
+        """Find stored files whose bytes have changed since, once all programs have ended.
+
+        A scan does not show every change: a write through a mapping, as by numpy.memmap, may leave
+        the times of a file as they are, and on tmpfs always does.
+        """
+        sent = {f.path: f for f in files if self._journal.has(f) and f not in self._compared}
+        known = {path: self._stored[path].object for path in sent}
+        same = {file.path for file in same_content(self._folder, sent, known)}
+        self._journal.forget(sent.keys() - same)
 
     def _store_plain(self, due: Iterable[LocalFile], ended: Callable[[], bool]) -> None:
         """Store files outside checkpoints."""

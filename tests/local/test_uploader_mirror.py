@@ -1,5 +1,6 @@
 """The mirror, pass by pass, on the real server."""
 
+import mmap
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,6 +78,32 @@ def test_a_file_that_still_changes_is_left_for_later(store, run, start, tmp_path
     assert mirror.missing(scan(tmp_path)) == ["model.keras"]
     settle(mirror, tmp_path)
     assert store.read(run.output / "model.keras") == b"whole"
+
+
+def test_a_write_through_a_mapping_is_stored_at_the_end(proxy, store, run, tmp_path):
+    def at_end() -> None:
+        mirror.store(scan(tmp_path), scan(tmp_path), everything=True)
+
+    mirror = Mirror(Store(proxy.endpoint), tmp_path, run, "r", 1)
+    write(tmp_path / "other", b"as it is")
+    (tmp_path / "scores").write_bytes(bytes(100))
+    with open(tmp_path / "scores", "r+b") as file, mmap.mmap(file.fileno(), 100) as mapped:
+        mapped[:50] = bytes([1] * 50)
+        settle(mirror, tmp_path)
+        seen = scan(tmp_path)
+        mapped[50:] = bytes([2] * 50)
+        if scan(tmp_path) != seen:
+            pytest.skip("this file system shows every write")
+    made(proxy)
+    at_end()
+    assert store.read(run.output / "scores") == bytes([1] * 50 + [2] * 50)
+    assert made(proxy).count("PUT") == 1
+    at_end()
+    assert made(proxy) == []
+    manifest = mirror.publish(scan(tmp_path))
+    assert {it.key: it.crc64nvme for it in manifest.objects} == {
+        f"output/{name}": file_crc64nvme(tmp_path / name) for name in ("other", "scores")
+    }
 
 
 def test_a_growing_file_is_sent_as_snapshots(store, run, start, tmp_path):
