@@ -14,7 +14,8 @@ import sys
 def main() -> None:
     """Run the command line."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, _end)
     try:
         from kfp_tfjob.pipelines.cli import main as run
 

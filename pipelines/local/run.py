@@ -336,7 +336,11 @@ class _Signals:
         self.number = number
 
     def __enter__(self) -> _Signals:
-        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        self._before = {
+            number: signal.signal(number, self._handle)
+            for number in _SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves SIGHUP
+        }
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -27,11 +27,12 @@ PATIENCE = 900  # seconds for a whole run; only what hangs reaches it
 class Run:
     """A `kfp-tfjob run` and what it prints."""
 
-    def __init__(self, home: Path, *arguments: str) -> None:
+    def __init__(self, home: Path, *arguments: str, nohup: bool = False) -> None:
         self.home = home
         self.lines: list[str] = []
+        command = [sys.executable, "-m", "kfp_tfjob.pipelines", "run"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kfp_tfjob.pipelines", "run", "--home", str(home), *arguments],
+            [*(["nohup"] if nohup else []), *command, "--home", str(home), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
