@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from kfp_tfjob.registry.chain import Proven, fetch, prove
+from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
@@ -22,6 +23,7 @@ from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 _INCOMING = ".incoming"  # servers read folders with a number as their name
+_WRONG = ".wrong"
 _LOCK = ".lock"
 _KEPT = 2  # a server may still load the one before
 
@@ -45,9 +47,13 @@ class ChampionFolder:
         ConfigurationError.raise_if(check_model_name(model_name))
         self._store, self._layout = store, layout
         self._model_name, self._folder = model_name, folder
+        self._right: tuple[int, str] | None = None  # number and manifest of what was compared
 
     def update(self) -> int:
         """Fetch the champion if the folder does not have it.
+
+        A folder that another process has left is compared with the manifest once: it may be of
+        another model with the same number, or half written when the node went down.
 
         Returns:
             The number of its folder.
@@ -69,9 +75,11 @@ class ChampionFolder:
             )
         target = self._folder / str(proven.serving)
         is_new, incoming = not target.is_dir(), self._folder / _INCOMING
-        if is_new or incoming.exists():
+        right = (proven.serving, proven.manifest.digest)
+        if is_new or incoming.exists() or self._right != right:
             try:
                 self._fetch(proven, target, incoming)
+                self._right = right
             except OSError as error:
                 raise ConfigurationError(
                     Problem(
@@ -119,9 +127,12 @@ class ChampionFolder:
         self._folder.mkdir(parents=True, exist_ok=True)
         with open(self._folder / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.is_dir():
+            if not _is_right(target, proven.manifest):
                 _keep_only(incoming, proven.manifest)
                 fetch(self._store, proven, incoming)
+                if target.exists():
+                    log.warning("%s has other files than the champion and is replaced", target)
+                    target.rename(incoming / _WRONG)
                 (incoming / MODEL).rename(target)
             shutil.rmtree(incoming, ignore_errors=True)
 
@@ -136,6 +147,18 @@ class ChampionFolder:
             return
         for number in outdated:
             shutil.rmtree(self._folder / str(number), ignore_errors=True)
+
+
+def _is_right(folder: Path, manifest: Manifest) -> bool:
+    """Tell whether a folder has the files of a SavedModel of a manifest; others may be beside."""
+    wanted = [it for it in manifest.objects if it.key.startswith(f"{MODEL}/")]
+    try:
+        return folder.is_dir() and all(
+            file_crc64nvme(folder / it.key.removeprefix(f"{MODEL}/")) == it.crc64nvme
+            for it in wanted
+        )
+    except FileNotFoundError:
+        return False
 
 
 def _keep_only(folder: Path, manifest: Manifest) -> None:

@@ -75,6 +75,26 @@ def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_pa
     assert champion.update() == 2 and not (folder / ".incoming").exists()
 
 
+def test_a_folder_of_another_model_or_half_a_file_is_replaced(
+    store: Store, layout: Layout, tmp_path: Path
+) -> None:
+    """Both had the number of the champion, so they were served as it."""
+    served = tmp_path / "served" / "1"
+    publish(store, layout, "cats", 1, files(7), tmp_path)
+    assert ChampionFolder(store, layout, "cats", served.parent).update() == 1
+    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    assert ChampionFolder(store, layout, MODEL, served.parent).update() == 1
+    assert whole(served, 1)
+    for damage in (served / "saved_model.pb", served / "variables/variables.data-00000-of-00001"):
+        damage.write_bytes(damage.read_bytes()[:3])
+        assert ChampionFolder(store, layout, MODEL, served.parent).update() == 1
+        assert whole(served, 1)
+        damage.unlink()
+        assert ChampionFolder(store, layout, MODEL, served.parent).update() == 1
+        assert whole(served, 1)
+    assert {path.name for path in served.parent.iterdir()} == {".lock", "1"}
+
+
 def removed(store: Store, layout: Layout, number: int) -> None:
     """Do what docs/models.md says about a damaged record that is the newest."""
     record = layout.model(MODEL).champion(number)

@@ -225,3 +225,10 @@ def test_dictionaries_that_grow_have_a_limit(path: Path, grows: bool, monkeypatc
             list(chunks)
     (problem,) = caught.value.problems
     assert "dictionary data" in problem.what and "without a dictionary" in problem.fix
+
+
+def test_a_column_that_cannot_divide_the_rows_is_named(path: Path) -> None:
+    pairs = pa.array([{"x": i} for i in range(9)])
+    write(pa.table({"a": np.arange(9), "g": pairs, "y": np.arange(9) % 2}), path, "file")
+    (problem,) = check(path, split={"group": "g"})
+    assert "'g'" in problem and "struct" in problem

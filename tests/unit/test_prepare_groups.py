@@ -190,3 +190,26 @@ def test_a_group_of_times_of_day_or_durations(folder: Path, kind: pa.DataType) -
     write_parquet(folder, "f.parquet", pa.array([i % 60 for i in range(240)], integers).cast(kind))
     split, found = in_two_splits(folder, lambda row: row % 60)
     assert split == 0 and not found.faults.bad
+
+
+@pytest.mark.parametrize("split", [{}, {"group": "g"}, {"time": "t"}, {"column": "s"}], ids=str)
+def test_texts_that_are_views(folder: Path, split: dict[str, str]) -> None:
+    """Polars writes its texts so; as a label they were `damaged`, and a split was a traceback."""
+    words = {
+        "g": [f"g{i % 40}" for i in range(200)],
+        "t": [f"2024-01-{1 + i % 28:02d}" for i in range(200)],
+        "s": [("train", "val", "test")[i % 3] for i in range(200)],
+        "y": [f"l{i % 2}" for i in range(200)],
+    }
+
+    def rows(of: Callable[[list[str]], pa.Array]) -> bytes:
+        table = pa.table({"a": np.arange(200), **{key: of(it) for key, it in words.items()}})
+        with pa.ipc.new_file(folder / "f.arrow", table.schema) as file:
+            file.write_table(table)
+        return rows_of(scanned(folder, split=split)).tobytes()
+
+    places = np.arange(200, dtype=np.int32)
+    plain = rows(pa.array)
+    assert rows(lambda it: pa.array(it, pa.string_view())) == plain
+    in_dictionary = pa.DictionaryArray.from_arrays
+    assert rows(lambda it: in_dictionary(places, pa.array(it, pa.string_view()))) == plain

@@ -105,6 +105,10 @@ class ArrowTable:
                 found.append(_pandas_index(name, self._name))
             if not usable(types[name]):
                 found.append(_unusable(name, self._name, types[name]))
+        for name in columns.extra:
+            kind = types[name]
+            if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+                found.append(_no_value(name, self._name, kind))
         kind = types[columns.label]
         if not (numeric(kind) or textual(kind) or pa.types.is_binary(kind)):
             found.append(
@@ -124,6 +128,8 @@ class ArrowTable:
             for name, column in chunk.columns.items():
                 if pa.types.is_null(column.type):  # only gaps, whatever other files have
                     chunk.columns[name] = pa.nulls(len(column), pa.string())
+                else:
+                    chunk.columns[name] = _without_views(column)
             yield chunk
 
     def rows(self, columns: Columns) -> Iterator[Rows]:
@@ -233,6 +239,14 @@ def usable(kind: pa.DataType) -> bool:
     return known or pa.types.is_binary(kind) or pa.types.is_null(kind)
 
 
+def _without_views(column: pa.Array) -> pa.Array:
+    """Return texts that are views, as Polars writes them, as strings: Arrow cannot take views."""
+    if isinstance(column, pa.DictionaryArray) and pa.types.is_string_view(column.type.value_type):
+        texts = column.dictionary.cast(pa.string())
+        return pa.DictionaryArray.from_arrays(column.indices, texts)
+    return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
+
+
 def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
     """Return a numeric column as float32; gaps and values too large for float32 are faults."""
     if pa.types.is_float32(column.type) and not column.null_count:
@@ -302,4 +316,13 @@ def _unusable(name: str, file: str, kind: pa.DataType) -> Problem:
         received=f"the type {kind}",
         expected="numbers, booleans, texts, dates or timestamps",
         fix=f'leave it out with data_options.drop=["{name}"], or write it as one of these',
+    )
+
+
+def _no_value(name: str, file: str, kind: pa.DataType) -> Problem:
+    return Problem(
+        f"column {name!r} of {file} has a type that can neither divide nor weight rows",
+        received=f"the type {kind}",
+        expected="numbers, texts, dates or timestamps",
+        fix="name another column in data_options, or write it as one of these",
     )
