@@ -14,7 +14,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+        if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # of nohup
             signal.signal(number, _end)
     try:
         from kfp_tfjob.pipelines.cli import main as run

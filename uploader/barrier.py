@@ -71,7 +71,12 @@ class Barrier:
         return whose == (self._run_id, str(self._attempt))
 
     def answer(
-        self, request: Request, stored: int, missing: Sequence[str], message: str = ""
+        self,
+        request: Request,
+        stored: int,
+        missing: Sequence[str],
+        message: str = "",
+        impossible: bool = False,
     ) -> None:
         """Write the reply: `stored` if nothing is missing and there is no message.
 
@@ -80,8 +85,10 @@ class Barrier:
             stored: Number of files that are in the store.
             missing: Paths that are not in the store.
             message: The reason why something is not stored.
+            impossible: Whether something can never be stored, so that waiting is of no use.
         """
         state = "storing" if missing or message else "stored"
+        state = "impossible" if impossible else state
         reply = {
             "id": request.id,
             "state": state,

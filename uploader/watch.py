@@ -29,6 +29,7 @@ from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.files import read_json
 from kfp_tfjob.supervisor.stop_within import StopWithin
 from kfp_tfjob.uploader.barrier import Barrier, Request
+from kfp_tfjob.uploader.folder import name_problem
 from kfp_tfjob.uploader.inventory import Scan, inventory, scan
 from kfp_tfjob.uploader.state import State, write
 
@@ -223,7 +224,8 @@ class _Sidecar:
             message = f"{len(missing)} missing" + (f": {message}" if message else "")
         elif not message:
             message = self._complete(request)
-        self._barrier.answer(request, *self._count(missing), message)
+        impossible = any(map(name_problem, missing))
+        self._barrier.answer(request, *self._count(missing), message, impossible)
 
     def _complete(self, request: Request) -> str:
         """Write the manifest of the run, or return why that is not possible."""

@@ -6,6 +6,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,15 @@ def _published(step: Step, model_name: str) -> dict[str, Any] | None:
 
 
 def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:
-    """Write the report, then the verdict, which marks both as complete."""
+    """Write the report, then the verdict, which marks both as complete.
+
+    In a run that is continued, publish may have judged the model again in an earlier try. That was
+    about the earlier verdict, so it must not replace this one.
+    """
+    for left in (step.run.second_verdict, step.run.lost_race):
+        with suppress(ObjectNotFoundError):
+            step.store.head(left)
+            step.store.delete(left)
     step.store.write(step.run.report, html.encode(), "text/html; charset=utf-8")
     body = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     step.store.write(step.run.verdict, body.encode(), "application/json")

@@ -31,6 +31,7 @@ from kfp_tfjob.components.step import (
 from kfp_tfjob.components.summary import proven_summary, summary, unchanged_summary
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
+from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
@@ -198,8 +199,8 @@ def _is_done(step: Step, verdict: dict[str, Any], model_name: str) -> bool:
     """Tell whether a task finished: publish may have been killed before it wrote a record."""
     if not verdict["blessed"] or lost_race(step.store, step.run):
         return True
-    record = _json(step, step.layout.model(model_name).champion(next_number(verdict)))
-    return record is not None and record["run_id"] == step.run_id
+    trained_by, after = (step.run_id, step.task_key), next_number(verdict) - 1
+    return record_of(step.store, step.layout, model_name, trained_by, after) is not None
 
 
 def _verdict(step: Step) -> dict[str, Any] | None:

@@ -51,6 +51,8 @@ def pass_barrier(output: Path, attempt: int, seconds: float, stop: Stop) -> tupl
         if reply.get("state") == "stored":
             log(f"all {number} files are stored after {time.monotonic() - start:.1f} s")
             return exit_codes.DONE, ""
+        if reply.get("state") == "impossible":
+            return exit_codes.CONFIGURATION, f"the output cannot be stored: {_state(reply, number)}"
         now = time.monotonic()
         if now - start >= seconds:
             return exit_codes.NOT_STORED, _not_stored(reply, number, seconds)

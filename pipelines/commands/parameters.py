@@ -169,7 +169,8 @@ def _read(file: Path) -> dict[str, Any]:
     from kfp_tfjob.options.parse import unknown_key
 
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
+        text = file.read_text(encoding="utf-8")
+        found, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)  # JSON is YAML
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             Problem(
@@ -189,6 +190,11 @@ def _read(file: Path) -> dict[str, Any]:
     ConfigurationError.raise_if(
         unknown_key("", str(name), PARAMETERS) for name in found if name not in PARAMETERS
     )
+    assert isinstance(tree, yaml.MappingNode)
+    for key, value in tree.value:
+        is_text = isinstance(value, yaml.ScalarNode) and value.tag != "tag:yaml.org,2002:null"
+        if is_text and key.value in found and PARAMETERS[key.value].type is str:
+            found[key.value] = value.value  # YAML would read the label `no` as false, 1.10 as 1.1
     return found
 
 

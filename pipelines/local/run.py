@@ -339,7 +339,7 @@ class _Signals:
         self._before = {
             number: signal.signal(number, self._handle)
             for number in _SIGNALS
-            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves SIGHUP
+            if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN)  # of nohup
         }
         return self
 

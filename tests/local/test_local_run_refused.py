@@ -1,6 +1,7 @@
 """`kfp-tfjob run` as a process: what it refuses, what it says, and what it leaves behind."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ def test_no_file_of_a_run_keeps_what_looks_secret(tmp_path: Path, digits_csv: Pa
     settings = (f"pod.all.env.API_TOKEN={secret}", f"model_hyperparameters.password={secret}")
     arguments = [word for setting in settings for word in ("--set", setting)]
     (tmp_path / "secrets/hub").mkdir(parents=True)  # a person's own
-    run = Run(tmp_path, "--data", str(digits_csv), "--label", "digi", *arguments)
+    run = Run(tmp_path, "--data", str(digits_csv), "--label", "digi", *arguments, nohup=True)
+    run.read_until("run ")
+    run.signal(signal.SIGHUP)  # the user logs out
     assert run.wait() in (2, 3), run.text
     assert secret not in run.text
     kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.publish import by_hand, engine
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -16,7 +17,9 @@ from kfp_tfjob.storage.store import Store
 from tests.local.published import DATASET, NAME, judged, publish
 
 
-@pytest.mark.parametrize("when", ["before publish", "while it is judged again"])
+@pytest.mark.parametrize(
+    "when", ["before publish", "while it is judged again", "after another champion"]
+)
 def test_a_person_was_first(
     store: Store, base: S3Address, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,7 +32,7 @@ def test_a_person_was_first(
         by_hand.execute(step, planned, "eva", "it is needed now")
 
     def again(*_: object) -> None:
-        assert when != "before publish", "judged against itself"
+        assert when == "while it is judged again", "judged against itself"
         promote()
         keep_second(store, step.run, as_second(verdict | {"blessed": False, "champion": None}))
 
@@ -38,6 +41,8 @@ def test_a_person_was_first(
         publish(store, layout, "r2")  # and another champion came after it
     else:
         publish(store, layout, "r2")
+    if when == "after another champion":
+        promote()
     where = (str(step.run.verdict), verdict["dataset_uri"])
     monkeypatch.setattr(engine, "judge_again", again)
     done = engine.run(step, NAME, verdict["model_uri"], *where)
@@ -51,6 +56,7 @@ def test_a_person_was_first(
     assert lost_race(store, step.run) is None
     newest = read_champion(store, layout, NAME)
     assert newest is not None and newest.number == 2  # no record of its own
+    assert finish.run(step, NAME).failure is None
 
 
 def test_a_damaged_record_of_the_winner_is_no_obstacle(

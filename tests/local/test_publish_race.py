@@ -22,7 +22,15 @@ from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.judged import lost_race, second_verdict
+from kfp_tfjob.storage.judged import (
+    LostRace,
+    as_second,
+    keep_lost_race,
+    keep_second,
+    lost_race,
+    second_verdict,
+    verdict_in_force,
+)
 from kfp_tfjob.storage.store import Store
 from tests.local.test_evaluate_publish import MODEL, Bench, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture
@@ -176,6 +184,24 @@ def test_a_champion_that_was_replaced_under_its_number_is_judged_against(bench: 
     assert (second["champion"]["number"], second["champion"]["run_id"]) == (1, "three")
     assert done.outcome == "published" and done.champion_uri.endswith("champions/2.json")
     assert bench.publish("two!") == done
+
+
+def test_a_new_evaluation_replaces_what_an_earlier_try_lost(bench: Bench) -> None:
+    """`run --run-id` may continue a run with another gate."""
+    prepare(bench, ["one"])
+    winner = bench.publish("one")
+    bench.train("two!", 0.0, packed)
+    _, verdict = bench.evaluate("two!", **GATE)
+    run = bench.layout.run("two!")
+    keep_second(bench.store, run, as_second(verdict | {"blessed": False, "reasons": ["worse"]}))
+    champion = read_champion(bench.store, bench.layout, MODEL)
+    assert champion is not None
+    keep_lost_race(bench.store, run, LostRace.to(champion, MODEL))
+    again, verdict = bench.evaluate("two!", **GATE)
+    assert again.blessed and verdict_in_force(bench.store, run) == verdict
+    assert lost_race(bench.store, run) is None
+    done = bench.publish("two!")
+    assert (done.outcome, done.version) == ("published", winner.version + 1)
 
 
 @pytest.mark.slow

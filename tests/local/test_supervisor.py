@@ -346,6 +346,15 @@ def test_what_is_missing_at_the_deadline_is_named(replica: Replica) -> None:
     assert "Missing: completion.json" in words
 
 
+def test_output_that_can_never_be_stored_is_not_waited_for(replica: Replica) -> None:
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE=str(SECONDS))
+    request = replica.request()
+    why = "a file name is not UTF-8"
+    replica.reply(id=request["id"], state="impossible", stored=1, missing=["x"], message=why)
+    assert process.wait(SECONDS) == 2
+    assert why in replica.words.read_text()
+
+
 def test_a_sidecar_that_never_answers_is_named(replica: Replica) -> None:
     code, output = replica.run("true", FLUSH_BARRIER="1", STORE_DEADLINE="6")
     assert code == 145

@@ -49,6 +49,14 @@ def test_a_file_may_be_json(tmp_path):
     assert parameters_of(NONE | {"file": file}).values["pod"] == {"all": {"cpu": "2"}}
 
 
+def test_a_text_of_a_file_stays_as_it_is_written(tmp_path):
+    written = {"data_label": "no", "model_name": "1.10", "storage_region": "2026-01-31"}
+    file = tmp_path / "run.yaml"
+    file.write_text("".join(f"{name}: {text}\n" for name, text in written.items()) + "data_uri:\n")
+    found = parameters_of(NONE | {"file": file}).values
+    assert {name: found[name] for name in written} == written
+
+
 def test_a_whole_number_is_an_int_however_it_is_written(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("train_gpus: 1.0\ntrain_options: {seed: 7.0}\n")
