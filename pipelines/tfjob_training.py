@@ -9,6 +9,7 @@ from typing import Any
 
 from kfp import dsl
 
+from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.components.evaluate.component import evaluate
 from kfp_tfjob.components.finish.component import finish
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
@@ -16,7 +17,6 @@ from kfp_tfjob.components.preflight.component import preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
-from kfp_tfjob.components.step_pods import KEYS
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.components.step import Failure
-from kfp_tfjob.components.step_pods import KEYS
 from kfp_tfjob.storage.errors import Problem, StepError
 
 if TYPE_CHECKING:

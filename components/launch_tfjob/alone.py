@@ -10,7 +10,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_tfjob.checks.job import check, local_paths, open_cluster
+from kfp_tfjob.checks.engine import At, check
+from kfp_tfjob.checks.finding import Status, only
+from kfp_tfjob.checks.paths import local_paths
+from kfp_tfjob.checks.store import check_store
+from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.choice import is_local
 from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
 from kfp_tfjob.components.step import Step
@@ -19,7 +23,6 @@ from kfp_tfjob.options import images
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem, Problems
 from kfp_tfjob.storage.layout import MANIFEST
-from kfp_tfjob.storage.place import check_place
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
@@ -67,15 +70,15 @@ def _first_checks(step: Step, spec: JobSpec | None, found: Problems) -> list[str
     """
     if step.store.numbers(step.run.attempts):
         return []
-    warnings = check_place(step.store, step.run.base, step.layout.root)
-    for warning in warnings:
-        log.warning("%s", warning)
+    seen = check_store(step.store, step.run.base, step.layout.root)
     if spec and not is_local():
         api = open_cluster(_CLUSTER_SECONDS, spec.kind)
-        on_cluster = check(api, spec, step.run_id, step.task_key)
-        found += on_cluster.problems
-        warnings += on_cluster.warnings  # logged by then
-    return warnings
+        subject = Subject(api, spec, run_id=step.run_id, task_key=step.task_key)
+        seen += check(subject, At.RUN)
+    found += only(seen, Status.PROBLEM)
+    for it in only(seen, Status.WARNING, Status.WAITS):
+        log.warning("%s", it)
+    return [it.text for it in only(seen, Status.WARNING, Status.WAITS)]
 
 
 def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:

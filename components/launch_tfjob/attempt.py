@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kfp_tfjob.checks.job import too_small
+from kfp_tfjob.checks.placement import too_small
 from kfp_tfjob.checks.shortage import remedy, secret_remedy
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import Backend, Object

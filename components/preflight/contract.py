@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from kfp_tfjob.checks.findings import Findings
+from kfp_tfjob.checks.finding import Finding, Status
 from kfp_tfjob.components.prepare_data import contracts, reference
 from kfp_tfjob.components.prepare_data.source.resolve import Source, columns_of
 from kfp_tfjob.components.step import Step
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 def check(
     step: Step, source: Source, model_name: str, data_label: str, options: DataOptions
-) -> Findings:
+) -> list[Finding]:
     """Return what differs from the data of the champion; nothing without a champion.
 
     It is a problem if data_options.contract.changes is `fail`, and a warning otherwise. A champion
@@ -37,19 +37,18 @@ def check(
     try:
         champion = read_champion(step.store, step.layout, model_name) if model_name else None
         if champion is None:
-            return Findings()
+            return []
         place = (step.store, step.layout, model_name, champion)
         found = reference.of_version(*place, counted=False)
         columns = columns_of(source, data_label, options)
         if found is None or columns is None:
-            return Findings()
+            return []
         changes = contracts.of_header(found, columns.features, columns.label)
     except (StepError, ValueError, KeyError, TypeError) as error:
         log.info("the header is not compared with the data of the champion: %s", error)
-        return Findings()
+        return []
     if not changes:
-        return Findings()
+        return []
     changes.append(contracts.consequence(found))
-    if options.contract.changes == "fail":
-        return Findings(changes)
-    return Findings(warnings=[str(problem).rstrip(".") for problem in changes])
+    refused = options.contract.changes == "fail"
+    return [Finding.of(it, Status.PROBLEM if refused else Status.WARNING) for it in changes]

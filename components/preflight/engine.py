@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kfp_tfjob.checks.findings import Findings
+from kfp_tfjob.checks import step_pods
+from kfp_tfjob.checks.finding import Finding, Status, only, warning
+from kfp_tfjob.checks.paths import local_paths
+from kfp_tfjob.checks.step_pods import StepPod
+from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.choice import is_local
-from kfp_tfjob.components import step_pods
 from kfp_tfjob.components.launch_tfjob.code import check_code, keep_code
 from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
@@ -17,7 +20,6 @@ from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.prepare_data.source import resolve as sources
 from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
-from kfp_tfjob.components.step_pods import StepPod
 from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.options import fields
@@ -34,7 +36,6 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.options import WEBHOOK_KEY
-from kfp_tfjob.storage.place import check_place
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.text import code as code_span
@@ -50,7 +51,6 @@ _SECRET_IN_A_PARAMETER = (
     "`{}` looks like a secret, and Kubeflow Pipelines shows every parameter; in `pod`, set the"
     ' variable from a Kubernetes Secret: `{{"secret": "NAME", "key": "KEY"}}`'
 )
-_LESS = "Lower the value that it names, or add nodes; the run waits until then"
 _PLAIN = "kfp_tfjob.trainer.models:mlp"
 _OF_PICTURES = "kfp_tfjob.trainer.models:cnn"
 
@@ -119,23 +119,25 @@ def run(
     folder = _folder(step, values, tick)
     if folder:
         step = replace(step, place=step.layout.run(step.run_id, folder))
-    said = [_SECRET_IN_A_PARAMETER.format(path) for path in plain_secrets(values)]
-    notified, wrong_webhook = _check_webhook()
-    said += wrong_webhook
-    found = Findings() if is_local() else _check_cluster(step.run_id, values, task_key, pods)
+    notified, found = _check_webhook()
+    found += [warning(_SECRET_IN_A_PARAMETER.format(path)) for path in plain_secrets(values)]
+    found += [] if is_local() else _check_cluster(step.run_id, values, task_key, pods)
     try:
-        warnings = [*said, *found.warnings, *_check_store(step)]
-    except ConfigurationError as error:
-        if not isinstance(error.__cause__, StoreUnavailableError):
+        found += check_store(step.store, step.run.base, step.layout.root)
+    except StepError as error:
+        if not isinstance(error, StoreUnavailableError):
             report.step = step
         # The findings may report a missing Secret, which explains the missing keys.
-        notes = [*found.waits, *said, *found.warnings]
-        raise ConfigurationError(*error.problems, *found.problems, notes=notes) from error
+        problems = (*error.problems, *only(found, Status.PROBLEM))
+        raise ConfigurationError(*problems, notes=_notes(found)) from error
+    log.info("%s can be written and read", step.layout.root)
     if folder:
         step = replace(step, place=claim(step.store, step.layout, step.run_id, folder))
         log.info("the folder of this run is %s", step.run.base)
     report.step = step
 
+    for it in only(found, Status.WARNING, Status.WAITS):
+        log.warning("%s", it)
     code, wrong_code = check_code(step, values)
     evaluator, wrong = gates.check_evaluator(step.store, values["gate"])
     wrong_code = [*wrong_code, *wrong]
@@ -144,24 +146,27 @@ def run(
         options = parameters.parse(DataOptions, "data_options", values["data_options"])
         named = (str(values["model_name"]).strip(), values["data_label"])
         compared = contract.check(step, source, *named, options)
-        wrong_data += compared.problems
-        warnings += compared.warnings
-    if wrong_code or found.problems:
-        raise ConfigurationError(*found.problems, *wrong_code, *wrong_data, notes=warnings)
+        wrong_data += only(compared, Status.PROBLEM)
+        found += only(compared, Status.WARNING)
+    problems = only(found, Status.PROBLEM)
+    if wrong_code or problems:
+        raise ConfigurationError(*problems, *wrong_code, *wrong_data, notes=_notes(found))
     if wrong_data or not source:
-        raise DataError(*wrong_data, notes=warnings)
+        raise DataError(*wrong_data, notes=_notes(found))
     entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
     if source.has_pictures and entry == _PLAIN:
         entry = _OF_PICTURES
-        warnings.append(
-            f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"
-            " model, which is for tables"
+        found.append(
+            warning(
+                f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"
+                " model, which is for tables"
+            )
         )
     digest = sources.source_digest(source)
     inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
     if not earlier:
-        head = "".join(f"**Warning:** {prose(text)}. {_LESS}.\n\n" for text in found.waits)
+        head = "".join(f"**Warning:** {prose(it)}\n\n" for it in only(found, Status.WAITS))
     return Checked(
         data_uri=str(values["data_uri"]),
         source_digest=digest,
@@ -174,7 +179,7 @@ def run(
         + run_parameters.table(given, run_parameters.job_spec(values))
         + _resolved(step, values, given, tick)
         + f"\n**Notifications:** {notified}.\n"
-        + "".join(f"\n**Note:** {prose(warning)}.\n" for warning in warnings),
+        + "".join(f"\n**Note:** {prose(it)}\n" for it in only(found, Status.WARNING)),
         step_pods=step_pods.outputs(pods),
     )
 
@@ -195,12 +200,17 @@ def _step_pods(
     return found
 
 
-def _check_webhook() -> tuple[str, list[str]]:
+def _notes(found: Sequence[Finding]) -> list[str]:
+    """Return what is no reason to fail, for the message of an error."""
+    return [it.text for it in only(found, Status.WAITS, Status.WARNING)]
+
+
+def _check_webhook() -> tuple[str, list[Finding]]:
     """Return who is notified of the end, and a warning if that cannot work."""
     try:
         webhook = Webhook.from_environment()
     except ConfigurationError as error:
-        return "off", [str(error).rstrip(".")]
+        return "off", [Finding.of(it, Status.WARNING) for it in error.problems]
     if webhook is None:
         return f"off; the key {code_span(WEBHOOK_KEY)} of the Secret turns them on", []
     return f"on, to {code_span(webhook.host)}", []
@@ -266,39 +276,26 @@ def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> S
 
 def _check_cluster(
     run_id: str, values: Mapping[str, Any], task_key: str, pods: Mapping[str, StepPod]
-) -> Findings:
+) -> list[Finding]:
     """Check the cluster, and refuse paths that exist only on the user's machine."""
     # They load the Kubernetes client.
-    from kfp_tfjob.checks.job import check, local_paths, nodes_of, open_cluster
+    from kfp_tfjob.checks.engine import At, check
+    from kfp_tfjob.checks.subject import Subject, open_cluster
 
     places = ["data_uri"]
     if not ModelCode.parse(values["model_code"]).in_image:
         places.append("model_code")
     given = {name: values[name] for name in places}
     given |= own_reader.place(values["data_options"]) | gates.place(values["gate"])
-    problems = list(local_paths(given))
+    found = list(local_paths(given))
+    spec = run_parameters.job_spec(values)
     try:
-        spec = run_parameters.job_spec(values)
         api = open_cluster(_PATIENCE.seconds, spec.kind)
-        found = check(api, spec, run_id, task_key)
     except StepError as error:
-        return Findings([*problems, *error.problems], [])
+        return [*found, *map(Finding.of, error.problems)]
     asked = step_pods.asked_for(pods)
-    nodes = (nodes_of(api) or []) if asked else []
-    waits = [text for it in asked for text in step_pods.too_large(it, nodes)]
-    for text in waits:
-        log.warning("%s", text)
-    return Findings([*problems, *found.problems], found.warnings, [*found.waits, *waits])
-
-
-def _check_store(step: Step) -> list[str]:
-    """Write, read and delete objects where the run will write; return the warnings."""
-    try:
-        warnings = check_place(step.store, step.run.base, step.layout.root)
-    except StoreUnavailableError as error:
-        raise ConfigurationError(*error.problems) from error
-    log.info("%s can be written and read", step.layout.root)
-    return warnings
+    subject = Subject(api, spec, run_id=run_id, task_key=task_key, step_pods=asked)
+    return [*found, *check(subject, At.RUN)]
 
 
 def _check_data(

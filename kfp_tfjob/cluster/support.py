@@ -13,7 +13,7 @@ from kfp_tfjob.cluster.errors import (
     NotFoundError,
     webhook_is_away,
 )
-from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.errors import Problem
 
@@ -36,6 +36,30 @@ def too_old(version: Mapping[str, str]) -> Iterator[Problem]:
         )
 
 
+def serves(api: ClusterClient) -> bool:
+    """Tell whether the cluster has the kind of the jobs."""
+    try:
+        found = api.request("GET", f"/apis/{api.kind.api_version}", {})
+    except NotFoundError:
+        return False
+    return any(item["name"] == api.kind.plural for item in found.get("resources", ()))
+
+
+def absent(kind: JobKind, received: str) -> Problem:
+    """Return the problem of a cluster that does not have a kind of job.
+
+    Args:
+        kind: The kind.
+        received: What the cluster answered.
+    """
+    return Problem(
+        f"this cluster does not support {kind.name}s",
+        received=received,
+        expected=_OPERATOR,
+        fix="ask an administrator to install it",
+    )
+
+
 def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem]:
     """Create a job as a dry run, which checks schema, webhook and quota.
 
@@ -53,12 +77,7 @@ def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem
     except JobExistsError:
         return  # a retry of the run: the job already exists
     except NotFoundError as error:
-        yield Problem(
-            f"this cluster does not support {api.kind.name}s",
-            received=str(error),
-            expected=_OPERATOR,
-            fix="ask an administrator to install it",
-        )
+        yield absent(api.kind, str(error))
         return
     except ClusterUnavailableError as error:
         if not webhook_is_away(error.__cause__):

@@ -20,7 +20,7 @@ MOUNT_VARIABLE = "STORAGE_SECRET_DIR"
 # A rotated Secret reaches the volume within about a minute; reading six small files is free.
 _REREAD = timedelta(minutes=1)
 # The same keys in the Secret that Kubeflow Pipelines ships.
-_OTHER_NAMES = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
+OTHER_NAMES = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SecretVolume:
 
     def get(self, key: str) -> str:
         """Return the value of `key` without surrounding white space, or an empty string."""
-        for name in (key, _OTHER_NAMES.get(key)):
+        for name in (key, OTHER_NAMES.get(key)):
             try:
                 if name and (value := (self.folder / name).read_text().strip()):
                     return value

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from dataclasses import replace
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,20 @@ import click
 from kfp_tfjob.options import images
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.text import line
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.errors import LABELS
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient
     from kfp_tfjob.pipelines.doctor.engine import Report
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_COLOURS = {
+    "ok": "green",
+    "unknown": "yellow",
+    "warning": "yellow",
+    "waits": "yellow",
+    "problem": "red",
+}
 
 
 @click.command()
@@ -66,36 +71,37 @@ def doctor(
     that you give describe the job to check. --endpoint is the store as the pods reach it; this
     machine uses AWS_ENDPOINT_URL if that is set.
 
-    Each line is ok, warn or fail, with its fix. It takes seconds, at most --timeout.
+    Each line is ok, unknown (it could not be checked from here), warning, waits (pods wait until
+    the cluster changes) or problem, with its fix. It takes seconds, at most --timeout.
 
-    Exit codes: 0 no failure, maybe warnings; 1 failures; 2 wrong run parameters.
+    Exit codes: 0 no problem; 1 problems; 2 wrong run parameters.
     """
     began = time.monotonic()
     from kfp_tfjob.components.preflight.parameters import job_spec
     from kfp_tfjob.pipelines.doctor.engine import Question, examine
     from kfp_tfjob.pipelines.kubeflow.package import from_file
 
-    logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every failure is a finding
+    logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every error is a finding
     package = from_file(pipeline) if pipeline else None
     values = parameters_of(given, package.defaults if package else None, here=False).values
     spec = job_spec(values)
     wanted = package.images if package else [images.TOOLS, images.TRAINER]
 
-    def open_cluster() -> ClusterClient:
-        from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+    def of_the_runs() -> ClusterClient:
+        from kfp_tfjob.checks.subject import open_cluster
 
-        api = ClusterClient.from_environment(replace(PATIENCE, seconds=0), spec.kind)
+        api = open_cluster(0, spec.kind)
         api.namespace = connection.namespace or _namespace(api.namespace)
         return api
 
-    question = Question(connection, open_cluster, service_account, values, spec, wanted)
+    question = Question(connection, of_the_runs, service_account, values, spec, wanted)
     report = examine(question, max(timeout - (time.monotonic() - began), 1))
     seconds = time.monotonic() - began
     if as_json:
         click.echo(json.dumps(_as_json(report, seconds), indent=1))
     else:
         _show(report, seconds)
-    sys.exit(1 if _count(report, "fail") else 0)
+    sys.exit(1 if _counts(report)["problem"] else 0)
 
 
 def _namespace(of_context: str) -> str:
@@ -103,27 +109,26 @@ def _namespace(of_context: str) -> str:
     return of_context if of_context != "default" else "kubeflow"
 
 
-def _count(report: Report, state: str) -> int:
-    return sum(finding.state == state for found in report.values() for finding in found)
+def _counts(report: Report) -> dict[str, int]:
+    found = Counter(str(finding.status) for found in report.values() for finding in found)
+    return {status: found[status] for status in _COLOURS}
 
 
 def _as_json(report: Report, seconds: float) -> dict[str, Any]:
-    counts = {state: _count(report, state) for state in _COLOURS}
-    findings = [
-        {"topic": topic, "state": str(finding.state), "text": finding.text, "fix": finding.fix}
+    every = [
+        {"topic": topic, "status": str(finding.status), **finding.parts}
         for topic, found in report.items()
         for finding in found
     ]
-    return counts | {"seconds": round(seconds, 1), "findings": findings}
+    return {**_counts(report), "seconds": round(seconds, 1), "findings": every}
 
 
 def _show(report: Report, seconds: float) -> None:
     for topic, found in report.items():
         click.echo(topic)
         for finding in found:
-            state = click.style(f"{finding.state:4}", fg=_COLOURS[finding.state])
-            click.echo(f"  {state}  {line(finding.text)}")
-            if finding.fix:
-                click.echo(f"        Fix: {line(finding.fix)}")
-    failures, warnings = _count(report, "fail"), _count(report, "warn")
-    click.echo(f"{counted(failures, 'failure')}, {counted(warnings, 'warning')} in {seconds:.1f} s")
+            status = click.style(f"{finding.status:7}", fg=_COLOURS[finding.status])
+            what, *rest = (f"{LABELS[name]}{text}" for name, text in finding.parts.items())
+            click.echo("\n           ".join([f"  {status}  {what}", *rest]))
+    counts = ", ".join(f"{number} {status}" for status, number in _counts(report).items())
+    click.echo(f"{counts} in {seconds:.1f} s")

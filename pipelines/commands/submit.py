@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.pipelines.commands.connection import (
     Chosen,
     open_client,
@@ -103,15 +104,14 @@ def refuse_to_wait(plan: Plan) -> None:
     Raises:
         ConfigurationError: What the cluster lacks.
     """
-    lacking = (text.partition(". Fix: ") for text in plan.waits)
     ConfigurationError.raise_if(
         Problem(
             "nothing was started: the cluster lacks what the run needs",
-            received=what,
+            received=it.what,
             expected="nodes and Secrets for all of its pods",
-            fix=f"{fix}; or add --wait-for-nodes",
+            fix=f"{it.fix}; or add --wait-for-nodes",
         )
-        for what, _, fix in lacking
+        for it in only(plan.findings, Status.WAITS)
     )
 
 
@@ -138,10 +138,8 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         show("parameters that you set:")
         for name, it in plan.given.items():
             show(f"  {name} = {it['value']}  ({it['source']})")
-    for warning in plan.warnings:
-        show(f"warning: {warning}")
-    for note in plan.notes:
-        show(f"note: {note}")
+    for it in plan.findings:
+        show(f"{'note' if it.status is Status.UNKNOWN else 'warning'}: {it}")
 
 
 def _show_started(run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kfp_tfjob.pipelines.doctor.finding import Finding, fail, ok, warn
+from kfp_tfjob.checks.finding import Finding, ok, unknown, warning
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
 _SECONDS = 2
@@ -31,25 +31,25 @@ def check(connection: Connection, level: str) -> Iterator[Finding]:
 def _judged(version: str, where: str, level: str) -> Iterator[Finding]:
     number = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", version)
     if not number:
-        yield warn(
+        yield unknown(
             f"Kubeflow Pipelines answers {where}, but does not say its version",
-            "check that it is 2.5 or later, and for Pod Security restricted 2.16 or later",
+            fix="check that it is 2.5 or later, and for Pod Security restricted 2.16 or later",
         )
         return
     said = f"Kubeflow Pipelines {number[0]} {where}"
     known = int(number[1]), int(number[2])
     if known < _OLDEST:
-        yield fail(
+        yield Finding(
             f"{said}: too old, a Secret cannot be named by a run parameter",
-            "upgrade Kubeflow Pipelines to 2.5 or later",
+            fix="upgrade Kubeflow Pipelines to 2.5 or later",
         )
     elif known < _USER_ID and level == "restricted":
-        yield fail(
+        yield Finding(
             f"{said}: it ignores the user id of a step, so Pod Security restricted refuses its pod",
-            "set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.16 or later",
+            fix="set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.16 or later",
         )
     elif known < _USER_ID:
-        yield warn(
+        yield warning(
             f"{said}: it ignores the user id of a step, so steps run as the user of the image",
             "for Pod Security restricted, upgrade to 2.16 or later",
         )

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from kfp_tfjob.checks.cluster import version
+from kfp_tfjob.checks.engine import CHECKS, CLUSTER, NAMESPACE, At, findings
+from kfp_tfjob.checks.finding import Finding, Status, only, unknown
+from kfp_tfjob.checks.namespace import account_of, level_of
+from kfp_tfjob.checks.step_pods import asked_for, step_pods
+from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.pipelines.doctor import back_end, cluster, machine, namespace, store
-from kfp_tfjob.pipelines.doctor.finding import Check, Finding, State, said, warn
-from kfp_tfjob.pipelines.doctor.subject import Subject
+from kfp_tfjob.pipelines.doctor import back_end, images, machine, store
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
+from kfp_tfjob.pipelines.step_resources import DEFAULTS
 
-_MACHINE, _BACK_END, _STORE = "this machine", "Kubeflow Pipelines", "store"
-_CLUSTER, _NAMESPACE, _IMAGES = "cluster", "namespace", "images"
-TOPICS = (_MACHINE, _CLUSTER, _NAMESPACE, _IMAGES, _BACK_END, _STORE)
+_MACHINE, _BACK_END, _STORE, _IMAGES = "this machine", "Kubeflow Pipelines", "store", "images"
+TOPICS = (_MACHINE, CLUSTER, NAMESPACE, _IMAGES, _BACK_END, _STORE)
 
 Report = Mapping[str, list[Finding]]
 
@@ -54,7 +60,7 @@ def examine(question: Question, seconds: float) -> Report:
     checks = _Checks(time.monotonic() + seconds)
     checks.start(_MACHINE, "the packages", machine.check)
     checks.start(_STORE, "the store", partial(store.check, question.values))
-    checks.start(_CLUSTER, "the cluster", partial(_of_cluster, question, checks))
+    checks.start(CLUSTER, "the cluster", partial(_of_cluster, question, checks))
     return checks.wait()
 
 
@@ -63,29 +69,38 @@ def _of_cluster(question: Question, checks: _Checks) -> list[Finding]:
     level = ""
     try:
         api = question.open_cluster()
-        found = cluster.reach(api)
-        if found.state is State.FAIL:
-            return [found]
-        level = namespace.level_of(api)
-        account = question.account or namespace.account_of(api)
-        subject = Subject(api, account, question.spec)
+        pods = step_pods(question.spec.pod, DEFAULTS)
+        pods = asked_for(pods) or [pods["prepare_data"]]
+        subject = Subject(api, question.spec, question.account, step_pods=pods)
+        found = findings("the version of Kubernetes", partial(version, subject))
+        if only(found, Status.PROBLEM):
+            return found
+        level = level_of(api)
+        subject = replace(subject, account=question.account or _account(api))
     finally:
         checks.start(_BACK_END, "the back end", partial(back_end.check, question.connection, level))
-    nodes = cluster.nodes(subject)
-    for topic, what, check in (
-        (_CLUSTER, "the operator", cluster.operator),
-        (_CLUSTER, "the nodes", partial(cluster.room, found=nodes)),
-        (_NAMESPACE, "the namespace", namespace.exists),
-        (_NAMESPACE, "the rights of the runs", namespace.account),
-        (_NAMESPACE, "your rights", namespace.user),
-        (_NAMESPACE, "the admission of pods", namespace.admission),
-        (_NAMESPACE, "the quotas", namespace.quotas),
-        (_NAMESPACE, "the Secret", namespace.secret),
-        (_NAMESPACE, "what pod names", namespace.named),
-        (_IMAGES, "the images", partial(cluster.pullable, steps=question.images, found=nodes)),
-    ):
-        checks.start(topic, what, partial(check, subject))
-    return [found]
+    for it in CHECKS:
+        if At.DOCTOR in it.at and it.find is not version:
+            checks.start(it.topic, it.what, partial(it.find, subject))
+    checks.start(_IMAGES, "the images", partial(_images, question, subject))
+    return found
+
+
+def _account(api: ClusterClient) -> str:
+    """Return the account that Kubeflow Pipelines uses in the namespace."""
+    try:
+        return account_of(api) or STANDALONE
+    except ForbiddenError:
+        return STANDALONE
+
+
+def _images(question: Question, subject: Subject) -> Iterator[Finding]:
+    try:
+        nodes = subject.nodes
+    except ForbiddenError:
+        nodes = []
+    wanted = [*question.images, question.spec.image]
+    return images.pullable(wanted, subject.account, nodes)
 
 
 @dataclass
@@ -100,13 +115,17 @@ class _Checks:
     _found: dict[tuple[str, str], list[Finding] | None] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def start(self, topic: str, what: str, check: Check) -> None:
+    def start(self, topic: str, what: str, check: Callable[[], Iterable[Finding]]) -> None:
         """Run a check; its findings stand where it was started."""
         with self._changed:
             self._found[topic, what] = None
 
         def run() -> None:
-            found = said(check)
+            try:
+                found = findings(what, check)
+            except Exception as error:
+                bug = f"{type(error).__name__}: {error}"
+                found = [Finding(f"{what}: a bug in kfp-tfjob doctor", bug)]
             with self._changed:
                 self._found[topic, what] = found
                 self._changed.notify_all()
@@ -121,6 +140,8 @@ class _Checks:
             known = list(self._found.items())
         report: dict[str, list[Finding]] = {topic: [] for topic in TOPICS}
         for (topic, what), found in known:
-            late = warn(f"{what} did not answer in time", "try again, or see whether it is slow")
+            late = unknown(
+                f"{what} did not answer in time", fix="try again, or see whether it is slow"
+            )
             report[topic] += [late] if found is None else found
         return {topic: found for topic, found in report.items() if found}

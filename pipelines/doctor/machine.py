@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
+from kfp_tfjob.checks.finding import Finding, ok
 from kfp_tfjob.options.images import VERSION
-from kfp_tfjob.pipelines.doctor.finding import Finding, fail, ok
 
 _DISTRIBUTION, _EXTRA = "kfp-tfjob", "tools"
 _OLDEST, _NEWEST = (3, 11), (3, 13)
@@ -18,10 +18,12 @@ def check() -> Iterator[Finding]:
     """Compare Python and the installed packages with what this version requires."""
     python = ".".join(map(str, sys.version_info[:3]))
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
-        yield fail(f"Python {python}: 3.11, 3.12 or 3.13 is needed", "use one of these versions")
+        yield Finding(
+            "this Python does not fit", python, "3.11, 3.12 or 3.13", "use one of these versions"
+        )
     wrong = list(_wrong())
     if wrong:
-        yield fail("; ".join(wrong), f"pip install '{_DISTRIBUTION}[{_EXTRA}]=={VERSION}'")
+        yield Finding("; ".join(wrong), fix=f"pip install '{_DISTRIBUTION}[{_EXTRA}]=={VERSION}'")
         return
     packages = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
     yield ok(f"Python {python}, {_DISTRIBUTION} {VERSION}, {packages}")

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_tfjob.checks.finding import Finding, unknown
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.options.secret_values import masked
-from kfp_tfjob.pipelines.kubeflow import nodes
+from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 
 
@@ -30,9 +31,8 @@ class Plan:
         bytes: Their bytes; None likewise.
         given: The parameters that are not defaults, with their source; secret-looking values are
             masked.
-        warnings: What may keep the run from starting, with what to do.
-        notes: What could not be found out, and why.
-        waits: The warnings about pods that no node can hold now, and about missing Secrets.
+        findings: What may keep the run from starting, with what to do, and what could not be found
+            out. A missing Secret, or a pod that no node can hold now, has the status `waits`.
     """
 
     model: str
@@ -47,9 +47,7 @@ class Plan:
     files: int | None
     bytes: int | None
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    waits: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
 
 
 def make_plan(
@@ -75,8 +73,6 @@ def make_plan(
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
-    compared = nodes.compare(spec, namespace)
-    waits = (*compared.waits, *compared.missing)
     return Plan(
         model=str(values["model_name"]),
         data=inputs.data,
@@ -93,7 +89,5 @@ def make_plan(
             name: {"value": masked({name: values[name]})[name], "source": source}
             for name, source in (sources or {}).items()
         },
-        waits=waits,
-        warnings=(*waits, *compared.warnings),
-        notes=(*inputs.notes, *compared.notes),
+        findings=[*cluster_checks.look(spec, namespace), *map(unknown, inputs.notes)],
     )

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kfp_tfjob.checks.finding import Finding
 from kfp_tfjob.components.finish.workflow import cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd
-from kfp_tfjob.pipelines.kubeflow import nodes
+from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
@@ -275,7 +276,7 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
         waits = "; ".join(seen.waits)
         remedy = _wait_remedy(waits)
         if "nodes are available" in waits and (small := _too_small(run, back_end)):
-            waits, remedy = "; ".join([*small, waits]), nodes.FIX
+            waits, remedy = "; ".join([*(it.what for it in small), waits]), small[0].fix
         summary = f"The run waits in {step}." if step else "The run waits."
         return Why(run, summary, waits, remedy, step, None, attempts, notes=notes)
     progress = records.progress() if step == "launch_tfjob" else None
@@ -296,14 +297,13 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
 
 
-def _too_small(run: Run, back_end: BackEnd) -> list[str]:
+def _too_small(run: Run, back_end: BackEnd) -> list[Finding]:
     """Return which replicas no node can hold, the largest node, and the parameter to change."""
     values = defaults() | {name: it for name, it in run.parameters.items() if it != ""}
     try:
-        found = nodes.compare(job_spec(values), namespace=back_end.namespace)
+        return cluster_checks.waits(job_spec(values), namespace=back_end.namespace)
     except ConfigurationError:
         return []  # a run of another pipeline
-    return [text.partition(". Fix: ")[0] for text in found.waits]
 
 
 def _wait_remedy(waits: str) -> str:

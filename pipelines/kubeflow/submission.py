@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any
 
+from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.components.preflight.parameters import check
 from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
@@ -44,7 +45,7 @@ def check_run(
         check(values)
     except ConfigurationError as error:
         problems += error.problems
-    problems += check_place(values)
+    problems += local_paths({"data_uri": values["data_uri"]} if values["data_uri"] else {})
     problems += [] if "model_code" in _wrong(problems) else check_code(values)
     now = tick or Tick(datetime.now(UTC))
     seen = look(values, now, endpoint, _wrong(problems), later=tick is not None)
@@ -57,22 +58,6 @@ def check_run(
 def _wrong(problems: Sequence[Problem | str]) -> frozenset[str]:
     """Return the parameters that have a problem."""
     return frozenset(str(getattr(it, "path", "")).partition(".")[0] for it in problems)
-
-
-def check_place(values: Mapping[str, Any]) -> list[Problem]:
-    """Return the addresses that name something of this machine, which no pod can read."""
-    data = str(values["data_uri"])
-    if not data or "://" in data:
-        return []
-    return [
-        Problem(
-            "data_uri is a path of this machine, and the pods of a cluster cannot read it",
-            received=data,
-            expected="s3://BUCKET/KEY",
-            fix="copy the data to the store and give its address; `kfp-tfjob run` takes a path",
-            path="data_uri",
-        )
-    ]
 
 
 def check_name(back_end: BackEnd, name: str) -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from kfp_tfjob.checks import job as checks
+from kfp_tfjob.checks.engine import At, check
+from kfp_tfjob.checks.finding import Status, only
+from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import manifests
 from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
 from tests.cluster import audit
@@ -73,8 +75,8 @@ def test_runs_need_the_whole_role_and_no_more(
     own_cluster.core.create_namespaced_persistent_volume_claim(launch.namespace, claim)
     named = {"service_account": "default", "volumes": [{"claim": "cache", "path": "/cache"}]}
     api = client_of(launch.kubeconfig, launch.namespace, 5)
-    found = checks.check(api, launch.spec(pod={"all": named}), launch.step.run_id)
-    assert not found.problems
+    subject = Subject(api, launch.spec(pod={"all": named}), run_id=launch.step.run_id)
+    assert not only(check(subject, At.RUN), Status.PROBLEM)
     # A signal is the cluster's fault, so that the launcher deletes the job and tries again.
     fails_once = "os.kill(os.getpid(), 9) if attempt == 1 else time.sleep(3)"
     assert launch.run(launch.spec(fails_once, orphan_timeout_seconds=6)).code == 0

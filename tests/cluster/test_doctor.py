@@ -35,7 +35,7 @@ class Doctor:
         self.environment: dict[str, str] = {}
 
     def __call__(self, *arguments: str) -> dict[str, list[str]]:
-        """Return the texts with their fixes by state; the back end is down."""
+        """Return the findings as text by status; the back end is down."""
         here = {"KUBECONFIG": str(self.kubeconfig)} | _IMAGES | self.environment
         command = [sys.executable, "-m", "kfp_tfjob.pipelines", "doctor", "--json"]
         where = ["--namespace", self.namespace, "--host", _NO_BACK_END]
@@ -48,10 +48,11 @@ class Doctor:
         )
         assert "Traceback" not in done.stderr, done.stderr
         found = json.loads(done.stdout)
-        assert done.returncode == (1 if found["fail"] else 0)
-        texts: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+        assert done.returncode == (1 if found["problem"] else 0)
+        texts = {name: [] for name in ("ok", "unknown", "warning", "waits", "problem")}
         for item in found["findings"]:
-            texts[item["state"]].append(f"{item['text']} -> {item['fix']}")
+            words = (item.get(part, "") for part in ("what", "received", "fix"))
+            texts[item["status"]].append(" -> ".join(words))
         return texts
 
 
@@ -73,13 +74,14 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     before = doctor()
     install = f"kfp-tfjob install --namespace {doctor.namespace} --service-account default-editor"
     lacking = ("default-editor may not create, get, list, watch, patch, delete tfjobs", install)
-    assert _has(before["fail"], *lacking)
-    assert _has(before["fail"], "get, list, watch workflows", "list events", "no run can start")
-    assert _has(before["fail"], "no Secret objstore-cred", f"{install} --apply --secret-from-env")
-    assert _has(before["fail"], "127.0.0.1:1 does not answer")
+    assert _has(before["problem"], *lacking)
+    assert _has(before["warning"], "get, list, watch workflows", "Terminate")
+    assert _has(before["warning"], "list events", install)
+    assert _has(before["warning"], "Secret objstore-cred does not exist", "kubectl -n")
+    assert _has(before["problem"], "127.0.0.1:1 does not answer")
     assert _has(before["ok"], "the training operator accepts the TFJob")
-    assert _has(before["warn"], "r.test/TOOLS:1 is on no node", "does not answer from here")
-    assert _has(before["warn"], "the store was not checked", "--output")
+    assert _has(before["unknown"], "r.test/TOOLS:1 is on no node", "does not answer from here")
+    assert _has(before["unknown"], "the store was not checked", "--output")
 
     own_cluster.storage_secret(doctor.namespace)
     environment = os.environ | {"KUBECONFIG": str(own_cluster.kubeconfig)}
@@ -88,12 +90,12 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     own_cluster.objects.make_bucket(BUCKET)
     doctor.environment = own_cluster.objects.secret
     after = doctor("--output", f"s3://{BUCKET}/doctor")
-    assert [text for text in after["fail"] if "127.0.0.1:1" not in text] == []
+    assert [text for text in after["problem"] if "127.0.0.1:1" not in text] == []
     assert _has(after["ok"], "default-editor has the rights of the steps")
     assert _has(after["ok"], "Secret objstore-cred has AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL")
     # This server lets several creates win, in some races.
     stored = _has(after["ok"], f"s3://{BUCKET}/doctor can be written", "one wins")
-    assert stored or _has(after["warn"], f"the store of s3://{BUCKET}/doctor lets simultaneous")
+    assert stored or _has(after["warning"], f"the store of s3://{BUCKET}/doctor lets simultaneous")
     assert not _has(after["ok"], own_cluster.objects.secret["AWS_SECRET_ACCESS_KEY"])
     left = own_cluster.objects.client().list_objects_v2(Bucket=BUCKET, Prefix="doctor/")
     assert not left.get("Contents")
@@ -112,11 +114,13 @@ def test_a_namespace_with_pod_security_and_a_quota(own_cluster: Cluster) -> None
         assert _has(found["ok"], "Pod Security level restricted: the pods of a step and of the")
         assert _has(found["ok"], "quota team has room", "of 0.4 requests.cpu")
         found = doctor("--workers", "9")
-        assert _has(found["fail"], "asks for 2.55 requests.cpu", "team allows 0.4 in all")
+        assert _has(found["problem"], "asks for 2.55 requests.cpu", "team allows 0.4 in all")
         # Steps that leave the user to the cluster, as some clusters want it.
         doctor.environment = {"KFP_TFJOB_RUN_AS_USER": "none"}
         found = doctor()
-        assert _has(found["fail"], "Pod Security refuses the pod of prepare_data", "--run-as-user")
+        assert _has(
+            found["problem"], "Pod Security refuses the pod of prepare_data", "--run-as-user"
+        )
 
 
 def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
@@ -127,31 +131,31 @@ def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
     finally:
         Path(doctor.kubeconfig).unlink()
     for words in (
-        "you may not create one",
-        "you may not ask for the rights of service account pipeline-runner",
-        "you may not create, patch roles",
+        "the kind of the job: not checked",
+        "the rights of the runs: not checked",
         "you may not create pods here",
-        "you may not list quotas",
-        "you may not read Secret objstore-cred",
-        "you may not list nodes",
+        "the quotas: not checked",
+        "the Secrets: not checked",
+        "the nodes: not checked",
     ):
-        assert _has(found["warn"], words), words
-    assert len(found["fail"]) == 1  # the back end
+        assert _has(found["unknown"], words), words
+    assert _has(found["warning"], "you may not create, patch roles")
+    assert len(found["problem"]) == 1  # the back end
 
 
 def test_what_is_not_there(own_cluster: Cluster, doctor: Doctor) -> None:
     doctor.namespace = "not-there"
     found = doctor("--set", "storage_secret=other")
-    assert _has(found["fail"], "there is no namespace not-there", "--namespace")
-    assert _has(found["fail"], "there is no Secret other")
+    assert _has(found["problem"], "there is no namespace not-there", "--namespace")
+    assert _has(found["waits"], "Secret other does not exist")
     kubeconfig = json.loads(Path(doctor.kubeconfig).read_text())
     kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     away = Path(doctor.kubeconfig).with_name("away.kubeconfig")
     away.write_text(json.dumps(kubeconfig))
     doctor.kubeconfig = away
     found = doctor()
-    assert _has(found["fail"], "Kubernetes at https://127.0.0.1:1 does not answer", "VPN")
-    assert len(found["fail"]) == 2
+    assert _has(found["problem"], "Kubernetes at https://127.0.0.1:1 does not answer", "VPN")
+    assert len(found["problem"]) == 2
 
 
 def test_without_an_operator(own_cluster: Cluster, doctor: Doctor, alone: Cluster) -> None:
@@ -160,4 +164,4 @@ def test_without_an_operator(own_cluster: Cluster, doctor: Doctor, alone: Cluste
         found = doctor()
     finally:
         own_cluster.operator.start()
-    assert _has(found["fail"], "the training operator does not answer", "Deployment")
+    assert _has(found["problem"], "the training operator does not answer", "Deployment")

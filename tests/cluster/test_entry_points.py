@@ -10,8 +10,8 @@ import json
 
 import pytest
 
+from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.components.step import Failure
-from kfp_tfjob.components.step_pods import KEYS
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.images import TOOLS, TRAINER

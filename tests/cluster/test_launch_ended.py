@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 from kubernetes.watch import Watch
 
-from kfp_tfjob.checks import job as checks
+from kfp_tfjob.checks.engine import At, check
+from kfp_tfjob.checks.finding import Status, only
+from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.uploader.folder import verify
@@ -244,18 +246,19 @@ def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
 
 def test_preflight_says_what_terminate_lacks(launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
-    found = checks.check(api, launch.spec(), "r")
-    assert not found.problems
-    assert not [warning for warning in found.warnings if "Terminate" in warning]
+    found = check(Subject(api, launch.spec()), At.RUN)
+    assert not only(found, Status.PROBLEM)
+    assert not [it for it in found if "Terminate" in it.what]
     less = [rule for rule in rules() if "workflows" not in rule["resources"]]
     less = [rule | {"verbs": [v for v in rule["verbs"] if "collection" not in v]} for rule in less]
     kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "less", less)
-    found = checks.check(client_of(kubeconfig, launch.namespace, 5), launch.spec(), "r")
-    assert not found.problems  # a run is possible without
-    first, second = [warning for warning in found.warnings if "Terminate" in warning]
-    assert first.startswith("the service account may not get, list, watch workflows")
-    assert "orphan_timeout_seconds (600 s)" in first and "deploy/base" in first
-    assert second.startswith("the service account may not deletecollection pods")
+    subject = Subject(client_of(kubeconfig, launch.namespace, 5), launch.spec())
+    found = check(subject, At.RUN)
+    assert not only(found, Status.PROBLEM)  # a run is possible without
+    first, second = (it for it in only(found, Status.WARNING) if "Terminate" in it.what)
+    assert first.what.startswith("this service account may not get, list, watch workflows")
+    assert "orphan_timeout_seconds (600 s)" in first.what and "deploy/base" in first.fix
+    assert second.what.startswith("this service account may not deletecollection pods")
 
 
 class _Stopped:

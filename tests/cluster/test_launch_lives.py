@@ -174,13 +174,14 @@ def _over(job: dict) -> bool:
 STEP = """
 import json
 from kfp_tfjob.components.launch_tfjob import engine
-from kfp_tfjob.checks import job as checks
+from kfp_tfjob.checks.engine import At, check
+from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.components.step import step
 values = json.loads({values!r})
 spec = JobSpec.parse(**values)
-found = checks.check(checks.open_cluster(10, spec.kind), spec, {run_id!r})
-assert not found.problems, found.problems
+found = check(Subject(open_cluster(10, spec.kind), spec, run_id={run_id!r}), At.RUN)
+assert "problem" not in [it.status for it in found], found
 where = ({run_id!r}, values["output_uri"], values["storage_endpoint"], values["storage_region"])
 with step("launch_tfjob", *where) as context:
     launched = engine.run(context, values, "/tmp/curves.html", "/tmp/job.html")

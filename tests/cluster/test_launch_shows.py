@@ -11,7 +11,9 @@ from dataclasses import replace
 import pytest
 from kubernetes.client import Configuration
 
-from kfp_tfjob.checks import job as checks
+from kfp_tfjob.checks.engine import At, check
+from kfp_tfjob.checks.finding import Status, only
+from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.jobs.manifest import Identity, build_job
@@ -187,25 +189,26 @@ def test_preflight_names_everything_at_once(launch: Launch, figure):
     pod = {"all": {"service_account": "nobody"}, "chief": {"output_claim": "no-claim"}}
     spec = launch.spec(workers=1, gpus=999, pod=pod)
     began = time.monotonic()
-    found = checks.check(client_of(kubeconfig, launch.namespace, 5), spec, "r")
+    found = check(Subject(client_of(kubeconfig, launch.namespace, 5), spec), At.RUN)
     seconds = time.monotonic() - began
-    text = "\n".join(map(str, found.problems))
-    assert "no list, watch, patch, delete" in text and "lacks rights on pods/log" in text
+    problems = only(found, Status.PROBLEM)
+    text = "\n".join(map(str, problems))
+    assert "list, watch, patch, delete tfjobs" in text and "get pods/log" in text
     assert "service account nobody does not exist" in text
     assert "claim no-claim does not exist" in text
-    assert len(found.problems) == 5, text
-    assert not any("secrets" in text or "nodes may" in text for text in map(str, found.warnings))
-    figure(f"preflight found {len(found.problems)} problems in {seconds:.1f} s")
+    assert len(problems) == 3, text
+    assert not any("secrets" in it.text for it in found)
+    figure(f"preflight found {len(problems)} problems in {seconds:.1f} s")
 
 
 def test_preflight_of_a_run_that_can_start(launch: Launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
-    found = checks.check(api, launch.spec(workers=1, gpus=1), "r")
-    assert not found.problems, found.problems
+    found = check(Subject(api, launch.spec(workers=1, gpus=1)), At.RUN)
+    assert not only(found, Status.PROBLEM), found
     admin = ClusterClient(connect(launch.cluster.api.configuration), launch.namespace)
-    found = checks.check(admin, launch.spec(workers=1, gpus=33), "r")
-    assert not found.problems
-    assert any("will wait for nodes" in warning for warning in found.waits), found.waits
+    found = check(Subject(admin, launch.spec(workers=1, gpus=33)), At.RUN)
+    assert not only(found, Status.PROBLEM)
+    assert only(found, Status.WAITS), found
     assert not launch.jobs()
 
 
@@ -213,7 +216,7 @@ def test_preflight_without_operator(launch: Launch, alone):
     alone.operator.stop()
     try:
         api = client_of(launch.kubeconfig, launch.namespace, 2)
-        problems = checks.check(api, launch.spec(), "r").problems
+        problems = only(check(Subject(api, launch.spec()), At.RUN), Status.PROBLEM)
     finally:
         alone.operator.start()
     assert len(problems) == 1 and "training operator does not answer" in str(problems[0])

@@ -10,7 +10,11 @@ import pytest
 import yaml
 from kubernetes import client
 
-from kfp_tfjob.checks import job as checks
+from kfp_tfjob.checks.engine import At, check
+from kfp_tfjob.checks.finding import Status, only
+from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.jobs.spec import JobSpec
 from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import ROOT, Launch, client_of
 from tests.cluster.node import SCARCE, tolerate
@@ -130,7 +134,7 @@ def test_nodes_that_have_no_room_for_the_whole_job(launch, row):
                 "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
             )
             api = client_of(launch.kubeconfig, launch.namespace, 5)
-            launch.wait_for(lambda: _warned(checks.check(api, spec, "r").waits, "12 "))
+            launch.wait_for(lambda: _waits(api, spec, "12 "))
             ended = launch.run(spec)
     finally:
         launch.cluster.fake_gpus(0, resource=name)
@@ -140,18 +144,18 @@ def test_nodes_that_have_no_room_for_the_whole_job(launch, row):
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
 
 
-def _warned(warnings: list[str], words: str) -> bool:
-    return any(words in text for text in warnings)
+def _waits(api: ClusterClient, spec: JobSpec, words: str) -> bool:
+    found = only(check(Subject(api, spec), At.RUN), Status.WAITS)
+    return any(words in it.what for it in found)
 
 
 def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch):
     api = client_of(launch.kubeconfig, launch.namespace, 5)
     spec = launch.spec(pod={"all": {"cpu": 500}})
-    assert not _warned(checks.check(api, spec, "r").waits, "nodes")
+    assert not _waits(api, spec, "nodes")
     with _may_list_nodes(launch):
-        launch.wait_for(lambda: _warned(checks.check(api, spec, "r").waits, "largest node"))
-    found = checks.check(api, spec, "r")
-    assert not found.problems, found.problems
+        launch.wait_for(lambda: _waits(api, spec, "largest node"))
+    assert not only(check(Subject(api, spec), At.RUN), Status.PROBLEM)
 
 
 @pytest.mark.parametrize(("secret", "key"), [("absent", ""), ("objstore-cred", "token")])

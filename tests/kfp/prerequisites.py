@@ -105,8 +105,9 @@ def _of_doctor(settings: Settings, pipeline: Path, prefix: str) -> Iterator[str]
         return
     for finding in json.loads(done.stdout)["findings"]:
         without_images = finding["topic"] == "images" and not pipeline.is_file()
-        if finding["state"] == "fail" and not without_images:
-            yield f"{finding['topic']}: {finding['text']}. Fix: {finding['fix']}."
+        lacking = finding["status"] in ("waits", "warning") and "Secret" in finding["what"]
+        if (finding["status"] == "problem" or lacking) and not without_images:
+            yield f"{finding['topic']}: {finding['what']}. Fix: {finding.get('fix', 'none')}."
 
 
 def _rights() -> Iterator[str]:

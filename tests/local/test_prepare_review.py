@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from examples import people
-from kfp_tfjob.checks.findings import Findings
 from kfp_tfjob.components.preflight import contract
 from kfp_tfjob.components.prepare_data import reference, sample
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
@@ -376,17 +375,17 @@ def test_preflight_compares_the_header_with_the_data_of_the_champion(data: Data)
         source = list_source(data.step.store, str(path), options)
         return contract.check(data.step, source, MODEL, label, options)
 
-    assert check("fail") == Findings()
+    assert check("fail") == []
     header, *lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([header.replace("hours", "minutes"), *lines]))
-    problems = {problem.what: problem for problem in check("fail").problems}
+    problems = {problem.what: problem for problem in check("fail")}
     name = "champion 1 of income"
     assert problems[f"the column 'hours' of {name} is missing"].received == "no such column"
     new = problems[f"columns that {name} does not know"]
     assert new.received == "'minutes' (kind not known yet)"
-    assert len(problems) == 3 and "incompatible_champion" in str(check("fail").problems[-1])
+    assert len(problems) == 3 and "incompatible_champion" in str(check("fail")[-1])
     found = check("warn")
-    assert not found.problems and len(found.warnings) == 3
-    labels = [it.what for it in check("fail", label="city").problems]
+    assert [it.status for it in found] == ["warning"] * 3
+    labels = [it.what for it in check("fail", label="city")]
     assert f"the label is another column than that of {name}" in labels
-    assert contract.check(data.step, None, "another", "", None) == Findings()
+    assert contract.check(data.step, None, "another", "", None) == []

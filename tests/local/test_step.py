@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.checks.findings import Findings
+from kfp_tfjob.checks.finding import waits, warning
 from kfp_tfjob.cluster.choice import CHOICE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
@@ -190,8 +190,8 @@ def test_a_replica_that_no_node_can_hold_comes_first_in_the_table(
     store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(CHOICE, raising=False)
-    waits = "node n7 can allocate 2, set by pod.all.cpu (4 now)"
-    found = Findings(warnings=["another"], waits=[waits])
+    small = "node n7 can allocate 2, set by pod.all.cpu (4 now)"
+    found = [warning("another"), waits(small, "add nodes")]
     monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
     store.write(base / "rows.csv", b"a,y\n1,0\n2,1\n")
     data = {"data_uri": str(base / "rows.csv"), "data_label": "y", "model_name": "m"}
@@ -206,12 +206,12 @@ def test_a_warning_is_not_counted_as_a_problem(
     store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(CHOICE, raising=False)
-    found = Findings(warnings=["nodes may not be listed, so the GPUs were not counted"])
+    found = [warning("nodes may not be listed, so the GPUs were not counted")]
     monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
     data = {"data_uri": str(base / "none.csv"), "data_label": "y", "model_name": "m"}
     with pytest.raises(DataError) as failed:
         preflight.run(FailureReport(), "run-1", defaults() | data | {"output_uri": str(base)})
-    first, problem, warning = str(failed.value).splitlines()
+    first, problem, note = str(failed.value).splitlines()
     assert first == "1 problem, 1 warning:"
     assert problem.startswith("  1. ") and "none.csv" in problem
-    assert warning.startswith("  Warning: nodes may not be listed")
+    assert note.startswith("  Warning: nodes may not be listed")

@@ -167,6 +167,7 @@ def cluster(tmp_path, monkeypatch):
     has = {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "100Gi"}
     node = {"metadata": {"name": "n7", "labels": {}}, "status": {"allocatable": has}, "spec": {}}
     known: dict[str, Any] = {"/api/v1/nodes": {"items": [node], "metadata": {}}}
+    known["/version"] = {"major": "1", "minor": "33", "gitVersion": "v1.33.12"}
 
     class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -205,16 +206,16 @@ SMALL = ("--set", "pod.all.cpu=0.25", "--set", "pod.all.memory=1Gi")
 
 def test_the_plan_compares_the_pods_with_the_nodes(fake, package, data, base, cluster):
     plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
-    assert len(plan["warnings"]) == 2, plan["notes"]  # the chief and the worker
-    assert plan["waits"] == plan["warnings"]
+    found = plan["findings"]
+    assert [it["status"] for it in found] == ["waits"] * 2, found  # the chief and the worker
     for part in ("4.", "node n7 can allocate 2", "16", "can allocate 4 GiB", "pod.all.cpu"):
-        assert part in plan["warnings"][0], plan["warnings"]
-    assert cluster["address"] in plan["warnings"][0]
+        assert part in found[0]["what"], found
+    assert cluster["address"] in found[0]["what"]
     found = submitted(package, data, base, "--dry-run", *SMALL)
     assert "warning" not in found.stdout and "not checked" not in found.stdout
     cluster["/api/v1/nodes"] = {}
     found = submitted(package, data, base, "--dry-run")
-    assert "you may not list nodes" in found.stdout
+    assert "the nodes: not checked" in found.stdout
 
 
 def test_a_run_that_no_node_can_hold_is_started_only_on_purpose(fake, package, data, base, cluster):
@@ -265,12 +266,13 @@ def test_a_secret_that_does_not_exist_is_named_with_its_command(fake, package, d
     cluster[f"{place}/secrets/hub"] = {"data": {"token": "eA=="}}
     # The default Secret of the store may be left out: the pods may have an account of their own.
     plan = json.loads(submitted(package, data, base, "--dry-run", "--json", *token).stdout)
-    assert "create secret generic objstore-cred" in plan["warnings"][0] and not plan["waits"]
+    (it,) = plan["findings"]
+    assert "create secret generic objstore-cred" in it["fix"] and it["status"] == "warning"
     both = (*token, "--set", 'pod.worker.env.TWO={"secret": "none", "key": "k"}')
-    (missing,) = json.loads(submitted(package, data, base, "--dry-run", "--json", *both).stdout)[
-        "waits"
-    ]
-    assert "or correct pod.worker.env.TWO" in missing and cluster["address"] in missing
+    plan = json.loads(submitted(package, data, base, "--dry-run", "--json", *both).stdout)
+    (missing,) = (it for it in plan["findings"] if it["status"] == "waits")
+    assert "or correct pod.worker.env.TWO" in missing["fix"]
+    assert cluster["address"] in missing["what"]
     wrong = submitted(package, data, base, "--yes", *token, "--set", "storage_secret=typo")
     assert wrong.exit_code == 2 and "Secret typo does not exist" in wrong.stderr
     cluster[f"{place}/secrets/objstore-cred"] = {}  # no right to read it

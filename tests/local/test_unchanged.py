@@ -67,7 +67,7 @@ class World:
 def world(store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv(CHOICE, "local")
     # Fifty preflights need not race for objects each time: test_store.py does.
-    monkeypatch.setattr(preflight, "check_place", lambda *_: [])
+    monkeypatch.setattr(preflight, "check_store", lambda *_: [])
     return World(store, base, tmp_path)
 
 

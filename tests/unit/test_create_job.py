@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from kfp_tfjob.checks.job import lost_affinity
+from kfp_tfjob.checks.placement import affinity as lost
+from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import create_job
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
@@ -170,7 +171,7 @@ def test_a_field_that_the_sdk_would_drop_is_refused(server):
 )
 def test_preflight_names_the_field_of_an_affinity_that_would_be_lost(affinity, path):
     spec = JobSpec.parse(**DEFAULTS | {"pod": {"worker": {"affinity": affinity}}})
-    found = [problem.path for problem in lost_affinity(spec)]
+    found = [problem.path for problem in lost(Subject(None, spec))]
     prefix = "pod.worker.affinity"
     assert found == ([] if path is None else [f"{prefix}.{path}" if path else prefix])
 

@@ -4,20 +4,21 @@ import threading
 import time
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
+from kfp_tfjob.checks.engine import findings
+from kfp_tfjob.checks.finding import ok
+from kfp_tfjob.checks.namespace import _compared
+from kfp_tfjob.checks.placement import _largest
+from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.quota import left
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.doctor import engine, machine, registry
 from kfp_tfjob.pipelines.doctor.back_end import _judged
-from kfp_tfjob.pipelines.doctor.cluster import _largest, _spellings, pullable
-from kfp_tfjob.pipelines.doctor.finding import failures, ok, said
-from kfp_tfjob.pipelines.doctor.namespace import _compared
+from kfp_tfjob.pipelines.doctor.images import _spellings, pullable
 from kfp_tfjob.pipelines.doctor.registry import Answer
-from kfp_tfjob.pipelines.doctor.subject import Subject
 from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -27,17 +28,17 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     [
         ("2.17.0", "restricted", "ok"),
         ("v2.16.1", "", "ok"),
-        ("2.15.3", "restricted", "fail"),
-        ("2.15.3", "baseline", "warn"),
-        ("2.4.1", "privileged", "fail"),
-        ("1.8.22", "privileged", "fail"),
-        ("unknown", "restricted", "warn"),
+        ("2.15.3", "restricted", "problem"),
+        ("2.15.3", "baseline", "warning"),
+        ("2.4.1", "privileged", "problem"),
+        ("1.8.22", "privileged", "problem"),
+        ("unknown", "restricted", "unknown"),
     ],
 )
 def test_versions_of_the_back_end(version, level, state):
     (found,) = _judged(version, "at http://x", level)
-    assert found.state == state
-    assert bool(found.fix) is (state != "ok") and "at http://x" in found.text
+    assert found.status == state
+    assert bool(found.fix) is (state != "ok") and "at http://x" in found.what
 
 
 def quota(used: str, hard: str) -> dict:
@@ -49,17 +50,17 @@ def quota(used: str, hard: str) -> dict:
     [
         ("0", "10", "ok", "10 of 10 requests.cpu"),
         ("1500m", "10", "ok", "8.5 of 10 requests.cpu"),
-        ("3", "10", "warn", "has 7 left: it would wait"),
-        ("0", "4", "fail", "allows 4 in all"),
+        ("3", "10", "waits", "has 7 left"),
+        ("0", "4", "problem", "allows 4 in all"),
     ],
 )
 def test_a_quota_is_compared_with_the_job(used, hard, state, words):
     (found,) = _compared("team", left(quota(used, hard)), {"requests.cpu": Decimal(8)})
-    assert found.state == state and words in found.text and "team" in found.text
+    assert found.status == state and words in found.what and "team" in found.what
 
 
 def test_packages_that_are_missing_or_old(monkeypatch):
-    assert [found.state for found in machine.check()] == ["ok"]
+    assert [found.status for found in machine.check()] == ["ok"]
 
     def version(name: str) -> str:
         if name == "kfp":
@@ -69,8 +70,8 @@ def test_packages_that_are_missing_or_old(monkeypatch):
     installed = machine.version
     monkeypatch.setattr(machine, "version", version)
     (found,) = machine.check()
-    assert found.state == "fail" and "kfp-tfjob[tools]" in found.fix
-    assert found.text == "kfp is not installed; kubernetes 31.0.0 does not fit <31,>=30.1"
+    assert found.status == "problem" and "kfp-tfjob[tools]" in found.fix
+    assert found.what == "kfp is not installed; kubernetes 31.0.0 does not fit <31,>=30.1"
 
 
 def test_a_node_names_an_image_in_full():
@@ -97,18 +98,33 @@ def test_every_problem_is_a_finding_with_its_fix():
         yield ok("before")
         raise ConfigurationError(Problem("a", "b", "c", "d"), "plain")
 
-    first, second, third = said(check)
-    assert first.text == "before" and second.text == "a: b (expected: c)" and second.fix == "d"
-    assert third.text == "plain" and list(failures([])) == []
+    first, second, third = findings("x", check)
+    assert first == ok("before") and second.parts == dict(
+        what="a", received="b", expected="c", fix="d"
+    )
+    assert (third.what, third.status) == ("plain", "problem")
+
+
+def test_what_may_not_be_checked_is_unknown():
+    def check():
+        yield ok("before")
+        raise ForbiddenError(Problem("this step is not allowed to x", "nodes is forbidden"))
+
+    _, found = findings("the nodes", check)
+    assert (found.status, found.received) == ("unknown", "nodes is forbidden")
+    assert found.what.startswith("the nodes: not checked")
 
 
 def test_a_defect_of_a_check_hides_no_other_finding():
     def check():
-        yield ok("before")
         raise KeyError("x")
 
-    first, second = said(check)
-    assert first.text == "before" and second.state == "fail" and "bug" in second.text
+    checks = engine._Checks(time.monotonic() + 100)
+    checks.start("store", "the store", check)
+    checks.start("this machine", "the packages", lambda: [ok("fine")])
+    report = checks.wait()
+    assert report["this machine"] == [ok("fine")]
+    assert report["store"][0].status == "problem" and "bug" in report["store"][0].what
 
 
 def test_a_slow_check_does_not_delay_the_others():
@@ -118,7 +134,7 @@ def test_a_slow_check_does_not_delay_the_others():
     report = checks.wait()
     assert time.monotonic() - began < 100
     assert list(report) == ["this machine", "store"]
-    assert report["store"][0].state == "warn" and "the store" in report["store"][0].text
+    assert report["store"][0].status == "unknown" and "the store" in report["store"][0].what
 
 
 def test_the_help_asks_for_nothing():
@@ -132,18 +148,17 @@ def test_the_help_asks_for_nothing():
     [
         (2, Answer.AWAY, "ok", "on all 2 nodes"),
         (1, Answer.HAS, "ok", "in its registry"),
-        (1, Answer.LACKS, "warn", "only on 1 of 2 nodes"),
-        (1, Answer.AWAY, "warn", "only on 1 of 2 nodes, and its registry does not answer"),
-        (0, Answer.LACKS, "fail", "on no node"),
+        (1, Answer.LACKS, "warning", "only on 1 of 2 nodes"),
+        (1, Answer.AWAY, "unknown", "only on 1 of 2 nodes, and its registry does not answer"),
+        (0, Answer.LACKS, "problem", "on no node"),
     ],
 )
 def test_an_image_that_some_nodes_must_pull(monkeypatch, on, answer, state, words):
     """Nodes and answers are given: no registry can be reached from here."""
     monkeypatch.setattr(registry, "ask", lambda image: answer)
     nodes = [{"status": {"images": [{"names": ["r.test/x:1"] * (at < on)}]}} for at in range(2)]
-    subject = Subject(None, "runner", SimpleNamespace(image="r.test/x:1"))
-    (found,) = pullable(subject, ["r.test/x:1"], nodes)
-    assert found.state == state and words in found.text
+    (found,) = pullable(["r.test/x:1", "r.test/x:1"], "runner", nodes)
+    assert found.status == state and words in found.what
 
 
 @pytest.mark.parametrize(

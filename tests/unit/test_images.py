@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from images.build import BASE, IMAGES, ROOT, Builder, git, labels, make_context, requirements, sbom
 from images.build import main as make_images
-from kfp_tfjob.components.step_pods import KEYS
+from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in
 from kfp_tfjob.pipelines import references as module
 from kfp_tfjob.pipelines.cli import main

@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfp_tfjob.checks.job import (
-    _named,
-    _storage_secret,
-    local_paths,
-    shared_gpus,
-    too_small,
-)
+from kfp_tfjob.checks.namespace import _named, mounted_secret
+from kfp_tfjob.checks.paths import local_paths
+from kfp_tfjob.checks.placement import shared_gpus, too_small
+from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.support import too_old
 from kfp_tfjob.jobs.spec import JobSpec
 from tests.unit.launch_parameters import DEFAULTS
@@ -114,11 +112,13 @@ def test_one_replica_is_compared_with_the_largest_node(wanted, nodes, warned):
 def test_the_secret_of_the_store_is_seen_by_its_mount(tmp_path, monkeypatch):
     monkeypatch.setenv("STORAGE_SECRET_DIR", str(tmp_path))
     (tmp_path / "..data").mkdir()  # of every Secret volume, an empty one too
-    (warning,) = _storage_secret(spec(), "team-a")
-    assert "Secret objstore-cred does not exist in namespace team-a, or is empty" in warning
-    assert "kubectl -n team-a create secret generic objstore-cred --from-literal=AWS_A" in warning
+    subject = Subject(ClusterClient(None, "team-a"), spec())
+    (warning,) = mounted_secret(subject)
+    assert "Secret objstore-cred does not exist in namespace team-a, or is empty" in warning.what
+    made = "kubectl -n team-a create secret generic objstore-cred --from-literal=AWS_A"
+    assert made in warning.fix and warning.status == "warning"
     (tmp_path / "AWS_ACCESS_KEY_ID").write_text("x")
-    assert not list(_storage_secret(spec(), "team-a"))
+    assert not list(mounted_secret(subject))
 
 
 def test_no_step_may_read_secrets():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from kfp_tfjob.checks.finding import Finding, ok, warning
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.store import Store
 
 
-def check_place(store: Store, prefix: S3Address, root: S3Address) -> list[str]:
-    """Write, read, create and delete small objects; return the warnings.
+def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Finding]:
+    """Write, read, create and delete small objects.
 
     Args:
         store: The store.
@@ -41,8 +42,11 @@ def check_place(store: Store, prefix: S3Address, root: S3Address) -> list[str]:
         )
     if creating is Creating.RACES:
         return [
-            f"the store of {root} lets simultaneous conditional creates of one object"
-            " all succeed: two runs that publish the same model within milliseconds may both"
-            " report that their version is the champion"
+            warning(
+                f"the store of {root} lets simultaneous conditional creates of one object"
+                " all succeed: two runs that publish the same model within milliseconds may both"
+                " report that their version is the champion",
+                "do not publish one model from two runs at a time",
+            )
         ]
-    return []
+    return [ok(f"{root} can be written, read and deleted; of several creates, one wins")]

@@ -1,0 +1,46 @@
+"""Checks what the whole cluster offers: its version, and the kind of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kfp_tfjob.checks.finding import Finding, ok
+from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.cluster import support
+from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError
+
+
+def version(subject: Subject) -> Iterator[Finding]:
+    """Tell whether the cluster answers, and whether its version can run the job."""
+    host = subject.api.address
+    try:
+        found = subject.api.request("GET", "/version", {})
+    except ClusterUnavailableError as error:
+        why = error.__cause__
+        refused = getattr(why, "status", None) == 401
+        yield Finding(
+            f"Kubernetes at {host} does not {'accept your credentials' if refused else 'answer'}",
+            received=why,
+            fix="log in again, until `kubectl get pods` works"
+            if refused
+            else "check the context of your kubeconfig, and the network or VPN to the cluster",
+        )
+        return
+    problems = [Finding.of(it) for it in support.too_old(found)]
+    yield from problems or [ok(f"Kubernetes {found.get('gitVersion', '?')} at {host}")]
+
+
+def job_kind(subject: Subject) -> Iterator[Finding]:
+    """Create the job as a dry run: CRD, webhook and schema decide.
+
+    Raises:
+        ForbiddenError: This account may not create such jobs, which the cluster has.
+    """
+    api = subject.api
+    try:
+        problems = [Finding.of(it) for it in support.try_job(api, subject.job)]
+    except ForbiddenError:
+        if support.serves(api):
+            raise
+        problems = [Finding.of(support.absent(api.kind, "no such API"))]
+    yield from problems or [ok(f"the training operator accepts the {api.kind.name} (dry run)")]

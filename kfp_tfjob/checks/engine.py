@@ -1,0 +1,99 @@
+"""Every check of the cluster, once: preflight, `doctor` and `submit` render what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Flag, auto
+from functools import partial
+
+from kfp_tfjob.checks import cluster, namespace, placement
+from kfp_tfjob.checks.finding import Finding, Status, only, unknown
+from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.storage.errors import Problem, StepError
+
+
+class At(Flag):
+    """Who runs a check."""
+
+    RUN = auto()  # preflight, or a launch without it: in a pod, as the account of the runs
+    DOCTOR = auto()
+    SUBMIT = auto()
+
+
+CLUSTER, NAMESPACE = "cluster", "namespace"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of the cluster.
+
+    Attributes:
+        topic: Where `doctor` lists it.
+        what: What it looks at, for people.
+        find: Yields what it finds.
+        at: Who runs it.
+    """
+
+    topic: str
+    what: str
+    find: Callable[[Subject], Iterable[Finding]]
+    at: At
+
+
+# In the order of preflight's table. The version comes first: it shows that the cluster answers.
+CHECKS = (
+    Check(CLUSTER, "the version of Kubernetes", cluster.version, ~At(0)),
+    Check(CLUSTER, "the kind of the job", cluster.job_kind, At.RUN | At.DOCTOR),
+    Check(CLUSTER, "pod.*.affinity", placement.affinity, At.RUN | At.DOCTOR),
+    Check(CLUSTER, "the nodes", placement.nodes, ~At(0)),
+    Check(NAMESPACE, "the namespace", namespace.exists, At.DOCTOR),
+    Check(NAMESPACE, "the rights of the runs", namespace.account, At.RUN | At.DOCTOR),
+    Check(NAMESPACE, "your rights", namespace.user, At.DOCTOR),
+    Check(NAMESPACE, "the admission of pods", namespace.admission, At.DOCTOR),
+    Check(NAMESPACE, "the quotas", namespace.quotas, At.DOCTOR),
+    Check(NAMESPACE, "the Secrets", namespace.secrets, At.DOCTOR | At.SUBMIT),
+    Check(NAMESPACE, "the Secret of the store", namespace.mounted_secret, At.RUN),
+    Check(NAMESPACE, "what pod names", namespace.named, At.RUN | At.DOCTOR),
+)
+
+
+def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return what a check finds; an error of the cluster or the store is a finding too.
+
+    Args:
+        what: What it looks at.
+        find: The check.
+    """
+    found: list[Finding] = []
+    try:
+        found.extend(find())
+    except ForbiddenError as error:
+        (problem, *_) = error.problems
+        found.append(
+            unknown(
+                f"{what}: not checked, because this account may not",
+                problem.received if isinstance(problem, Problem) else problem,
+                "ask an administrator of the namespace for this right",
+            )
+        )
+    except StepError as error:
+        found += map(Finding.of, error.problems)
+    return found
+
+
+def check(subject: Subject, at: At) -> list[Finding]:
+    """Run every check, even after the first problem; a cluster that does not answer is asked once.
+
+    Args:
+        subject: The job.
+        at: Who asks.
+    """
+    found: list[Finding] = []
+    for it in CHECKS:
+        if it.at & at:
+            found += findings(it.what, partial(it.find, subject))
+            if it.find is cluster.version and only(found, Status.PROBLEM):
+                break
+    return found

@@ -1,0 +1,25 @@
+"""Refuses paths of a person's machine, which no pod can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kfp_tfjob.checks.finding import Finding
+
+
+def local_paths(given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the parameters that name no address of a store.
+
+    Args:
+        given: The parameters that name a place, by name.
+    """
+    for name, value in ((name, str(value)) for name, value in given.items()):
+        if not value.strip().startswith("s3://"):
+            yield Finding(
+                f"{name} is a path of this machine, which a pod on the cluster cannot read",
+                received=value,
+                expected="an address s3://BUCKET/KEY",
+                fix=f"copy it to the store and correct {name}; `kfp-tfjob run` takes a path",
+                path=name,
+            )

@@ -1,0 +1,133 @@
+"""Checks where the pods of a run fit: node sizes, selectors, tolerations, shared GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kubernetes.client import ApiClient
+
+from kfp_tfjob.checks.finding import Finding, ok, waits
+from kfp_tfjob.checks.shortage import parameter as decided_by
+from kfp_tfjob.checks.step_pods import too_large
+from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.cluster import capacity
+from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.create_job import lost_field, lost_fields
+from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.status import replicas
+from kfp_tfjob.storage.words import counted
+
+_SHARED = "nvidia.com/gpu.sharing-strategy"
+_LESS = "ask for less, for instance pod.all.cpu=1 and pod.all.memory=4Gi, or add nodes"
+
+
+def affinity(subject: Subject) -> Iterator[Finding]:
+    """Yield the fields that the SDK would drop; no other parameter holds parts of a manifest."""
+    for role, settings in subject.spec.pod.of_replicas.items():
+        if found := settings.affinity:
+            given = found.model_dump(exclude_none=True)
+            for path, value in lost_fields(ApiClient(), given, "V1Affinity"):
+                yield Finding.of(lost_field(f"pod.{role}.affinity{path}", value))
+
+
+def nodes(subject: Subject) -> Iterator[Finding]:
+    """Compare the replicas and the pods of steps with the nodes.
+
+    Raises:
+        ForbiddenError: Nodes cannot be listed.
+    """
+    try:
+        found = subject.nodes
+    except ForbiddenError:
+        yield from shared_gpus(subject.spec, [])
+        raise
+    yield ok(f"{counted(len(found), 'node')}; the largest can allocate {_largest(found)}")
+    yield from shared_gpus(subject.spec, found)
+    yield from (waits(text, _LESS) for text in too_small(subject.spec, found))
+    for it in subject.step_pods:
+        yield from (waits(text, f"lower {it.key}, or add nodes") for text in too_large(it, found))
+
+
+def _largest(found: Sequence[Object]) -> str:
+    """Return what the node with the most GPUs, then cores, can allocate."""
+
+    def size(node: Object) -> tuple[Any, Any]:
+        has = capacity.allocatable(node)
+        return sum(n for name, n in has.items() if _is_gpu(name)), has.get("cpu", 0)
+
+    if not found:
+        return "nothing"
+    has = capacity.allocatable(max(found, key=size))
+    names = [name for name in has if _is_gpu(name) and has[name]]
+    names += [name for name in ("cpu", "memory") if name in has]
+    return ", ".join(f"{capacity.shown(name, has[name])} {name}" for name in names)
+
+
+def _is_gpu(name: str) -> bool:
+    return "/" in name and any(word in name for word in ("gpu", "mig-"))
+
+
+def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
+    """Compare the replicas' requests with the nodes that fit; more nodes may appear when needed."""
+    found = list(_too_small_for_one(spec, nodes))
+    yield from found
+    together = capacity.lacks_room(build_job(spec, Identity("run", 1)), nodes)
+    if nodes and together and not found:
+        yield f"{together}: the pods will wait for nodes"
+
+
+def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
+    for role, pod, count in _templates(spec):
+        gpus, resource = spec.gpus_of(role), str(spec.pod.of(role).gpu_resource)
+        if not (gpus or nodes):
+            continue  # a cluster that scales from zero may add nodes of any size
+        asked = capacity.of_pod(pod)
+        fitting = [node for node in nodes if capacity.fits(node, pod)]
+        most = capacity.room(fitting, asked)
+        if most >= count:
+            continue
+        each = f" with {gpus} {resource} each" if gpus else ""
+        room = f"the nodes that fit have room for {most} now"
+        if nodes and not fitting:
+            room = "no current node fits its node selector and tolerations"
+        elif small := capacity.too_much(fitting, asked) if fitting else {}:
+            room = "the largest node that fits is too small: " + "; ".join(
+                f"one {role} requests {capacity.shown(name, asked[name])} {name} in all, set by"
+                f" {decided_by(spec, role, name)}, and node {node} can allocate"
+                f" {capacity.shown(name, largest)}"
+                for name, (largest, node) in small.items()
+            )
+        yield (
+            f"{count} {role}{'s' * (count > 1)}{each} requested, but {room}: the pods will wait"
+            " for nodes"
+        )
+
+
+def _templates(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+    """Yield the role, the spec and the number of each kind of pod."""
+    for item in replicas(build_job(spec, Identity("run", 1))):
+        yield item.role, item.pod, item.count
+
+
+def shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Finding]:
+    """Refuse slices of a GPU for all-reduce: NCCL does not run between them."""
+    if spec.options.command or spec.replicas * spec.gpus < 2:
+        return
+    for role, pod, _ in _templates(spec):
+        if role not in ("chief", "worker"):
+            continue
+        resource = str(spec.pod.of(role).gpu_resource)
+        fitting = [node for node in nodes if capacity.fits(node, pod)]
+        labels = [node["metadata"].get("labels") or {} for node in fitting]
+        sliced = any(item.get(_SHARED, "none") not in ("", "none") for item in labels)
+        if "/mig-" in resource or resource.endswith(".shared") or sliced:
+            yield Finding(
+                f"a {role} would get a part of a GPU, but all-reduce needs whole GPUs",
+                received=resource + (f" on nodes with {_SHARED}" if sliced else ""),
+                expected="whole GPUs, or one replica with one part of a GPU",
+                fix="correct pod.all.gpu_resource or node_selector, or set train_workers to 0",
+            )
+            return

@@ -1,0 +1,76 @@
+"""What the checks examine: a job in a namespace of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from kfp_tfjob.checks.step_pods import StepPod
+from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.manifests import STANDALONE
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A job that no check creates.
+
+    Attributes:
+        api: The cluster, from the namespace of the runs.
+        spec: The job.
+        account: The service account of the runs; empty for that of this process.
+        run_id: The run.
+        task_key: The key of the task that launches the job; usually empty.
+        step_pods: The pods of steps to compare with the nodes.
+    """
+
+    api: ClusterClient
+    spec: JobSpec
+    account: str = ""
+    run_id: str = "doctor"
+    task_key: str = ""
+    step_pods: Sequence[StepPod] = ()
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The manifest of the job."""
+        return build_job(self.spec, Identity(self.run_id, 1, task_key=self.task_key))
+
+    @cached_property
+    def nodes(self) -> list[Object]:
+        """All nodes of the cluster.
+
+        Raises:
+            ForbiddenError: They cannot be listed.
+        """
+        return self.api.list("/api/v1/nodes")
+
+    @property
+    def who(self) -> str:
+        """The account of the runs, in words."""
+        return f"service account {self.account}" if self.account else "this service account"
+
+    @property
+    def install(self) -> str:
+        """The command that gives the account its rights."""
+        other = self.account not in ("", STANDALONE)
+        account = f" --service-account {self.account}" if other else ""
+        return f"kfp-tfjob install --namespace {self.api.namespace}{account} --apply"
+
+
+def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:
+    """Return the cluster, with the patience of a person who waits.
+
+    Args:
+        seconds: How long to repeat a call.
+        kind: The kind of the job.
+
+    Raises:
+        ConfigurationError: There is neither a service account of a pod nor a kubeconfig.
+    """
+    return ClusterClient.from_environment(replace(PATIENCE, seconds=seconds), kind)
