@@ -4,7 +4,7 @@
         --set 'train_options.command=["python3", "$(JOB_DIR)/code/own_train.py"]'
 
 It reads its rows from DATA_DIR, and writes checkpoints and a SavedModel to OUTPUT_DIR.
-docs/architecture.md lists the other variables; `python -m kfp_tfjob.trainer check` tests a program.
+docs/architecture.md lists the other variables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`python -m kfp_tfjob.trainer`: train a model as one replica of a job.
 
 Every setting is an environment variable (docs/architecture.md) and also a command-line flag.
-`python -m kfp_tfjob.trainer check` reports missing or wrong settings, for your own program too.
 """
 
 from __future__ import annotations
@@ -236,10 +235,6 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[log_to(sys.stdout)])
     logging.getLogger("botocore").setLevel(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if arguments[:1] == ["check"]:
-        from kfp_tfjob.trainer import check
-
-        return check.main(arguments[1:])
     try:
         config = Config.from_environment(_with_flags(arguments, os.environ))
         if config.cluster.size == 1:

@@ -1,4 +1,4 @@
-"""Reads and writes YAML files, and keeps the line of every value."""
+"""Reads YAML files, and keeps the line of every value."""
 
 from __future__ import annotations
 
@@ -33,18 +33,12 @@ class Document:
 
     Attributes:
         body: Its value; anchors in the text become separate copies.
-        head: The text before its first value: comments and the document separator.
-        text: All of its text, including the head.
         lines: The line of every value in the file, from 1, by its path.
-        scalars: The original text of every scalar, by its path.
         repeated: The paths of keys that appear more than once.
     """
 
     body: Any = None
-    head: str = ""
-    text: str = ""
     lines: dict[Path, int] = field(default_factory=dict)
-    scalars: dict[Path, str] = field(default_factory=dict)
     repeated: list[Path] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
@@ -66,13 +60,11 @@ def read(text: str, name: str = "the file") -> list[Document]:
     """
     try:
         loader = _Loader(text)
-        documents, begins = [], []
+        documents = []
         while loader.check_node():
             node = loader.get_node()
             assert node  # check_node has found one
             documents.append(_document(loader, node))
-            begins.append(node.start_mark.index)
-        starts = _starts(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(
             Problem(
@@ -82,23 +74,7 @@ def read(text: str, name: str = "the file") -> list[Document]:
                 fix="correct it, or check that it is the right file",
             )
         ) from None
-    for document, start, begin, end in zip(
-        documents, starts, begins, [*starts, len(text)][1:], strict=True
-    ):
-        document.head, document.text = text[start:begin], text[start:end]
     return documents
-
-
-def dump(documents: Iterable[Document], changed: Iterable[Document]) -> str:
-    """Return the file; only changed documents are rewritten, without their comments."""
-    rewritten = {id(document) for document in changed}
-    return "".join(
-        document.head
-        + yaml.safe_dump(document.body, sort_keys=False, allow_unicode=True, width=100)
-        if id(document) in rewritten
-        else document.text
-        for document in documents
-    )
 
 
 def show(path: Iterable[str | int]) -> str:
@@ -134,12 +110,4 @@ def _value(loader: _Loader, node: yaml.Node, path: Path, document: Document) -> 
         return value
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, n, (*path, i), document) for i, n in enumerate(node.value)]
-    document.scalars[path] = node.value
     return loader.construct_object(node)
-
-
-def _starts(text: str) -> list[int]:
-    """Return where the text of each document starts: the first at 0, others at their `---`."""
-    events = yaml.parse(text, Loader=_FAST)
-    marks = [e.start_mark.index for e in events if isinstance(e, yaml.DocumentStartEvent)]
-    return [0, *marks[1:]] if marks else []

@@ -1,13 +1,10 @@
 """Defines rules about the end of a job: no end, a hidden failure, or leftovers."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from kfp_tfjob.jobs.labels import POD_ANNOTATIONS
-from kfp_tfjob.lint.corrections import Correction, removes, sets
-from kfp_tfjob.lint.job import DECIDERS, Job, Replica, ensure, mapping
+from kfp_tfjob.lint.job import DECIDERS, Job, mapping
 from kfp_tfjob.lint.rule import Found, error, warning
-from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.words import counted
 
 _SHORT_TTL = 300  # seconds that a launcher may be gone
@@ -36,8 +33,7 @@ def always(job: Job) -> Iterator[Found]:
     """With Always, a container restarts even after it succeeded, so the job never succeeds."""
     for replica in job.of(*DECIDERS, "Worker"):
         if replica.policy == "Always":
-            correct = sets(replica.body, "restartPolicy", "OnFailure")
-            yield Found((*replica.path, "restartPolicy"), f"{replica.key} has Always", correct)
+            yield Found((*replica.path, "restartPolicy"), f"{replica.key} has Always")
 
 
 @error("use one restartPolicy for all types")
@@ -58,8 +54,7 @@ def no_restart_policy(job: Job) -> Iterator[Found]:
     """The default is Never: one failed pod fails the job."""
     for replica in job.replicas:
         if not replica.body.get("restartPolicy") and not replica.pod.get("restartPolicy"):
-            correct = sets(replica.body, "restartPolicy", "Never")
-            yield Found(replica.path, f"{replica.key} has no restartPolicy", correct)
+            yield Found(replica.path, f"{replica.key} has no restartPolicy")
 
 
 @warning("write it beside replicas and template")
@@ -67,10 +62,7 @@ def pod_restart_policy(job: Job) -> Iterator[Found]:
     """The operator overwrites it with the restartPolicy of the replica type, or with Never."""
     for replica in job.replicas:
         if replica.pod.get("restartPolicy"):
-            why = f"{replica.key} has {replica.policy}"
-            own = bool(replica.body.get("restartPolicy"))
-            correct = removes(replica.pod, "restartPolicy", why) if own else None
-            yield Found((*replica.pod_path, "restartPolicy"), "the template has one", correct)
+            yield Found((*replica.pod_path, "restartPolicy"), "the template has one")
 
 
 @warning("use Never and a launcher that starts a new job from the newest checkpoint")
@@ -114,9 +106,8 @@ def low_backoff_limit(job: Job) -> Iterator[Found]:
 def idle_backoff_limit(job: Job) -> Iterator[Found]:
     """Only restarts count, and with Never there are none."""
     if job.replicas and not job.restarts and job.run_policy.get("backoffLimit") is not None:
-        correct = removes(job.run_policy, "backoffLimit", "nothing is restarted")
         path = (*job.path, "spec", "runPolicy", "backoffLimit")
-        yield Found(path, "backoffLimit with restartPolicy Never", correct)
+        yield Found(path, "backoffLimit with restartPolicy Never")
 
 
 @warning(
@@ -131,9 +122,8 @@ def idle_deadline(job: Job) -> Iterator[Found]:
     seconds = job.run_policy.get("activeDeadlineSeconds")
     without = [r for r in job.replicas if r.pod.get("activeDeadlineSeconds") is None]
     if isinstance(seconds, int) and without:
-        correct = None if job.restarts else _deadline(without, seconds)
         path = (*job.path, "spec", "runPolicy", "activeDeadlineSeconds")
-        yield Found(path, f"the deadline of {seconds} s is not enforced", correct)
+        yield Found(path, f"the deadline of {seconds} s is not enforced")
 
 
 @warning("set activeDeadlineSeconds in the pod templates, with restartPolicy Never")
@@ -162,11 +152,10 @@ def no_clean_pod_policy(job: Job) -> Iterator[Found]:
     has ended.
     """
     if job.run_policy.get("cleanPodPolicy") is None:
-        correct = _cleans(job) if job.replicas else None
         what = "cleanPodPolicy is not set"
         if not job.run_policy:
             what = "there is no runPolicy; the Kubeflow SDK cannot read a job without it"
-        yield Found((*job.path, "spec", "runPolicy"), what, correct)
+        yield Found((*job.path, "spec", "runPolicy"), what)
 
 
 @warning("use Running")
@@ -249,7 +238,7 @@ def grace(job: Job) -> Iterator[Found]:
         seconds = replica.pod.get("terminationGracePeriodSeconds")
         path = (*replica.pod_path, "terminationGracePeriodSeconds")
         if seconds is None and replica.pod:
-            yield Found(path, f"{replica.key} has {_KUBERNETES_GRACE} s", _grace(replica))
+            yield Found(path, f"{replica.key} has {_KUBERNETES_GRACE} s")
         elif isinstance(seconds, int) and seconds < _KUBERNETES_GRACE:
             yield Found(path, f"{replica.key} has {seconds} s")
 
@@ -268,45 +257,8 @@ def annotations(job: Job) -> Iterator[Found]:
         if missing and replica.pod:
             names = ", ".join(f'{name}: "{value}"' for name, value in missing.items())
             path = (*replica.path, "template", "metadata")
-            yield Found(path, f"{replica.key} lacks {names}", _annotates(replica, missing))
+            yield Found(path, f"{replica.key} lacks {names}")
 
 
 def _containers(job: Job) -> int:
     return sum(max(r.count, 0) * len(r.all_containers) for r in job.replicas)
-
-
-def _deadline(replicas: list[Replica], seconds: int) -> Correction:
-    def correct() -> str:
-        for replica in replicas:
-            ensure(replica.body, "template", "spec")["activeDeadlineSeconds"] = seconds
-        return f"activeDeadlineSeconds: {seconds} in the pod templates"
-
-    return correct
-
-
-def _cleans(job: Job) -> Correction:
-    def correct() -> str:
-        ensure(job.body, "spec", "runPolicy")["cleanPodPolicy"] = "Running"
-        return "runPolicy.cleanPodPolicy: Running"
-
-    return correct
-
-
-def _grace(replica: Replica) -> Correction:
-    role = replica.role if replica.role not in DECIDERS else "chief"
-    seconds = PodOptions().of(role.lower() or "worker").grace_seconds
-
-    def correct() -> str:
-        replica.pod["terminationGracePeriodSeconds"] = seconds
-        return f"{replica.key}: terminationGracePeriodSeconds: {seconds}"
-
-    return correct
-
-
-def _annotates(replica: Replica, missing: dict[str, str]) -> Correction:
-    def correct() -> str:
-        given: dict[str, Any] = ensure(replica.body, "template", "metadata", "annotations")
-        given.update(missing)
-        return f"{replica.key}: annotations {', '.join(missing)}"
-
-    return correct

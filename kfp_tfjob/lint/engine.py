@@ -1,4 +1,4 @@
-"""Finds the faults of the TFJobs in a file, and makes the safe corrections."""
+"""Finds the faults of the TFJobs in a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfp_tfjob.lint.rule import Found, Rule, Severity
 from kfp_tfjob.lint.schema import violations
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-# The table: every rule of these modules, in the order in which corrections are made.
+# The table: every rule of these modules.
 RULES = tuple(
     rule
     for module in (fields, roles, pods, ending, scripts)
@@ -22,7 +22,6 @@ RULES = tuple(
     if isinstance(rule, Rule)
 )
 _COMMANDS = ("command", "args")
-_PASSES = 20  # a correction may enable a different one, never the same one
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class Finding:
         what: The fault.
         reason: The effect of the fault and its cause.
         fix: The remedy.
-        fixable: Whether `fix` corrects it.
     """
 
     job: str
@@ -51,22 +49,6 @@ class Finding:
     what: str
     reason: str
     fix: str
-    fixable: bool
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A corrected file.
-
-    Attributes:
-        text: The file.
-        done: The corrections, one sentence each.
-        findings: The remaining faults of the corrected file.
-    """
-
-    text: str
-    done: tuple[str, ...]
-    findings: tuple[Finding, ...]
 
 
 def lint(text: str, name: str = "the file") -> list[Finding]:
@@ -80,32 +62,6 @@ def lint(text: str, name: str = "the file") -> list[Finding]:
         ConfigurationError: It is not YAML, or has no TFJob.
     """
     return list(_findings(_read(text, name)))
-
-
-def fix(text: str, name: str = "the file") -> Fixed:
-    """Make the corrections that cannot change the intent.
-
-    A document without corrections stays the same, byte for byte. A corrected one is rewritten
-    without the comments between its lines.
-
-    Args:
-        text: As for `lint`.
-        name: As for `lint`.
-
-    Raises:
-        ConfigurationError: As for `lint`.
-    """
-    documents = _read(text, name)
-    done: list[str] = []
-    changed = []
-    for item in documents:
-        before = len(done)
-        for job in _jobs(item):
-            done += [f"{job.name or TFJOB.name}: {what}" for what in _correct(item, job)]
-        if len(done) > before:
-            changed.append(item)
-    corrected = document.dump(documents, changed)
-    return Fixed(corrected, tuple(done), tuple(lint(corrected, name)))
 
 
 def _read(text: str, name: str) -> list[Document]:
@@ -133,10 +89,10 @@ def _jobs(item: Document) -> list[Job]:
     if not isinstance(body, dict):
         return []
     if _is_job(body):
-        return [Job(body, (), item.scalars)]
+        return [Job(body, ())]
     inner = body.get("items") if body.get("kind") == "List" else None
     return [
-        Job(entry, ("items", i), item.scalars)
+        Job(entry, ("items", i))
         for i, entry in enumerate(inner if isinstance(inner, list) else [])
         if isinstance(entry, dict) and _is_job(entry)
     ]
@@ -160,7 +116,6 @@ def _findings(documents: list[Document]) -> Iterator[Finding]:
                     what=found.what,
                     reason=rule.reason,
                     fix=rule.fix,
-                    fixable=found.correct is not None,
                 )
 
 
@@ -173,24 +128,7 @@ def _broken(item: Document, job: Job) -> Iterator[tuple[Rule, Found]]:
         yield from ((fields.wrong_type, found) for found in fields.wrong_type.find(job))
         return
     for rule in RULES:
-        for found in rule.find(job):
-            # Rewriting keeps one of the equal keys, but only the author knows which one is right.
-            yield rule, Found(found.path, found.what) if repeated else found
-
-
-def _correct(item: Document, job: Job) -> Iterator[str]:
-    """Correct a job in its document, and yield each correction."""
-    if item.repeated or _unreadable(job):
-        return
-    for _ in range(_PASSES):
-        before = 0
-        for rule in RULES:
-            for found in list(rule.find(job)):
-                if found.correct:
-                    before += 1
-                    yield f"{found.correct()} ({rule.name})"
-        if not before:
-            return
+        yield from ((rule, found) for found in rule.find(job))
 
 
 def _unreadable(job: Job) -> bool:

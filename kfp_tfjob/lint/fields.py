@@ -6,17 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.lint.corrections import replaces, sets
 from kfp_tfjob.lint.document import show
-from kfp_tfjob.lint.job import Job, ensure, mapping, text
+from kfp_tfjob.lint.job import Job, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.lint.schema import FIELDS, Violation, violations
 from kfp_tfjob.storage.words import did_you_mean
 
-_OLD = tuple(f"{TFJOB.group}/{version}" for version in ("v1beta1", "v1beta2", "v1alpha2"))
 _LONGEST = 63  # characters of the name of a Service
 _GENERATED = 5  # characters that generateName adds
 _RESTARTS = ("Never", "OnFailure", "Always", "ExitCode")
@@ -27,14 +23,10 @@ _MANAGERS = (f"{TFJOB.group}/training-operator", "kueue.x-k8s.io/multikueue")
 @error(f"write apiVersion: {TFJOB.api_version} and kind: {TFJOB.name}")
 def version(job: Job) -> Iterator[Found]:
     """The operator serves kubeflow.org/v1 only, and older objects are not converted."""
-    for key, right, old in (
-        ("apiVersion", TFJOB.api_version, _OLD),
-        ("kind", TFJOB.name, ("TfJob", "tfjob")),
-    ):
+    for key, right in (("apiVersion", TFJOB.api_version), ("kind", TFJOB.name)):
         value = job.body.get(key)
         if value != right:
-            correct = sets(job.body, key, right) if value in old else None
-            yield Found((*job.path, key), f"{key} is {value}", correct)
+            yield Found((*job.path, key), f"{key} is {value}")
 
 
 @error("give metadata.name a valid and shorter name")
@@ -79,14 +71,9 @@ def run_policy_fields(job: Job) -> Iterator[Found]:
     Under spec, they are dropped without an error: pods keep their GPUs after the end, and limits
     have no effect.
     """
-
-    def move(key: str) -> str:
-        ensure(job.spec, "runPolicy").setdefault(key, job.spec.pop(key))
-        return f"moved spec.{key} to spec.runPolicy"
-
     for key in FIELDS["RunPolicy"]:
         if key in job.spec:
-            yield Found((*job.path, "spec", key), f"{key} is under spec", lambda k=key: move(k))
+            yield Found((*job.path, "spec", key), f"{key} is under spec")
 
 
 @error("correct or remove it")
@@ -111,9 +98,7 @@ def wrong_type(job: Job) -> Iterator[Found]:
     """The API server refuses the whole object."""
     for item in violations(job.body, path=job.path):
         if item.expected:
-            right = _right(job, item)
-            correct = None if right is None else replaces(job, item.path, right)
-            yield Found(item.path, f"{show(item.path[-1:])} is not {item.words}", correct)
+            yield Found(item.path, f"{show(item.path[-1:])} is not {item.words}")
 
 
 @error("use one of the words that the operator knows")
@@ -136,24 +121,8 @@ def unknown_word(job: Job) -> Iterator[Found]:
     for body, key, known, path in places:
         value = body.get(key)
         if isinstance(value, str) and value not in known:
-            near = [word for word in known if word.lower() == value.lower()]
-            correct = sets(body, key, near[0]) if near else None
             names = ", ".join(word or "nothing" for word in known)
-            yield Found((*path, key), f"{key} is {value}, and not one of {names}", correct)
-
-
-def _right(job: Job, item: Violation) -> Any:
-    """Return the value in the expected type, or None if that is not clear."""
-    if item.expected == "str" and isinstance(item.value, bool | int | float):
-        written = job.scalars.get(item.path, "")
-        # 1.10 differs from 1.1 if it is a version.
-        same = written and yaml.safe_load(written) == item.value
-        return written if same else str(item.value).lower()
-    if item.expected == "int" and isinstance(item.value, str):
-        return int(item.value) if re.fullmatch(r"[0-9]{1,9}", item.value) else None
-    if item.expected == "bool" and item.value in ("true", "false"):
-        return item.value == "true"
-    return None
+            yield Found((*path, key), f"{key} is {value}, and not one of {names}")
 
 
 def _unknown(item: Violation) -> str:

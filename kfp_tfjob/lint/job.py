@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -160,12 +160,10 @@ class Job:
     Attributes:
         body: The object.
         path: Where it is in its document.
-        scalars: The original text of scalars, by path.
     """
 
     body: dict[str, Any]
     path: Path = ()
-    scalars: Mapping[Path, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -243,19 +241,3 @@ def text(parent: Mapping[str, Any], key: str) -> str:
     """Return the text at `key`; empty if there is none."""
     value = parent.get(key)
     return value if isinstance(value, str) else ""
-
-
-def ensure(parent: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """Return the object below `parent`, and create it if necessary."""
-    for key in keys:
-        if not isinstance(parent.get(key), dict):
-            parent[key] = {}
-        parent = parent[key]
-    return parent
-
-
-def ensure_list(parent: dict[str, Any], key: str) -> list[Any]:
-    """Return the list below `parent`, and create it if necessary."""
-    if not isinstance(parent.get(key), list):
-        parent[key] = []
-    return parent[key]

@@ -9,10 +9,8 @@ from typing import Any
 
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
 from kfp_tfjob.jobs.tfjob import TF_CONFIG, TFJOB
-from kfp_tfjob.lint.corrections import Correction, sets
-from kfp_tfjob.lint.job import Container, Job, Replica, ensure, ensure_list, items, mapping, text
+from kfp_tfjob.lint.job import Container, Job, Replica, items, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
-from kfp_tfjob.options.pod import PodOptions
 
 _SHM = "/dev/shm"
 _SECRET_NAMES = re.compile(
@@ -29,9 +27,8 @@ def container_name(job: Job) -> Iterator[Found]:
     for replica in job.replicas:
         found = replica.containers
         if found and not replica.trainer:
-            correct = sets(found[0].body, "name", TFJOB.container) if len(found) == 1 else None
             names = ", ".join(container.name or "(no name)" for container in found)
-            yield Found((*found[0].path, "name"), f"the containers are called {names}", correct)
+            yield Found((*found[0].path, "name"), f"the containers are called {names}")
 
 
 @error("write the container, with its image")
@@ -100,12 +97,8 @@ def unnamed_port(job: Job) -> Iterator[Found]:
         ports = items(trainer.body, "ports")
         for i, port in enumerate(ports):
             if not port.get("name"):
-                free = port.get("containerPort") == 2222 and not any(
-                    other.get("name") == "tfjob-port" for other in ports
-                )
-                name = "tfjob-port" if free else f"port-{port.get('containerPort')}"
                 path = (*trainer.path, "ports", i)
-                yield Found(path, "a port has no name", sets(port, "name", name))
+                yield Found(path, "a port has no name")
 
 
 @error("name it, or remove the volume")
@@ -156,8 +149,7 @@ def gpu_limits(job: Job) -> Iterator[Found]:
             if not re.fullmatch(r"[0-9]+", str(asked)):
                 yield Found(path, f"{resource} is {asked}")
             elif resource not in limits:
-                correct = _limits(container.body, resource, asked)
-                yield Found(path, f"{resource} has requests and no limits", correct)
+                yield Found(path, f"{resource} has requests and no limits")
             elif resource in requests and str(requests[resource]) != str(limits[resource]):
                 yield Found(path, f"{resource} has different requests and limits")
 
@@ -183,8 +175,7 @@ def readiness(job: Job) -> Iterator[Found]:
     for _, container in job.every_container():
         for probe in ("readinessProbe", "startupProbe"):
             if container.kind != "init" and container.body.get(probe):
-                correct = _no_probe(container.body, probe)
-                yield Found((*container.path, probe), f"{container.name} has a {probe}", correct)
+                yield Found((*container.path, probe), f"{container.name} has a {probe}")
 
 
 @warning(f"mount an emptyDir with medium: Memory at {_SHM}")
@@ -196,8 +187,7 @@ def shared_memory(job: Job) -> Iterator[Found]:
     for replica in job.replicas:
         for container in replica.containers:
             if container.gpus and not _at_shm(container):
-                correct = _shares_memory(replica, container)
-                yield Found(container.path, f"nothing is mounted at {_SHM}", correct)
+                yield Found(container.path, f"nothing is mounted at {_SHM}")
 
 
 @warning("set medium: Memory")
@@ -209,7 +199,7 @@ def shared_memory_on_disk(job: Job) -> Iterator[Found]:
             on_disk = "emptyDir" in volume and not mapping(volume, "emptyDir").get("medium")
             if on_disk and text(volume, "name") in shared:
                 path = (*replica.pod_path, "volumes", i)
-                yield Found(path, f"the volume at {_SHM} is not in memory", _in_memory(volume))
+                yield Found(path, f"the volume at {_SHM} is not in memory")
 
 
 @warning(f"remove {TF_CONFIG} from env")
@@ -217,11 +207,10 @@ def own_tf_config(job: Job) -> Iterator[Found]:
     """The TF_CONFIG of the operator comes last and wins; a single replica would read yours."""
     for replica in job.replicas:
         if replica.trainer:
-            body, path = replica.trainer.body, (*replica.trainer.path, "env")
+            path = (*replica.trainer.path, "env")
             for i, variable in enumerate(replica.trainer.env):
                 if variable.get("name") == TF_CONFIG:
-                    correct = _no_variable(body, variable) if job.total > 1 else None
-                    yield Found((*path, i), f"{TF_CONFIG} is set by hand", correct)
+                    yield Found((*path, i), f"{TF_CONFIG} is set by hand")
 
 
 @warning("keep it in a Secret, and refer to that with valueFrom.secretKeyRef and optional: true")
@@ -233,14 +222,6 @@ def plain_secret(job: Job) -> Iterator[Found]:
             if _SECRET_NAMES.search(name) and variable.get("value") and not _is_path(variable):
                 path = (*container.path, "env", i)
                 yield Found(path, f"{name} is in the job manifest")
-
-
-def _limits(container: dict[str, Any], resource: str, asked: Any) -> Correction:
-    def correct() -> str:
-        ensure(container, "resources", "limits")[resource] = asked
-        return f"limits.{resource}: {asked}, as in its requests"
-
-    return correct
 
 
 def _volumes(replica: Replica) -> list[tuple[str, Any]]:
@@ -264,44 +245,6 @@ def _at_shm(container: Container) -> set[str]:
     """Return the volumes that a container has at /dev/shm."""
     mounts = items(container.body, "volumeMounts")
     return {text(mount, "name") for mount in mounts if mount.get("mountPath") == _SHM}
-
-
-def _shares_memory(replica: Replica, container: Container) -> Correction:
-    def correct() -> str:
-        names = {name for name, _ in _volumes(replica)}
-        name = next(n for n in ("shared-memory", "dshm", "tfjob-shm") if n not in names)
-        size = PodOptions().of("worker").shared_memory
-        directory = {"medium": "Memory", "sizeLimit": size}
-        ensure_list(replica.pod, "volumes").append({"name": name, "emptyDir": directory})
-        mounts = ensure_list(container.body, "volumeMounts")
-        mounts.append({"name": name, "mountPath": _SHM})
-        return f"mounted {size} of memory at {_SHM}; it counts as memory of the container"
-
-    return correct
-
-
-def _in_memory(volume: dict[str, Any]) -> Correction:
-    def correct() -> str:
-        ensure(volume, "emptyDir")["medium"] = "Memory"
-        return f"the volume {volume['name']} is in memory"
-
-    return correct
-
-
-def _no_probe(container: dict[str, Any], probe: str) -> Correction:
-    def correct() -> str:
-        container.pop(probe)
-        return f"removed {probe} of {container.get('name')}"
-
-    return correct
-
-
-def _no_variable(container: dict[str, Any], variable: dict[str, Any]) -> Correction:
-    def correct() -> str:
-        container["env"] = [item for item in container["env"] if item is not variable]
-        return f"removed {variable['name']} from env, which the operator sets"
-
-    return correct
 
 
 def _is_path(variable: dict[str, Any]) -> bool:

@@ -35,27 +35,23 @@ def as_text(findings: Sequence[Finding], name: str) -> str:
 def summary(findings: Sequence[Finding], name: str) -> str:
     """Return one line with the number of findings."""
     bad, total = errors(findings), len(findings)
-    fixable = sum(item.fixable for item in findings)
     if not findings:
         return f"{name}: nothing is wrong"
-    counts = f"{counted(bad, 'error')}, {counted(total - bad, 'warning')}"
-    return f"{name}: {counts}" + (f"; --fix corrects {fixable} of them" if fixable else "")
+    return f"{name}: {counted(bad, 'error')}, {counted(total - bad, 'warning')}"
 
 
-def as_json(findings: Sequence[Finding], name: str, done: Sequence[str] = ()) -> str:
+def as_json(findings: Sequence[Finding], name: str) -> str:
     """Return the findings as one JSON object.
 
     Args:
         findings: The findings of one file.
         name: The file.
-        done: The corrections.
     """
     record = {
         "file": name,
         "errors": errors(findings),
         "warnings": len(findings) - errors(findings),
         "findings": [asdict(item) for item in findings],
-        "corrected": list(done),
     }
     return json.dumps(record, indent=1, ensure_ascii=False)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.lint.corrections import removes, renames
 from kfp_tfjob.lint.job import DECIDERS, KNOWN_ROLES, Job
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.storage.words import did_you_mean, nearest
@@ -27,19 +25,16 @@ def role_spelling(job: Job) -> Iterator[Found]:
 
     Checks by name, including those of the webhook, do not see it.
     """
-    written = Counter(replica.role for replica in job.replicas)
     for replica in job.replicas:
         if replica.role and replica.key != replica.role:
-            correct = renames(job, replica, replica.role) if written[replica.role] == 1 else None
-            yield Found(replica.path, f"{replica.key} should be {replica.role}", correct)
+            yield Found(replica.path, f"{replica.key} should be {replica.role}")
 
 
 @error("call it Chief")
 def master(job: Job) -> Iterator[Found]:
     """With TensorFlow 2, every replica refuses a cluster that has the task type master."""
     for replica in job.of("Master"):
-        correct = renames(job, replica, "Chief") if not job.of("Chief") else None
-        yield Found(replica.path, "the job has a Master", correct)
+        yield Found(replica.path, "the job has a Master")
 
 
 @error("keep one of them; further replicas that train are Workers")
@@ -77,8 +72,7 @@ def no_replicas(job: Job) -> Iterator[Found]:
     deciding = job.of(*DECIDERS) or job.of("Worker")
     for replica in job.replicas:
         if replica.count == 0 and replica not in deciding:
-            correct = removes(job.spec[TFJOB.replicas_key], replica.key, "it has 0 replicas")
-            yield Found((*replica.path, "replicas"), f"{replica.key} has 0 replicas", correct)
+            yield Found((*replica.path, "replicas"), f"{replica.key} has 0 replicas")
 
 
 @warning("add a Chief, or set successPolicy: AllWorkers")
@@ -97,9 +91,8 @@ def first_worker_decides(job: Job) -> Iterator[Found]:
 def idle_success_policy(job: Job) -> Iterator[Found]:
     """If there is a Chief, it alone decides, and successPolicy is ignored."""
     if job.of(*DECIDERS) and job.spec.get("successPolicy"):
-        correct = removes(job.spec, "successPolicy", "a Chief decides without it")
         path = (*job.path, "spec", "successPolicy")
-        yield Found(path, f"successPolicy is {job.spec['successPolicy']}", correct)
+        yield Found(path, f"successPolicy is {job.spec['successPolicy']}")
 
 
 @error("remove enableDynamicWorker")

@@ -24,13 +24,10 @@ class Found:
     Attributes:
         path: The path in the document.
         what: The fault.
-        correct: Makes the safe correction in the document and returns what it did; None if a
-            person has to decide.
     """
 
     path: Path
     what: str
-    correct: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)

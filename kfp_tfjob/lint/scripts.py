@@ -5,12 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.lint.corrections import Correction
 from kfp_tfjob.lint.document import Path
-from kfp_tfjob.lint.job import Container, Job, Replica, ensure_list, items, text
+from kfp_tfjob.lint.job import Container, Job, Replica, items, text
 from kfp_tfjob.lint.rule import Found, error
 
 # Kubernetes expands $(NAME) but not $$(NAME). Shell commands are in lowercase.
@@ -142,19 +140,7 @@ def _undefined(
         service = name.endswith(("_SERVICE_HOST", "_SERVICE_PORT"))
         may_be = elsewhere and name not in _OF_EACH_POD
         if name not in given and not service and not may_be:
-            correct = _defines(container, name) if name in _FIELDS else None
-            yield Found(path, f"$({name}) is not defined", correct)
-
-
-def _defines(container: Container, name: str) -> Correction:
-    def correct() -> str:
-        reference = {"fieldRef": {"fieldPath": _FIELDS[name]}}
-        env: list[Any] = ensure_list(container.body, "env")
-        env[:] = [item for item in env if item.get("name") != name]
-        env.insert(0, {"name": name, "valueFrom": reference})
-        return f"{container.name}: {name} from {_FIELDS[name]}"
-
-    return correct
+            yield Found(path, f"$({name}) is not defined")
 
 
 def _lasting_mounts(replica: Replica, container: Container) -> list[str]:

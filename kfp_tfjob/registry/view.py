@@ -1,22 +1,18 @@
-"""What is known about the models, versions and differences, for people and programs."""
+"""What is known about the models and their versions, for people and programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.registry.history import Event, history
 from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.servable import unserved
 from kfp_tfjob.registry.versions import claimed_by, manifest_of, numbers_of
-from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
-from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MODEL, MODELS, SCHEMA, VERDICT, Layout
-from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.layout import MODELS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import did_you_mean, listed, nearest
 from kfp_tfjob.uploader.parallel import in_order
@@ -89,27 +85,6 @@ class Shown:
     serving_base: str
     versions: tuple[VersionRow, ...]
     history: tuple[Event, ...]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Two versions beside each other.
-
-    Attributes:
-        name: The model.
-        versions: Their numbers.
-        same_model: Whether their exported weights are the same.
-        same_data: Whether they were judged on the same test rows, so that metrics compare.
-        facts: What differs, by name, for each of them.
-        metrics: Each metric of the two, and its intervals as `low to high`.
-    """
-
-    name: str
-    versions: tuple[int, int]
-    same_model: bool
-    same_data: bool
-    facts: Mapping[str, tuple[Any, Any]]
-    metrics: Mapping[str, tuple[Any, Any]]
 
 
 def names(store: Store, layout: Layout) -> list[str]:
@@ -186,35 +161,6 @@ def show(store: Store, layout: Layout, model_name: str, most: int) -> Shown:
     )
 
 
-def compare(store: Store, layout: Layout, model_name: str, one: int, other: int) -> Compared:
-    """Return how two versions differ.
-
-    Args:
-        store: The store.
-        layout: Everything below output_uri.
-        model_name: The model.
-        one: A version.
-        other: Another one.
-
-    Raises:
-        ConfigurationError: A version is missing, not complete, or was pruned.
-        DataError: Its files are damaged.
-    """
-    first, second = (_read(store, layout, model_name, number) for number in (one, other))
-    facts = {
-        name: (first[0][name], second[0][name])
-        for name in first[0]
-        if first[0][name] != second[0][name]
-    }
-    metrics = {}
-    for name in dict.fromkeys((*first[1], *second[1])):
-        if name in first[1] or name in second[1]:
-            metrics[name] = (first[1].get(name), second[1].get(name))
-    same_model = first[0]["exported weights"] == second[0]["exported weights"]
-    same_data = first[0]["dataset"] == second[0]["dataset"]
-    return Compared(model_name, (one, other), same_model, same_data, facts, metrics)
-
-
 def _versions(
     store: Store, layout: Layout, model_name: str, champion: Champion | None, most: int
 ) -> Iterator[VersionRow]:
@@ -241,84 +187,3 @@ def _versions(
 
     for _, found in in_order(row, numbers[: most or None]):
         yield found.result()
-
-
-def _read(
-    store: Store, layout: Layout, model_name: str, number: int
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the facts of a version, and its metrics with their intervals."""
-    version = layout.model(model_name).version(number)
-    manifest = manifest_of(store, version)
-    if manifest is None:
-        place = layout.model(model_name)
-        pruned = set(store.numbers(place.tombstones))
-        known = [it for it in reversed(store.numbers(place.versions)) if it not in pruned]
-        raise ConfigurationError(
-            Problem(
-                f"version {number} of {model_name} was pruned"
-                if number in pruned
-                else f"{model_name} has no complete version {number}",
-                received=str(number),
-                expected=f"one of {listed(map(str, known), 8)}",
-                fix="choose a version that `kfp-tfjob models show` lists",
-            )
-        )
-    verdict = _document(store, version / VERDICT)
-    schema = _document(store, version / SCHEMA, LONGEST_SCHEMA)
-    try:
-        return _facts(verdict, schema, manifest), _metrics(verdict)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(
-            Problem(
-                f"version {number} of {model_name} cannot be compared",
-                received=f"{type(error).__name__}: {error}",
-                expected=f"{VERDICT} and {SCHEMA} as publish writes them",
-                fix="compare another version; this one was altered",
-            )
-        ) from error
-
-
-def _metrics(verdict: Mapping[str, Any]) -> dict[str, str]:
-    intervals = verdict.get("intervals") or {}
-    return {
-        name: f"{value:.6g}{_interval(intervals.get(name))}"
-        for name, value in (verdict.get("metrics") or {}).items()
-        if value is not None
-    }
-
-
-def _facts(
-    verdict: Mapping[str, Any], schema: Mapping[str, Any], manifest: Manifest
-) -> dict[str, Any]:
-    model = [item for item in manifest.objects if item.key.startswith(f"{MODEL}/")]
-    return {
-        "run": verdict.get("run_id", ""),
-        "blessed": "yes" if verdict.get("blessed") else "no",
-        "reasons": "; ".join(map(str, verdict.get("reasons") or [])),
-        "dataset": verdict.get("dataset_digest", ""),
-        "schema": verdict.get("schema_digest", ""),
-        "columns": len(schema.get("features") or []),
-        "classes": len((schema.get("label") or {}).get("classes") or []) or "",
-        "train rows": ((schema.get("splits") or {}).get("train") or {}).get("rows", ""),
-        "test rows": verdict.get("rows", ""),
-        "exported weights": manifest.details.get("exported_weights_sha256", ""),
-        "bytes of the model": sum(item.size for item in model),
-    }
-
-
-def _document(store: Store, address: S3Address, limit: int = documents.LONGEST) -> dict[str, Any]:
-    try:
-        found = documents.parse(store.read(address, limit), limit)
-    except ObjectNotFoundError:
-        return {}
-    except ValueError as error:
-        raise DataError(
-            Problem(f"{address} is not JSON", received=error, fix="do not use this version")
-        ) from error
-    return found if isinstance(found, dict) else {}
-
-
-def _interval(interval: list[float | None] | None) -> str:
-    if not interval or None in interval:
-        return ""
-    return f" ({interval[0]:.6g} to {interval[1]:.6g})"

@@ -11,7 +11,6 @@ from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.models_changes import promote, prune, rollback, sync
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
 from kfp_tfjob.pipelines.commands.store import Models, with_models
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import SAVED_MODEL
 from kfp_tfjob.storage.words import listed, sized
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def models() -> None:
-    """List, compare, roll back, promote and delete versions of published models.
+    """List, roll back, promote and delete versions of published models.
 
     Without --output, the models of the runs on this machine. The address of a store comes from
     --output and --endpoint, the keys from the AWS environment.
@@ -81,42 +80,6 @@ def show_(place: Models, model: str, last: int, json_: bool) -> None:
     show_json(found) if json_ else _show(found, place)
 
 
-@models.command()
-@click.argument("model")
-@click.argument("version", type=click.IntRange(min=1))
-@click.argument("other", type=click.IntRange(min=1), required=False)
-@with_models
-@as_json
-def diff(place: Models, model: str, version: int, other: int | None, json_: bool) -> None:
-    """Compare two versions of a model, or one with the champion."""
-    from kfp_tfjob.registry import view
-    from kfp_tfjob.storage.champion import read_champion
-
-    view.require(place.store, place.layout, model)
-    if other is None:
-        champion = read_champion(place.store, place.layout, model)
-        if champion is None:
-            raise ConfigurationError(
-                Problem(
-                    f"{model} has no champion to compare version {version} with",
-                    expected="two versions",
-                    fix="name the other version, too",
-                )
-            )
-        version, other = champion.version, version
-    found = view.compare(place.store, place.layout, model, version, other)
-    if json_:
-        show_json(found)
-        return
-    head = ("", *(f"version {it}" for it in found.versions))
-    table = {**found.facts, **found.metrics}
-    show_table(head, ((name, *map(_cell, values)) for name, values in table.items()))
-    if found.same_model:
-        show("\nThe exported weights are the same.")
-    if not found.same_data:
-        show("\nThe data differs, so the metrics are of different test rows.")
-
-
 for command in (rollback, promote, prune, sync):
     models.add_command(command)
 
@@ -160,7 +123,3 @@ def _served(found: Shown, champion: Champion, place: Models) -> str:
     if SAVED_MODEL in found.not_served:
         return f"not yet: {fix}"
     return f"{champion.served_as}, but altered: {listed(found.not_served, 3)}. Fix: {fix}"
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)

@@ -1,19 +1,18 @@
-"""Looks for the images of a run on the nodes and in their registries."""
+"""Looks for the images of a run on the nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kfp_tfjob.checks.finding import Finding, ok, unknown, warning
+from kfp_tfjob.checks.finding import Finding, ok, unknown
 from kfp_tfjob.options import images
-from kfp_tfjob.pipelines.doctor import registry
 
 
 def pullable(
     wanted: Sequence[str], account: str, nodes: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
-    """Look for images on the nodes and in their registries.
+    """Look for images on the nodes, without a question to a registry.
 
     Args:
         wanted: The images.
@@ -36,39 +35,17 @@ def pullable(
         elif (number := there.get(image, 0)) and number == len(nodes):
             yield ok(f"{image} is on {_every(number)}")
         else:
-            yield _in_registry(image, account, number, len(nodes))
+            some = f"only on {number} of {len(nodes)} nodes"
+            where = some if number else "on no node that says so"
+            yield unknown(
+                f"{image} is {where}: whether the others can pull it was not checked",
+                fix="push it; for a registry with a login, set pod.all.image_pull_secret and the"
+                f" imagePullSecrets of the service account {account}",
+            )
 
 
 def _every(nodes: int) -> str:
     return "the only node" if nodes == 1 else f"all {nodes} nodes"
-
-
-def _in_registry(image: str, account: str, there: int = 0, nodes: int = 0) -> Finding:
-    """Ask the registry for an image that some nodes do not show, and must pull.
-
-    Args:
-        image: The image.
-        account: The service account of the runs.
-        there: On how many nodes it is.
-        nodes: How many there are.
-    """
-    answer = registry.ask(image)
-    where = f"only on {there} of {nodes} nodes" if there else "on no node that says so"
-    text = f"{image} is {where}, and its registry {answer}"
-    if answer is registry.Answer.HAS:
-        return ok(f"{image} is in its registry, without a login")
-    if there and answer is registry.Answer.LACKS:
-        return warning(text, "push it: the other nodes cannot start its pods")
-    if answer is registry.Answer.LACKS:
-        return Finding(text, fix="push it, or correct its name")
-    if answer is registry.Answer.LOGIN:
-        return warning(
-            text,
-            "give the nodes access, or set pod.all.image_pull_secret and the imagePullSecrets of"
-            f" the service account {account}",
-        )
-    fix = "check its name; nodes may reach a registry that this machine does not"
-    return unknown(text, fix=fix)
 
 
 def _spellings(image: str) -> set[str]:

@@ -80,7 +80,7 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     assert _has(before["warning"], "Secret objstore-cred does not exist", "kubectl -n")
     assert _has(before["problem"], "127.0.0.1:1 does not answer")
     assert _has(before["ok"], "the training operator accepts the TFJob")
-    assert _has(before["unknown"], "r.test/TOOLS:1 is on no node", "does not answer from here")
+    assert _has(before["unknown"], "r.test/TOOLS:1 is on no node")
     assert _has(before["unknown"], "the store was not checked", "--output")
 
     own_cluster.storage_secret(doctor.namespace)

@@ -14,7 +14,7 @@ _STEPS = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "finish")
 STEPS = {"tools": _STEPS, "trainer": ("evaluate", "publish")}
 PROGRAMS = {
     "tools": ("uploader.__main__", "components.launch_tfjob.setup"),
-    "trainer": ("trainer.__main__", "trainer.check"),
+    "trainer": ("trainer.__main__",),
     "serve": ("serving.server", "pipelines.commands.serve"),
     "local": ("pipelines.__main__", "pipelines.local.pipeline_process"),
 }

@@ -40,9 +40,6 @@ def test_the_commands(
     assert (row["name"], row["version"], row["serving"], row["versions"]) == (NAME, 2, 2, 2)
     shown = json.loads(models("show", NAME, "--json").output)
     assert shown["proof"] == "" and shown["serving_uri"].endswith("/serving/2")
-    compared = json.loads(models("diff", NAME, "1", "--json").output)
-    assert compared["versions"] == [2, 1] and compared["same_data"] and not compared["same_model"]
-    assert compared["metrics"]["accuracy"] == ["0.52 (0.4 to 0.9)", "0.51 (0.4 to 0.9)"]
 
     # Nothing changes without a person who says yes.
     plan = models("rollback", NAME, *WHY, "--dry-run")
@@ -94,12 +91,6 @@ def test_a_name_or_a_run_that_does_not_exist(
     publish(store, layout, "r1")
     found = models("show", "pet")
     assert found.exit_code == 2 and "did you mean 'pets'?" in found.stderr
-    verdict = layout.model(NAME).version(1) / "verdict.json"
-    right = store.read(verdict)
-    store.write(verdict, b'{"metrics": {"accuracy": "high"}}')
-    found = models("diff", NAME, "1", "1")
-    assert found.exit_code == 3 and "version 1 of pets cannot be compared" in found.stderr
-    store.write(verdict, right)
     found = models("promote", NAME, "--run", "r9", *WHY, "--yes")
     assert found.exit_code == 2 and "the run r9 was not judged" in found.stderr
     found = models("rollback", NAME, *WHY, "--yes")

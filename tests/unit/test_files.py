@@ -70,7 +70,6 @@ def test_nothing_else_renames_a_file_to_its_final_name():
     assert found <= {
         "storage/files.py",
         "components/launch_tfjob/restore.py",  # a checkpoint, after the files beside it
-        "trainer/check.py",  # probes that are removed again
         "trainer/staging.py",
         "trainer/supervisor.py",
     }

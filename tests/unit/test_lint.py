@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.lint.engine import RULES, fix, lint
+from kfp_tfjob.lint.engine import RULES, lint
 from kfp_tfjob.lint.job import Job
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
@@ -149,55 +147,49 @@ def run_policy(**values: Any) -> Callable[[dict], None]:
     return put(*(((*RUN_POLICY, key), value) for key, value in values.items()))
 
 
-# What is wrong, what finds it (the first is what the row is about), and whether all of it is
-# corrected by --fix; otherwise what the correction would be is a person's to say.
-TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
-    ("v1beta1", put((("apiVersion",), "kubeflow.org/v1beta1")), ["version"], True),
-    ("another group", put((("apiVersion",), "example.com/v1")), ["version"], False),
-    ("no name", put((("metadata",), {})), ["name"], False),
-    ("a capital", put((("metadata", "name"), "Mnist")), ["name"], False),
-    ("a digit first", put((("metadata", "name"), "1-mnist")), ["name"], False),
-    ("a long name", put((("metadata", "name"), "x" * 55)), ["name"], False),
+# What is wrong, and what finds it (the first is what the row is about).
+TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
+    ("v1beta1", put((("apiVersion",), "kubeflow.org/v1beta1")), ["version"]),
+    ("another group", put((("apiVersion",), "example.com/v1")), ["version"]),
+    ("no name", put((("metadata",), {})), ["name"]),
+    ("a capital", put((("metadata", "name"), "Mnist")), ["name"]),
+    ("a digit first", put((("metadata", "name"), "1-mnist")), ["name"]),
+    ("a long name", put((("metadata", "name"), "x" * 55)), ["name"]),
     (
         "generateName",
         put((("metadata",), {"generateName": "mnist-"})),
         ["generated-name"],
-        False,
     ),
-    ("no replicas", put((("spec", "tfReplicaSpecs"), {})), ["replica-types"], False),
+    ("no replicas", put((("spec", "tfReplicaSpecs"), {})), ["replica-types"]),
     (
         "v1beta1 fields",
         put((("spec", "runPolicy"), None), (("spec", "cleanPodPolicy"), "Running")),
         ["run-policy-fields", "time-to-live"],
-        False,
     ),
     (
         "moved fields",
         put((("spec", "activeDeadlineSeconds"), 60)),
         ["run-policy-fields"],
-        True,
     ),
-    ("a typo", run_policy(activeDeadlineSecond=60), ["unknown-field"], False),
-    ("a typo below", main("volumeMount", []), ["unknown-field"], False),
-    ("v1alpha1", put((("spec", "tfImage"), "x")), ["unknown-field"], False),
-    ("a newer field", pod("resources", {}), ["unknown-pod-field"], False),
+    ("a typo", run_policy(activeDeadlineSecond=60), ["unknown-field"]),
+    ("a typo below", main("volumeMount", []), ["unknown-field"]),
+    ("v1alpha1", put((("spec", "tfImage"), "x")), ["unknown-field"]),
+    ("a newer field", pod("resources", {}), ["unknown-pod-field"]),
     (
         "numbers as text",
         put(((*MAIN, "env", 2), {"name": "EPOCHS", "value": 10})),
         ["wrong-type"],
-        True,
     ),
-    ("truth as text", put(((*CHIEF, "replicas"), "1")), ["wrong-type"], True),
-    ("a list as object", pod("containers", {"name": "x"}), ["wrong-type"], False),
-    ("an object as text", main("image", {"name": "x"}), ["wrong-type", "image"], False),
-    ("running", run_policy(cleanPodPolicy="running"), ["unknown-word"], True),
+    ("truth as text", put(((*CHIEF, "replicas"), "1")), ["wrong-type"]),
+    ("a list as object", pod("containers", {"name": "x"}), ["wrong-type"]),
+    ("an object as text", main("image", {"name": "x"}), ["wrong-type", "image"]),
+    ("running", run_policy(cleanPodPolicy="running"), ["unknown-word"]),
     (
         "Sometimes",
         policy(Chief="Sometimes", Worker="Sometimes"),
         ["unknown-word", "restarted-deadline"],
-        False,
     ),
-    ("a manager", run_policy(managedBy="me"), ["unknown-word"], False),
+    ("a manager", run_policy(managedBy="me"), ["unknown-word"]),
     (
         "an init container that is restarted",
         put(
@@ -205,7 +197,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             ((*POD, "volumes", 2), {"name": "out", "emptyDir": {}}),
         ),
         ["unknown-word"],
-        False,
     ),
     (
         "Foo",
@@ -216,11 +207,10 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             )
         ),
         ["unknown-role"],
-        False,
     ),
-    ("chief", rename("Chief", "chief"), ["role-spelling"], True),
-    ("Master", rename("Chief", "Master"), ["master"], True),
-    ("two chiefs", put(((*CHIEF, "replicas"), 2)), ["one-chief"], False),
+    ("chief", rename("Chief", "chief"), ["role-spelling"]),
+    ("Master", rename("Chief", "Master"), ["master"]),
+    ("two chiefs", put(((*CHIEF, "replicas"), 2)), ["one-chief"]),
     (
         "no chief, no worker",
         both(
@@ -229,59 +219,51 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             put((("spec", "tfReplicaSpecs", "Evaluator", "replicas"), 1)),
         ),
         ["nobody-decides"],
-        False,
     ),
-    ("a chief of 0", put(((*CHIEF, "replicas"), 0)), ["nobody-decides"], False),
+    ("a chief of 0", put(((*CHIEF, "replicas"), 0)), ["nobody-decides"]),
     (
         "workers of 0",
         put((("spec", "tfReplicaSpecs", "Worker", "replicas"), 0)),
         ["no-replicas", "alone"],
-        False,
     ),
-    ("no chief", put((CHIEF, None)), ["first-worker-decides"], False),
+    ("no chief", put((CHIEF, None)), ["first-worker-decides"]),
     (
         "successPolicy",
         put((("spec", "successPolicy"), "AllWorkers")),
         ["idle-success-policy"],
-        True,
     ),
-    ("dynamic", put((("spec", "enableDynamicWorker"), True)), ["dynamic-workers"], False),
-    ("alone", put((("spec", "tfReplicaSpecs", "Worker"), None)), ["alone"], False),
+    ("dynamic", put((("spec", "enableDynamicWorker"), True)), ["dynamic-workers"]),
+    ("alone", put((("spec", "tfReplicaSpecs", "Worker"), None)), ["alone"]),
     (
         "a chief without GPU",
         put(((*MAIN, "resources", "limits"), {"cpu": 4, "memory": "16Gi"})),
         ["unequal-gpus"],
-        False,
     ),
-    ("another name", main("name", "trainer"), ["container-name"], True),
-    ("no containers", pod("containers", []), ["image", "unequal-gpus"], False),
-    ("no image", main("image", ""), ["image"], False),
-    ("latest", main("image", "registry:5000/mnist"), ["moving-image"], False),
-    ("no name of a variable", put(((*MAIN, "env", 2), {"value": "x"})), ["nameless"], False),
+    ("another name", main("name", "trainer"), ["container-name"]),
+    ("no containers", pod("containers", []), ["image", "unequal-gpus"]),
+    ("no image", main("image", ""), ["image"]),
+    ("latest", main("image", "registry:5000/mnist"), ["moving-image"]),
+    ("no name of a variable", put(((*MAIN, "env", 2), {"value": "x"})), ["nameless"]),
     (
         "a mount of nothing",
         put(((*MAIN, "volumeMounts", 1), {"name": "x", "mountPath": "/x"})),
         ["wrong-names"],
-        False,
     ),
     (
         "a volume twice",
         put(((*POD, "volumes", 2), {"name": "store", "emptyDir": {}})),
         ["wrong-names"],
-        False,
     ),
-    ("no name of a port", main("ports", [{"containerPort": 2222}]), ["unnamed-port"], True),
+    ("no name of a port", main("ports", [{"containerPort": 2222}]), ["unnamed-port"]),
     (
         "more ports",
         main("ports", [{"containerPort": 2222, "name": "tfjob-port"}, {"containerPort": 6006}]),
         ["unnamed-port"],
-        True,
     ),
     (
         "a blank claim",
         put(((*POD, "volumes", 2), {"name": "out", "persistentVolumeClaim": {"claimName": ""}})),
         ["blank-reference"],
-        False,
     ),
     (
         "a blank Secret",
@@ -295,41 +277,35 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             )
         ),
         ["blank-reference"],
-        False,
     ),
-    ("a Secret that has to be", put(((*MAIN, "env", 2), SECRET)), ["needed-secret"], False),
-    ("GPU requests", main("resources", GPUS), ["gpu-limits"], True),
+    ("a Secret that has to be", put(((*MAIN, "env", 2), SECRET)), ["needed-secret"]),
+    ("GPU requests", main("resources", GPUS), ["gpu-limits"]),
     (
         "half a GPU",
         main("resources", {"limits": {"nvidia.com/gpu": 0.5}}),
         ["gpu-limits", "unequal-gpus"],
-        False,
     ),
-    ("512m", put(((*MAIN, "resources", "limits", "memory"), "512m")), ["memory-unit"], False),
+    ("512m", put(((*MAIN, "resources", "limits", "memory"), "512m")), ["memory-unit"]),
     (
         "readiness",
         main("readinessProbe", {"exec": {"command": ["test", "-f", "/x"]}}),
         ["readiness"],
-        True,
     ),
-    ("no shm", put(((*MAIN, "volumeMounts"), None)), ["shared-memory"], True),
+    ("no shm", put(((*MAIN, "volumeMounts"), None)), ["shared-memory"]),
     (
         "shm on disk",
         put(((*POD, "volumes", 0), {"name": "shm", "emptyDir": {}})),
         ["shared-memory-on-disk"],
-        True,
     ),
     (
         "TF_CONFIG",
         put(((*MAIN, "env", 2), {"name": "TF_CONFIG", "value": "{}"})),
         ["own-tf-config"],
-        True,
     ),
     (
         "a key",
         put(((*MAIN, "env", 2), {"name": "AWS_SECRET_ACCESS_KEY", "value": "hunter2"})),
         ["plain-secret"],
-        False,
     ),
     (
         "a sidecar",
@@ -338,33 +314,28 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             put(((*POD, "volumes", 2), {"name": "out", "emptyDir": {}})),
         ),
         ["second-container"],
-        False,
     ),
     (
         "Always",
         both(policy(Chief="Always", Worker="Always"), no_pod_deadline),
         ["always", "no-deadline"],
-        False,
     ),
     (
         "mixed",
         both(policy(Chief="OnFailure"), no_pod_deadline),
         ["mixed-policies", "no-deadline"],
-        False,
     ),
-    ("none", put(((*CHIEF, "restartPolicy"), None)), ["no-restart-policy"], True),
-    ("of the pod", pod("restartPolicy", "OnFailure"), ["pod-restart-policy"], True),
+    ("none", put(((*CHIEF, "restartPolicy"), None)), ["no-restart-policy"]),
+    ("of the pod", pod("restartPolicy", "OnFailure"), ["pod-restart-policy"]),
     (
         "of the pod alone",
         put(((*POD, "restartPolicy"), "OnFailure"), ((*CHIEF, "restartPolicy"), None)),
         ["pod-restart-policy"],
-        False,
     ),
     (
         "ExitCode",
         both(policy(Chief="ExitCode", Worker="ExitCode"), no_pod_deadline),
         ["exit-code-policy", "no-deadline"],
-        False,
     ),
     (
         "no limit",
@@ -374,7 +345,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             put(((*RUN_POLICY, "backoffLimit"), None)),
         ),
         ["no-backoff-limit", "no-deadline"],
-        False,
     ),
     (
         "a low limit",
@@ -384,27 +354,24 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             run_policy(backoffLimit=3),
         ),
         ["low-backoff-limit", "no-deadline"],
-        False,
     ),
-    ("a limit of nothing", run_policy(backoffLimit=3), ["idle-backoff-limit"], True),
+    ("a limit of nothing", run_policy(backoffLimit=3), ["idle-backoff-limit"]),
     (
         "a deadline of the job",
         both(no_pod_deadline, run_policy(activeDeadlineSeconds=60)),
         ["idle-deadline"],
-        True,
     ),
-    ("no deadline", no_pod_deadline, ["no-deadline"], False),
+    ("no deadline", no_pod_deadline, ["no-deadline"]),
     (
         "a deadline that starts anew",
         policy(Chief="OnFailure", Worker="OnFailure"),
         ["restarted-deadline"],
-        False,
     ),
-    ("no cleaning", put(((*RUN_POLICY, "cleanPodPolicy"), None)), ["no-clean-pod-policy"], True),
-    ("None", run_policy(cleanPodPolicy="None"), ["clean-pod-policy"], False),
-    ("no ttl", put(((*RUN_POLICY, "ttlSecondsAfterFinished"), None)), ["time-to-live"], False),
-    ("ttl 0", run_policy(ttlSecondsAfterFinished=0), ["time-to-live"], False),
-    ("suspended", run_policy(suspend=True), ["waits-for-others"], False),
+    ("no cleaning", put(((*RUN_POLICY, "cleanPodPolicy"), None)), ["no-clean-pod-policy"]),
+    ("None", run_policy(cleanPodPolicy="None"), ["clean-pod-policy"]),
+    ("no ttl", put(((*RUN_POLICY, "ttlSecondsAfterFinished"), None)), ["time-to-live"]),
+    ("ttl 0", run_policy(ttlSecondsAfterFinished=0), ["time-to-live"]),
+    ("suspended", run_policy(suspend=True), ["waits-for-others"]),
     (
         "no gang",
         both(
@@ -414,37 +381,33 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str], bool]] = [
             )
         ),
         ["no-gang"],
-        False,
     ),
-    ("a large gang", run_policy(schedulingPolicy={"minAvailable": 4}), ["too-large-gang"], False),
+    ("a large gang", run_policy(schedulingPolicy={"minAvailable": 4}), ["too-large-gang"]),
     (
         "minResources",
         run_policy(schedulingPolicy={"minResources": {"cpu": 4}}),
         ["unreadable-by-sdk"],
-        False,
     ),
-    ("no grace", put(((*POD, "terminationGracePeriodSeconds"), None)), ["grace"], True),
-    ("little grace", pod("terminationGracePeriodSeconds", 5), ["grace"], False),
-    ("Istio", put(((*CHIEF, "template", "metadata"), None)), ["annotations"], True),
-    ("$(HOSTNAME)", script("aws s3 cp /m s3://b/job-$(HOSTNAME)"), ["undefined-variable"], True),
-    ("$(RUN)", script("python t.py --run $(RUN)"), ["undefined-variable"], False),
-    ("a later variable", put(((*MAIN, "env", 0, "name"), "OTHER")), ["undefined-variable"], False),
-    ("exit 0", script("python train.py; exit 0"), ["always-green"], False),
-    ("|| true", script("aws s3 sync /out s3://b || true"), ["always-green"], False),
-    ("tee", script("python train.py 2>&1 | tee /log"), ["piped-away"], False),
-    ("DONE", NATIVE, ["stale-marker"], False),
+    ("no grace", put(((*POD, "terminationGracePeriodSeconds"), None)), ["grace"]),
+    ("little grace", pod("terminationGracePeriodSeconds", 5), ["grace"]),
+    ("Istio", put(((*CHIEF, "template", "metadata"), None)), ["annotations"]),
+    ("$(HOSTNAME)", script("aws s3 cp /m s3://b/job-$(HOSTNAME)"), ["undefined-variable"]),
+    ("$(RUN)", script("python t.py --run $(RUN)"), ["undefined-variable"]),
+    ("a later variable", put(((*MAIN, "env", 0, "name"), "OTHER")), ["undefined-variable"]),
+    ("exit 0", script("python train.py; exit 0"), ["always-green"]),
+    ("|| true", script("aws s3 sync /out s3://b || true"), ["always-green"]),
+    ("tee", script("python train.py 2>&1 | tee /log"), ["piped-away"]),
+    ("DONE", NATIVE, ["stale-marker"]),
     ("exit 0 in a loop", script(f"{LOOP}aws s3 sync /a s3://b; exit 0; {DONE}"), GREEN, False),
     (
         "a text as args",
         both(main("command", ["sh", "-c"]), main("args", "python train.py; exit 0")),
         [*GREEN, "wrong-type"],
-        False,
     ),
     (
         "$(HOSTNAME) beside envFrom",
         both(script("cp /m /job-$(HOSTNAME)"), main("envFrom", [{"secretRef": {"name": "s"}}])),
         ["undefined-variable"],
-        True,
     ),
     ("DONE in an if", uploader(f"{LOOP}aws s3 sync /out s3://b; break; {DONE}"), STALE, False),
     ("DONE by name", uploader("O=/out; until [[ -e $O/DONE ]]; do sleep 1; done"), STALE, False),
@@ -500,55 +463,26 @@ def test_what_only_looks_like_a_trap_is_clean(change):
     assert lint(bad(change)) == []
 
 
-def test_a_type_without_anything_is_refused_and_left_alone():
+def test_a_type_without_anything_is_refused():
     job = good() | {"apiVersion": "kubeflow.org/v1beta1"}
     job["spec"]["tfReplicaSpecs"]["Worker"] = None
-    fixed = fix(text_of(job))
-    assert {finding.rule for finding in fixed.findings} == {"wrong-type"} and not fixed.done
+    assert rules(text_of(job)) == {"wrong-type"}
 
 
 def test_a_good_job_is_clean():
     assert lint(GOOD) == []
-    assert fix(GOOD).text == GOOD
 
 
 @pytest.mark.parametrize(
-    ("change", "expected", "corrected"), [pytest.param(*row[1:], id=row[0]) for row in TRAPS]
+    ("change", "expected"), [pytest.param(*row[1:], id=row[0]) for row in TRAPS]
 )
-def test_a_trap_is_found_and_corrected_where_that_is_safe(change, expected, corrected):
-    text = bad(change)
-    findings = lint(text)
-    assert {finding.rule for finding in findings} == set(expected)
-    fixed = fix(text)
-    if corrected:
-        assert fixed.findings == () and fixed.done
-    else:
-        assert {f.rule for f in fixed.findings} >= {f.rule for f in findings if not f.fixable}
-        assert fixed.findings
-    assert not [finding for finding in fixed.findings if finding.fixable]
-    assert fix(fixed.text).text == fixed.text
+def test_a_trap_is_found(change, expected):
+    assert rules(bad(change)) == set(expected)
 
 
 def test_every_rule_has_a_row():
     assert {row[2][0] for row in TRAPS} == {rule.name for rule in RULES}
     assert all(rule.reason.endswith(".") and rule.fix for rule in RULES)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.sampled_from(range(len(TRAPS))), min_size=2, max_size=6, unique=True))
-def test_corrections_go_together(chosen):
-    job = good()
-    for index in chosen:
-        try:
-            TRAPS[index][1](job)
-        except (KeyError, IndexError, TypeError, AttributeError):
-            continue  # an earlier change took away what this one changes
-    text = text_of(job)
-    fixed = fix(text)
-    assert not [finding for finding in fixed.findings if finding.fixable]
-    assert fix(fixed.text).text == fixed.text
-    if not fixed.done:
-        assert fixed.text == text
 
 
 def test_our_own_manifests_are_clean(repository: Path):
@@ -618,14 +552,12 @@ def test_what_is_no_tfjob_is_refused(text):
         lint(text)
 
 
-def test_a_key_that_is_there_twice_is_found_and_nothing_is_corrected():
+def test_a_key_that_is_there_twice_is_found():
     text = GOOD.replace("kind: TFJob\n", "kind: TFJob\nkind: TFJob\n").replace("replicas: 1", "")
     assert "repeated-key" in rules(text)
-    assert fix(text.replace('sidecar.istio.io/inject: "false"', "")).done == ()
 
 
 def test_no_value_of_a_variable_is_repeated():
     text = bad(put(((*MAIN, "env", 2), {"name": "DB_PASSWORD", "value": 20751945})))
-    fixed = fix(text)
-    said = " ".join([str(lint(text)), *fixed.done, str(fixed.findings)])
+    said = str(lint(text))
     assert "DB_PASSWORD" in said and "20751945" not in said
