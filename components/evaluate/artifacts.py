@@ -27,18 +27,15 @@ _MOST_SLICES = 30
 def kfp_metrics(
     scored: Mapping[str, Scored],
     slices: Sequence[SliceResult] = (),
-    whole: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Return the finite metrics; those of other models start with `champion_` or `baseline_`.
 
-    `whole` has how the model answers, and its size. The primary metric of a slice is
-    `slice/NAME/METRIC`; of many slices, the worst are there.
+    The primary metric of a slice is `slice/NAME/METRIC`; of many slices, the worst are there.
     """
     found: dict[str, float] = {"test_rows": scored["model"].predictions.rows}
     for who, one in scored.items():
         prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
         found |= {f"{prefix}{name}": item.value for name, item in one.measured.items()}
-    found |= whole or {}
     by_class = scored["model"].classes
     names = list(dict.fromkeys(metric.partition("/")[2] for metric in by_class))
     shown = dict(zip(names, _short_names(names), strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
-from kfp_tfjob.components.evaluate.details import Gathering
+from kfp_tfjob.components.evaluate.column_importance import Gathering
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.registry.records import record_of
@@ -79,14 +79,13 @@ def run(
         gathering = Gathering(given.options)
         judged = judge(step.store, step.layout, given, Path(scratch), gpus, gathering.watchers)
         model = judged.measured["model"]
-        root = str(step.layout.root)
-        details = gathering.finish(judged)
-        html = report.render(judged.verdict, judged.task, judged.measured, details, root)
+        columns = gathering.finish(judged)
+        html = report.render(judged.verdict, judged.task, judged.measured, columns)
         if kept := _published(step, model_name):
             log.warning("the run is published, so its verdict stays: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()
         shown = (
-            kfp_metrics(judged.measured, judged.decision.slices, judged.serving.metrics),
+            kfp_metrics(judged.measured, judged.decision.slices),
             html,
             confusion(model.measures, judged.task.classes),
             roc(model.measures),

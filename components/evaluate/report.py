@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pprint import pformat
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from kfp_tfjob.components.evaluate.changes import BASELINE, SAMPLED_ROWS, Gain, changes
-from kfp_tfjob.components.evaluate.details import Details
+from kfp_tfjob.components.evaluate.column_importance import ColumnImportance
 from kfp_tfjob.components.evaluate.plots import confusions, curves
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.importance import Importances
@@ -25,16 +23,14 @@ from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.layout import RUNS
 from kfp_tfjob.storage.text import html, short
-from kfp_tfjob.storage.words import sized
 
 _MOST_BYTES = 1_000_000
 _MOST_REASONS = 20
 _MOST_CHECKS = 200
 _MOST_SLICES = 100
 _MOST_COLUMNS = 25
-_MOST_OF_GATE = 60_000  # bytes on the page, which has it twice
+_MOST_OF_GATE = 60_000  # bytes on the page
 _LONGEST = 60  # characters of the name of a class or a metric
 _NOT_FINITE = "the model predicts numbers that are not finite"
 _TOO_LARGE = "the page would be too large"
@@ -78,8 +74,7 @@ def render(
     verdict: Mapping[str, Any],
     task: Task,
     scored: Mapping[str, Scored],
-    details: Details | None = None,
-    output_uri: str = "",
+    importance: ColumnImportance | None = None,
 ) -> str:
     """Return the report as HTML, below 1 MB and without external references.
 
@@ -87,18 +82,15 @@ def render(
         verdict: The content of verdict.json.
         task: What the model must predict.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
-        details: What the report shows of single rows and columns.
-        output_uri: Where runs are, to judge the model again.
+        importance: Which columns matter.
     """
-    details, gate = details or Details(), whole_numbers(verdict["gate"])
+    importance, gate = importance or ColumnImportance(), whole_numbers(verdict["gate"])
     about = (verdict["confidence"], list(task.classes), verdict["primary_metric"])
     changed = changes(scored, *about)
     champion = verdict["champion"] or {}
-    columns = _columns(details.importances)
-    shown_gate, again = _as_json(gate), _again(verdict, gate, output_uri)
+    columns, shown_gate = _columns(importance.importances), _as_json(gate)
     if sum(len(html(line).encode()) for line in shown_gate) > _MOST_OF_GATE:
         shown_gate = [f"The gate has {len(shown_gate):,} lines: see gate in verdict.json."]
-        again = _again(verdict, None, output_uri)
     checks = list(verdict["checks"])
     if len(checks) > _MOST_CHECKS:
         checks.sort(key=lambda check: check["pass"])
@@ -118,29 +110,24 @@ def render(
         tiles=_tiles(verdict, changed.against, _primary(verdict, scored, changed.gains)),
         baseline={} if changed.against == BASELINE else scored[BASELINE].measured,
         same_weights=champion.get("exported_weights_sha256") == verdict["exported_weights_sha256"],
-        serving=verdict.get("serving"),
-        champion_serving=champion.get("serving"),
         confusions=confusions(task, scored, changed),
         curves=curves(task, scored),
         no_curves=_NOT_FINITE,
         classes=_classes(task, scored, changed.against),
         kinds=PER_CLASS,
-        details=details,
+        importance=importance,
         columns=columns[:_MOST_COLUMNS],
         more_columns=len(columns[_MOST_COLUMNS:]),
         pairs=changed.pairs if len(task.classes) > MOST_WITH_NUMBERS else [],
         slice_drawn=_slice_drawing(verdict),
-        pictures=task.kinds == (PICTURE,),
         facts=_facts(verdict),
         margin=gate.get("margin") or gate.get("relative_margin"),
         gate=shown_gate,
-        again=again,
         check_value=lambda check: _check_value(check, verdict["metrics"]),
         number=number,
         difference=difference,
         rough=rough,
         chance=chance,
-        sized=sized,
         percent=lambda share: f"{share:.1%}",
         parts=small.stacked,
         interval=_interval,
@@ -150,7 +137,6 @@ def render(
     )
     fewer: tuple[dict[str, Any], ...] = (
         {},
-        {"details": details.without_rows()},
         {"curves": [], "no_curves": _TOO_LARGE},
         {"confusions": []},
     )
@@ -195,11 +181,6 @@ def _tiles(verdict: Mapping[str, Any], against: str, primary: Gain) -> Iterator[
         failed = sum(it["state"] == "fail" for it in judged)
         note = f"of {len(judged):,} judged"
         yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
-    if serving := verdict.get("serving"):
-        for size, times in list(serving["latency_ms"].items())[:1]:
-            note = f"95 %: {rough(times['p95'])} ms"
-            yield _Tile(f"latency, {_rows(size)}", f"{rough(times['p50'])} ms", note)
-        yield _Tile("size of the model", sized(serving["bytes"]))
 
 
 def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Class]:
@@ -274,29 +255,6 @@ def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _again(
-    verdict: Mapping[str, Any], given: Mapping[str, Any] | None, output_uri: str
-) -> list[str]:
-    """Return the lines of a program that judges the model again; a long gate is in a file."""
-    base = output_uri or verdict["model_uri"].partition(f"/{RUNS}/")[0]
-    names = ("dataset_uri", "model_name", "model_uri")
-    gate = ['json.load(open("verdict.json"))["gate"]']
-    if given is not None:
-        gate = pformat(given, width=_WIDTH - 12, sort_dicts=False).splitlines()
-    return [
-        *(["import json", ""] if given is None else []),
-        "from kfp_tfjob.components.evaluate.engine import run",
-        "from kfp_tfjob.components.step import step",
-        "",
-        *(f"{name} = {verdict[name]!r}" for name in names),
-        f"gate = {gate[0]}",
-        *(f"       {line}" for line in gate[1:]),
-        f'with step("evaluate", {verdict["run_id"] + "-again"!r}, {base!r}) as again:',
-        "    found = run(again, dataset_uri, model_name, model_uri, gate)",
-        "print(found.verdict_uri, found.metrics)",
-    ]
-
-
 def _as_json(gate: Mapping[str, Any]) -> list[str]:
     """Return the lines of a gate as JSON: one for each key, if it fits."""
     lines = ["{"]
@@ -311,10 +269,6 @@ def _as_json(gate: Mapping[str, Any]) -> list[str]:
 def _interval(low: float | None, high: float | None) -> str:
     known = low is not None and math.isfinite(low)
     return f"{number(low)} to {number(high)}" if known else "–"
-
-
-def _rows(size: str) -> str:
-    return "1 row" if str(size) == "1" else f"{size} rows"
 
 
 def _check_value(check: Mapping[str, Any], metrics: Mapping[str, float | None]) -> str:

@@ -38,7 +38,7 @@ def check_evaluator(store: Store, gate: Mapping[str, Any]) -> tuple[str, list[Pr
 def check_columns(
     source: sources.Source, label: str, options: DataOptions, gate: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """Check that the columns of slices, and those that the report may show, are features or label.
+    """Check that the columns of slices are features or the label.
 
     Args:
         source: The files.
@@ -52,25 +52,20 @@ def check_columns(
         return  # a problem of its own
     if judged is None:
         return
-    wanted = {
-        "gate.slices": [one.column for one in judged.slices],
-        "gate.report.rows": judged.report.rows,
-    }
-    if not any(wanted.values()):
+    if not judged.slices:
         return
     try:
         columns = sources.columns_of(source, label, options)
     except StepError:
         return  # the header is a problem of its own
     known = [*columns.features, columns.label] if columns else []
-    for path, names in wanted.items() if columns else ():
-        for name in dict.fromkeys(names):
-            if name not in known:
-                meant = nearest(name, known)
-                yield Problem(
-                    f"{path} names a column that is neither a feature nor the label: {name!r}",
-                    expected=choices(known, meant),
-                    fix=f"correct {path}, or let data_options keep the column",
-                    path=path,
-                    suggestion=meant,
-                )
+    for name in dict.fromkeys(one.column for one in judged.slices) if columns else ():
+        if name not in known:
+            meant = nearest(name, known)
+            yield Problem(
+                f"gate.slices names a column that is neither a feature nor the label: {name!r}",
+                expected=choices(known, meant),
+                fix="correct gate.slices, or let data_options keep the column",
+                path="gate.slices",
+                suggestion=meant,
+            )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,43 +141,6 @@ class ServedModel:
         if self.task.name == "regression":
             return self._vector(values, rows)
         return self._probabilities(values, rows)
-
-    @property
-    def of_clients(self) -> tuple[str, ...]:
-        """The signatures that a client may call, the default one first; the judged one is last."""
-        found = [name for name in _OF_CLIENTS if name in self._loaded.signatures]
-        return tuple(dict.fromkeys((*found, self._signature)))
-
-    def calls(self, name: str, batches: Sequence[Any]) -> list[Callable[[], object]]:
-        """Prepare calls as a client of a server makes them, so that they can be timed.
-
-        Args:
-            name: The signature.
-            batches: The features of each call, as `predict` takes them.
-
-        Returns:
-            Functions that call it and wait for its outputs.
-
-        Raises:
-            DataError: It does not take these features; a prepared call raises it, too.
-        """
-        signature, feed = self._loaded.signatures[name], self._fed(name)
-
-        def prepared(features: Any) -> Callable[[], object]:
-            try:
-                arguments = feed(features)
-            except Exception as error:
-                raise self._unusable(f"does not take the columns in {name}", error) from error
-
-            def call() -> object:
-                try:
-                    return [np.asarray(value) for value in signature(**arguments).values()]
-                except Exception as error:
-                    raise self._unusable(f"failed in {name}", error) from error
-
-            return call
-
-        return [prepared(features) for features in batches]
 
     def _fed(self, signature: str) -> Any:
         """Return the function from features to the arguments of a signature."""

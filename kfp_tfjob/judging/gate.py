@@ -25,7 +25,7 @@ from kfp_tfjob.judging.slice_checks import judge as judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
-from kfp_tfjob.options.metric_names import SERVING, is_own, task_of
+from kfp_tfjob.options.metric_names import is_own, task_of
 from kfp_tfjob.storage.words import counted
 
 
@@ -103,7 +103,7 @@ def decide(
         classes: The names of the classes.
         slices: The slices of the test rows.
         more: Checks of the test rows and of the history of the model.
-        whole: The metrics of the whole model: how it answers, and one's own that are numbers.
+        whole: The metrics of the evaluator that are numbers.
     """
     model = Measures.of(challenger, classes)
     metric = _primary_metric(options, model.predictions)
@@ -116,7 +116,7 @@ def decide(
         checks.append(Check("constant", False, text))
     checks += [
         _of_whole(name, threshold, whole or {}, model)
-        if name in SERVING or (is_own(name) and name not in model.predictions.own)
+        if is_own(name) and name not in model.predictions.own
         else _threshold(name, threshold, options, model)
         for name, threshold in options.thresholds.items()
     ]

@@ -22,7 +22,6 @@ from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
-from kfp_tfjob.judging.latency import Serving, measure
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
 from kfp_tfjob.judging.opponent import Opponent
@@ -34,7 +33,7 @@ from kfp_tfjob.judging.scoring import Watcher, score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import GateOptions, check_metrics, parse_gate
-from kfp_tfjob.options.metric_names import BATCHES, is_own
+from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.registry.rollback import taken_back
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
@@ -48,7 +47,6 @@ from kfp_tfjob.uploader import pull
 log = logging.getLogger(__name__)
 
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
-_TIMED_ROWS = max(BATCHES)
 
 # Makes what else looks at the rows while they are scored.
 Watchers = Callable[[TestData, Task], Sequence[Watcher]]
@@ -110,7 +108,6 @@ class Judged:
         data: The test rows.
         challenger: The model.
         opponent: The champion; None if there is none.
-        serving: How the model answers, and its size.
     """
 
     verdict: dict[str, Any]
@@ -120,7 +117,6 @@ class Judged:
     data: TestData
     challenger: Scorer
     opponent: Opponent | None
-    serving: Serving
 
 
 def judge(
@@ -174,11 +170,8 @@ def judge(
         everyone = _of_ones_own(own, options, predictions, rival, baseline, same, classes)
         predictions, rival, baseline, numbers = everyone
     ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
-    some = next(data.batches(_TIMED_ROWS))
-    serving = measure(challenger.model, challenger_folder, some, gpus)
-    of_champion = opponent.serving(some, gpus) if opponent else None
     shown = _in_order(ours, rival, trivial)
-    whole = {**serving.metrics, **numbers.get("model", {})}
+    whole = numbers.get("model", {})
     more = failed_checks(data)
     if found := taken_back(store, layout, given.model_name, digest):
         left = against(found[0], "taken_back")
@@ -207,9 +200,8 @@ def judge(
         grouped_by=_group(data),
         also_in_train=also_in_train(data),
     )
-    about = (decision, judged, measured, confidence, champion, rival)
-    verdict = build(*about, serving, of_champion)
-    return Judged(verdict, decision, measured, task, data, challenger, opponent, serving)
+    verdict = build(decision, judged, measured, confidence, champion, rival)
+    return Judged(verdict, decision, measured, task, data, challenger, opponent)
 
 
 def _group(data: TestData) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 
 from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.gate import Rival
-from kfp_tfjob.judging.latency import Serving, measure
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.predictions import Collector, Predictions
@@ -100,14 +99,6 @@ class Opponent:
                 self._rows.add(self._scorer.predictions(batch, outputs))
                 if self.watch:
                     self.watch(outputs)
-
-    def serving(self, batch: Batch, gpus: int) -> Serving | None:
-        """Return how the champion answers; None if it cannot be compared or measured."""
-        found: Serving | None = None
-        if self._scorer and not self.same:
-            with self._guarded():
-                found = measure(self._scorer.model, self._scorer.folder, batch, gpus)
-        return found if found and found.latency_ms else None
 
     def rival(self, classes: list[str]) -> Rival:
         """Return the champion as the gate sees it, once all rows are scored.

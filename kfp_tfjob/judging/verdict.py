@@ -9,7 +9,6 @@ from typing import Any
 
 from kfp_tfjob.judging.curves import BINS
 from kfp_tfjob.judging.gate import GateDecision, Rival
-from kfp_tfjob.judging.latency import Serving
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import worst_first
 from kfp_tfjob.storage.champion import Champion
@@ -57,8 +56,6 @@ def build(
     confidence: float,
     champion: Champion | None,
     rival: Rival | None,
-    serving: Serving | None = None,
-    of_champion: Serving | None = None,
 ) -> dict[str, Any]:
     """Return the content of verdict.json; a number that is not finite becomes null.
 
@@ -69,8 +66,6 @@ def build(
         confidence: The confidence of the intervals.
         champion: The record of the champion; None when there is none.
         rival: The champion as the gate saw it.
-        serving: How the model answers.
-        of_champion: How the champion answers, if it was compared.
     """
     found = decision.comparison
     return _plain(
@@ -120,8 +115,7 @@ def build(
                 for name, item in (scored["model"].measured | scored["model"].classes).items()
             },
             "baseline": _values(scored["baseline"]),
-            "champion": _champion(champion, rival, scored, of_champion),
-            **_serving(serving),
+            "champion": _champion(champion, rival, scored),
             **asdict(judged),
         }
     )
@@ -132,10 +126,7 @@ def _values(scored: Scored) -> dict[str, float]:
 
 
 def _champion(
-    champion: Champion | None,
-    rival: Rival | None,
-    scored: Mapping[str, Scored],
-    serving: Serving | None,
+    champion: Champion | None, rival: Rival | None, scored: Mapping[str, Scored]
 ) -> dict[str, Any] | None:
     """Return the champion's part of the verdict; publish relies on `number`."""
     if champion is None or rival is None:
@@ -150,12 +141,7 @@ def _champion(
         "compared": found is not None,
         "obstacle": rival.obstacle,
         "metrics": _values(found) if found else {},
-        **_serving(serving if found else None),
     }
-
-
-def _serving(found: Serving | None) -> dict[str, Any]:
-    return {"serving": asdict(found)} if found else {}
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,6 @@ from kfp_tfjob.options.metric_names import (
     OWN,
     PER_CLASS,
     REGRESSION,
-    SERVING,
     is_own,
     range_of,
     task_of,
@@ -36,7 +35,7 @@ DEFAULT_GATE: dict[str, Any] = {
 
 
 def _known(metric: str, more: tuple[str, ...] = ()) -> str:
-    if task_of(metric) or metric in SERVING or is_own(metric):
+    if task_of(metric) or is_own(metric):
         return metric
     each_class = tuple(f"{kind}/<class>" for kind in PER_CLASS)
     raise NotOneOfError(
@@ -47,7 +46,6 @@ def _known(metric: str, more: tuple[str, ...] = ()) -> str:
             *REGRESSION,
             "top_<k>_accuracy",
             *each_class,
-            *SERVING,
             "own/<name>",
         ],
     )
@@ -137,8 +135,6 @@ class Slice(Group):
     @classmethod
     def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
         _check_thresholds(thresholds)
-        if whole := next((it for it in thresholds if it in SERVING), None):
-            raise ValueError(f"metrics of rows; {whole} belongs to the whole model")
         return thresholds
 
 
@@ -161,13 +157,6 @@ def edge_value(edge: float | str) -> float:
 class ReportOptions(Group):
     """What the report of an evaluation shows besides the verdict."""
 
-    rows: list[str] = option(
-        [],
-        "Columns of the test rows with the greatest errors that the report may show, for instance"
-        ' `["age", "city"]`; `["picture"]` shows small copies of pictures. Without any, it shows no'
-        " rows, because everyone who sees the run can read its report.",
-    )
-    worst: int = option(10, "How many of these rows the report shows.", ge=1, le=50)
     importance_seconds: float = option(
         20.0,
         "The most seconds for measuring which columns matter to the model, on 2,000 test rows;"
@@ -175,13 +164,6 @@ class ReportOptions(Group):
         ge=0,
         le=3600,
     )
-
-    @pydantic.field_validator("rows")
-    @classmethod
-    def _columns(cls, rows: list[str]) -> list[str]:
-        if any(not name for name in rows) or len(set(rows)) < len(rows):
-            raise ValueError("names of columns, each once")
-        return rows
 
 
 class GateOptions(Group):
@@ -236,11 +218,8 @@ class GateOptions(Group):
     )
     thresholds: dict[str, Threshold] = option(
         {},
-        'Metric to {"min": number, "max": number}; the model must also meet each of them. Besides'
-        " the metrics: `model_mb`, the size of the SavedModel; `latency_p50_ms`, `latency_p95_ms`"
-        " and `latency_p99_ms`, the time of a call with one row on the machine of evaluate;"
-        " `batch_32_latency_p50_ms` and so on, with 32 rows; `own/<name>`, a metric of"
-        " `evaluator`.",
+        'Metric to {"min": number, "max": number}; the model must also meet each of them.'
+        " `own/<name>` is a metric of `evaluator`.",
     )
     slices: list[Slice] = option(
         [],
@@ -274,7 +253,7 @@ class GateOptions(Group):
     def _primary(cls, metric: str) -> str:
         if metric == "auto":
             return metric
-        if _known(metric, ("auto",)) in {*ONLY_THRESHOLDS, *SERVING}:
+        if _known(metric, ("auto",)) in ONLY_THRESHOLDS:
             raise ValueError(
                 f"a metric with a standard error; {metric} has none and can only have a threshold"
             )

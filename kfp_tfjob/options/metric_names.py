@@ -39,10 +39,6 @@ _RANGES = {
 }
 _TOP = re.compile(r"top_([1-9]\d{0,2})_accuracy")
 MOST_TOP = 255
-# How the model answers, instead of what: of each batch size, the percentiles of the time of a call.
-BATCHES = (1, 32)
-PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
-MODEL_SIZE = "model_mb"
 OWN = "own/"  # before the name of a metric of the user's own
 
 
@@ -61,15 +57,6 @@ def task_of(metric: str) -> str:
     return "regression" if metric in REGRESSION else ""
 
 
-def latency_name(batch: int, percentile: str) -> str:
-    """Return the name of a latency in milliseconds, for instance `latency_p95_ms`."""
-    rows = "" if batch == 1 else f"batch_{batch}_"
-    return f"{rows}latency_{percentile}_ms"
-
-
-SERVING = (MODEL_SIZE, *(latency_name(batch, it) for batch in BATCHES for it in PERCENTILES))
-
-
 def is_own(metric: str) -> bool:
     """Tell whether a metric is one of the user's own."""
     return metric.startswith(OWN) and metric != OWN
@@ -77,8 +64,6 @@ def is_own(metric: str) -> bool:
 
 def range_of(metric: str) -> tuple[float, float]:
     """Return the smallest and the largest value that a metric can have."""
-    if metric in SERVING:
-        return 0.0, math.inf
     return (-math.inf, math.inf) if is_own(metric) else _RANGES.get(metric, (0.0, 1.0))
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 # What to do instead, by path: a parameter, or a parameter and its keys.
 REMOVED: dict[str, str] = {
+    "gate.report.rows": "delete it; look up rows with a model's predictions in a notebook",
+    "gate.report.worst": "delete it, with gate.report.rows",
     "data_options.append": "delete it; prepare_data reads every file",
     "data_options.workers": "name the scheduler of a Dask cluster of yours in data_options.dask",
 }

@@ -14,7 +14,6 @@ import pytest
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.judging import latency
 from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -142,7 +141,6 @@ def bench(
     rows: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Bench:
-    monkeypatch.setattr(latency, "_SECONDS", 0.01)  # and 20 calls: no figure is compared here
     return Bench(store, base, tmp_path, rows)
 
 
@@ -253,16 +251,6 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     copy = json.loads(bench.store.read(bench.layout.model(MODEL).champion_copy))
     assert copy["version"] == 2
 
-    # Both answered on this machine.
-    for of in (verdict, verdict["champion"]):
-        answered = of["serving"]
-        assert answered["bytes"] > 1000 and " core" in answered["machine"]
-        assert answered["signature"] in ("serving_default", "serve_packed")
-        for calls, times in zip(
-            answered["calls"].values(), answered["latency_ms"].values(), strict=True
-        ):
-            assert calls >= 20 and 0 < times["p50"] <= times["p95"] <= times["p99"]
-
     # A worse one is refused, and so is a verdict of another run.
     bench.train("worse!", 2.0, packed)
     done, verdict = bench.evaluate("worse!")
@@ -280,23 +268,6 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert len(html) < 1_000_000
     assert "<b>owl" not in html and "&lt;b&gt;owl" in html
     assert "http" not in html.replace(str(bench.layout.root), "") and "<script" not in html
-
-
-def test_a_model_that_is_too_large_or_too_slow(bench: Bench) -> None:
-    bench.train("r1", 0.1, packed)
-    limits = {"model_mb": {"max": 0.001}, "batch_32_latency_p95_ms": {"max": 1e6}}
-    done, verdict = bench.evaluate("r1", thresholds=limits)
-    assert not done.blessed
-    (reason,) = verdict["reasons"]
-    assert reason.startswith("model_mb 0.0") and reason.endswith("is not at most 0.001")
-    checks = {check["metric"]: check["pass"] for check in verdict["checks"]}
-    assert checks["batch_32_latency_p95_ms"] is True
-    assert done.metrics["latency_p99_ms"] > 0 and done.metrics["model_mb"] > 0.001
-
-
-def _of_rows(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the metrics without those of the machine, which differ each time."""
-    return {name: value for name, value in metrics.items() if "latency" not in name}
 
 
 def test_metrics_of_ones_own(bench: Bench) -> None:
@@ -433,36 +404,17 @@ def test_slices_of_two_models(bench: Bench) -> None:
     assert "column 0 ≥ 0.5" in done.html and "&lt;b&gt;owl" in done.html
 
 
-def test_the_report_shows_rows_and_columns_and_how_to_judge_again(bench: Bench) -> None:
+def test_the_report_shows_columns(bench: Bench) -> None:
     bench.train("r1", 0.6, packed)
     assert bench.evaluate("r1")[0].blessed
     bench.publish("r1")
     bench.train("better", 0.1, packed)
-    shown = {"rows": ["column 2", "column 9"], "worst": 3}
-    done, verdict = bench.evaluate("better", report=shown)
-    html = unescape(done.html)
+    html = unescape(bench.evaluate("better")[0].html)
     assert "What changed from champion 1" in html and "only the model is right" in html
     columns = re.findall(r'<td class="name">(column \d)</td>', html)
     assert sorted(columns) == [f"column {at}" for at in range(FEATURES)]
-    # Three rows, with the value of the column that may be shown, and of no other.
-    rows = re.findall(r'<tr><td>(\d+)</td>.*<td class="name">([-.\d]+)</td></tr>', html)
-    assert len(rows) == 3
-    values = bench.rows.features[:, 2]
-    for number, value in rows:
-        assert float(value) == pytest.approx(values[int(number) - 1], rel=1e-6)
-    assert "did you mean 'column 0'?" in html or "The data has no column 'column 9'" in html
-
-    # The program on the page runs, and finds the same.
-    program = html.rpartition("<pre>")[2].partition("</pre>")[0]
-    names: dict[str, Any] = {}
-    exec(program, names)
-    assert _of_rows(names["found"].metrics) == _of_rows(done.metrics)
-    again = json.loads(bench.store.read(bench.layout.run("better-again").verdict))
-    assert again["checks"] == verdict["checks"]
-
-    # Without rows in the gate, the report shows none.
     html = bench.evaluate("better", report={"importance_seconds": 0})[0].html
-    assert "The worst errors" not in html and "gate.report.importance_seconds is 0" in html
+    assert "gate.report.importance_seconds is 0" in html
 
 
 def test_a_damaged_champion_fails_closed(bench: Bench) -> None:

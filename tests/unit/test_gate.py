@@ -273,13 +273,6 @@ def test_predictions_that_are_not_numbers_are_counted() -> None:
         ({"margin": -1}, "a number, 0 or more"),
         ({"primary_metric": "acuracy"}, "did you mean 'accuracy'?"),
         ({"thresholds": {"aux": {"min": 0.5}}}, "did you mean 'auc'?"),
-        ({"thresholds": {"latency_p95": {"max": 5}}}, "did you mean 'latency_p95_ms'?"),
-        ({"thresholds": {"model_mb": {"min": -2, "max": -1}}}, "limits that model_mb can meet"),
-        ({"primary_metric": "model_mb"}, "model_mb has none and can only have a threshold"),
-        (
-            {"slices": [{"column": "a", "thresholds": {"model_mb": {"max": 1}}}]},
-            "model_mb belongs to the whole model",
-        ),
         ({"thresholds": {"own/cost": {"max": 1}}}, "an evaluator, a function that returns 'cost'"),
         ({"evaluator": "m:f", "primary_metric": "own/cost"}, "a direction for own/cost"),
         ({"evaluator": "m:f", "direction": "minimize"}, "a direction only for a primary metric of"),
@@ -329,9 +322,9 @@ def test_a_right_model_name_passes(name: str) -> None:
 
 def test_a_misspelled_metric_is_answered_with_what_can_be_typed() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        parse_gate({"thresholds": {"latency_p99": {"max": 3}}})
+        parse_gate({"thresholds": {"log_los": {"max": 3}}})
     said = with_hints(caught.value)
-    assert said.endswith("Type --set gate.thresholds.latency_p99_ms=VALUE.")
+    assert said.endswith("Type --set gate.thresholds.log_loss=VALUE.")
 
 
 @pytest.mark.parametrize(

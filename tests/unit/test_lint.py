@@ -398,7 +398,7 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     ("|| true", script("aws s3 sync /out s3://b || true"), ["always-green"]),
     ("tee", script("python train.py 2>&1 | tee /log"), ["piped-away"]),
     ("DONE", NATIVE, ["stale-marker"]),
-    ("exit 0 in a loop", script(f"{LOOP}aws s3 sync /a s3://b; exit 0; {DONE}"), GREEN, False),
+    ("exit 0 in a loop", script(f"{LOOP}aws s3 sync /a s3://b; exit 0; {DONE}"), GREEN),
     (
         "a text as args",
         both(main("command", ["sh", "-c"]), main("args", "python train.py; exit 0")),
@@ -409,13 +409,12 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         both(script("cp /m /job-$(HOSTNAME)"), main("envFrom", [{"secretRef": {"name": "s"}}])),
         ["undefined-variable"],
     ),
-    ("DONE in an if", uploader(f"{LOOP}aws s3 sync /out s3://b; break; {DONE}"), STALE, False),
-    ("DONE by name", uploader("O=/out; until [[ -e $O/DONE ]]; do sleep 1; done"), STALE, False),
+    ("DONE in an if", uploader(f"{LOOP}aws s3 sync /out s3://b; break; {DONE}"), STALE),
+    ("DONE by name", uploader("O=/out; until [[ -e $O/DONE ]]; do sleep 1; done"), STALE),
     (
         "DONE by Python",
         uploader("import os, time\nwhile not os.path.exists('/out/DONE'): time.sleep(1)"),
         STALE,
-        False,
     ),
 ]
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,17 @@ from kfp_tfjob.pages import charts, matrix, template
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.text import html, prose
-from tests.unit.test_evaluate_report import CASES, evaluated, shown_rows
+from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 from tests.unit.test_text import PROPERTY, TEXT, is_safe
 
 HOSTILE = "</title><script src='http://x/y.js'>\x1b[2J\u202e\"' onload=x {{ 7 * 7 }}"
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "br"),
-    *("ul", "li", "span", "div", "img"),
+    *("ul", "li", "span", "div"),
     *("table", "tr", "th", "td", "code", "pre", "a", "figure", "figcaption"),
     *("svg", "text", "rect", "line", "polyline", "circle", "path"),
 }
 # The address of a picture that is in the page itself, of 6 kB.
-PICTURE_IN_PAGE = f"data:image/jpeg;base64,{'/9j+' * 1500}="
 ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan"}
 ROOT = Path(__file__).parents[2]
 
@@ -122,19 +120,16 @@ def judgement(names: list[str], classes: int) -> Review:
     return Review(columns, comparison, "", suspicious, dict.fromkeys(names, drift), 0.25)
 
 
-def evaluation_page(case: str, rows: bool = False, picture: str = "") -> str:
-    """Return the page of an evaluation; with `rows`, everything in it is hostile."""
+def evaluation_page(case: str, nasty: bool = False) -> str:
+    """Return the page of an evaluation; with `nasty`, everything in it is hostile."""
     task, verdict, scored = evaluated(case)
-    if picture:
-        task = replace(task, features=("picture",), kinds=("picture",))
     slices = [
         {"name": HOSTILE, "state": state, "rows": 9, "value": value, "interval": (None, None)}
         | {"champion": value, "gain": None, "chance": None, "thresholds": {HOSTILE: 0.5}}
         for state, value in (("fail", 0.5), ("pass", 0.7), ("insufficient", None)) * 40
     ]
-    more = {"reasons": [HOSTILE], "slices": slices if rows else []}
-    details = shown_rows(task, picture) if rows else None
-    return evaluation.render(verdict | more, task, scored, details)
+    more = {"reasons": [HOSTILE], "slices": slices if nasty else []}
+    return evaluation.render(verdict | more, task, scored, hostile() if nasty else None)
 
 
 def training_page() -> str:
@@ -150,9 +145,7 @@ def local_page(folder: Path) -> str:
 
 PAGES = {
     **{f"evaluation of {case}": lambda _, case=case: evaluation_page(case) for case in CASES},
-    "evaluation with rows": lambda _: evaluation_page("ten classes", rows=True),
-    "evaluation with rows of a regression": lambda _: evaluation_page("regression", rows=True),
-    "evaluation with pictures": lambda _: evaluation_page("two classes", True, PICTURE_IN_PAGE),
+    "evaluation of hostile names": lambda _: evaluation_page("ten classes", nasty=True),
     "dataset, classification": lambda _: data_page(250, 120),
     "dataset, regression": lambda _: data_page(3, 0),
     "dataset, every kind": lambda _: data_page(0, 2, kinds=True),
@@ -180,10 +173,6 @@ def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str, tmp_path
     plots = {part for svg in root.iter("svg") for part in svg.iter()}
     for part in root.iter():
         assert part.tag in ELEMENTS
-        if part.tag == "img":
-            assert set(part.attrib) == {"src", "alt"}
-            assert re.fullmatch(r"data:image/jpeg;base64,[A-Za-z0-9+/]+=*", part.attrib.pop("src"))
-            continue
         assert part in plots or set(part.attrib) <= ATTRIBUTES
         assert not any(key.startswith("on") or key in ("src", "style") for key in part.attrib)
         assert not any("url(" in value for value in part.attrib.values())

@@ -32,9 +32,6 @@ def test_the_columns_of_slices(table: Path, options: dict, slices: list, wrong: 
     found = list(gates.check_columns(source, "paid", typed, {"slices": slices}))
     assert {it.what.rpartition(": ")[2].strip("'"): it.suggestion or "" for it in found} == wrong
     assert all(it.path == "gate.slices" and "age" in it.expected for it in found)
-    gate = {"report": {"rows": ["age", "salary"]}}
-    (shown,) = gates.check_columns(source, "paid", typed, gate)
-    assert shown.path == "gate.report.rows" and "'salary'" in shown.what
 
 
 def test_the_code_of_the_evaluator(table: Path) -> None:
