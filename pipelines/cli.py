@@ -30,7 +30,6 @@ from kfp_tfjob.pipelines.commands.submit import submit
 from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
 from kfp_tfjob.pipelines.commands.watch import watch
 from kfp_tfjob.pipelines.commands.why import why
-from kfp_tfjob.pipelines.commands.wrong_option import advice
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.text import log_to
@@ -46,12 +45,6 @@ class _Group(Group):
         except StepError as error:
             click.echo(f"kfp-tfjob: {with_hints(error)}", err=True)
             sys.exit(error.code)
-        except click.NoSuchOption as error:
-            instead = advice(error)
-            if not instead:
-                raise
-            said = f"there is no option {error.option_name}. Fix: {instead}"
-            raise click.UsageError(said, error.ctx) from None
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from kfp_tfjob.cluster.log_lines import stamp_of
 from kfp_tfjob.cluster.log_reader import LogReader, StoredLine, attempts
-from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.pipelines.stored_run import StoredRun, nothing_stored
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.words import did_you_mean, nearest
 
 _POLL_SECONDS = 3.0
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_AGE = re.compile(r"(\d+)([smhd])")
-_MAIN = {"main", *(kind.container for kind in KINDS)}
 
 
 class Said(NamedTuple):
@@ -35,33 +28,18 @@ class Wanted:
 
     Attributes:
         replicas: For instance `chief-0`, or `worker` for all workers; none for all.
-        containers: For instance `uploader` or `tensorflow`; none for all.
         attempt: Its number; 0 for all.
-        since: The oldest stamp; empty for all.
-        pattern: Only lines in which it is found; empty for all.
         tail: How many of the last lines; None for all.
     """
 
     replicas: Sequence[str] = ()
-    containers: Sequence[str] = ()
     attempt: int = 0
-    since: str = ""
-    pattern: str = ""
     tail: int | None = None
 
     def name(self, where: str) -> bool:
         """Tell whether to show the lines of a name in brackets."""
-        replica, _, container = where.partition("/")
-        mine = {container} if container else _MAIN
-        return (
-            not self.replicas or bool({replica, replica.rpartition("-")[0]} & {*self.replicas})
-        ) and (not self.containers or bool(mine & {*self.containers}))
-
-    def line(self, line: StoredLine) -> bool:
-        """Tell whether to show a line of such a name."""
-        return line.stamp >= self.since and (
-            not self.pattern or re.search(self.pattern, line.text) is not None
-        )
+        replica = where.partition("/")[0]
+        return not self.replicas or bool({replica, replica.rpartition("-")[0]} & {*self.replicas})
 
 
 def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
@@ -74,7 +52,7 @@ def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
 
     Raises:
         DataError: The run has no log.
-        ConfigurationError: It has no such replica or container.
+        ConfigurationError: It has no such replica.
     """
     readers: dict[int, LogReader] = {}
     first = True
@@ -92,8 +70,7 @@ def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
         else:
             for number in numbers[-2:] if not first else numbers:
                 for line in readers[number].new_lines():
-                    if wanted.line(line):
-                        yield Said(number, line)
+                    yield Said(number, line)
         first = first and not numbers
         if over:
             break
@@ -108,51 +85,10 @@ def _tail(readers: dict[int, LogReader], wanted: Wanted) -> list[Said]:
     found: list[Said] = []
     for number in sorted(readers, reverse=True):
         lines = [*readers[number].new_lines()]  # also read where none is shown: they are not new
-        shown = [Said(number, line) for line in lines if wanted.line(line)]
+        shown = [Said(number, line) for line in lines]
         left = max(wanted.tail - len(found), 0)
         found = [*(shown[-left:] if left else ()), *found]
     return found
-
-
-def oldest_stamp(given: str) -> str:
-    """Return the stamp of --since: an age such as `10m`, or a time as in RFC 3339.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
-    if match := _AGE.fullmatch(given):
-        age = timedelta(**{_UNITS[match[2]]: int(match[1])})
-        return stamp_of((datetime.now(UTC) - age).timestamp())
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        raise ConfigurationError(
-            Problem(
-                "--since is neither an age nor a time",
-                received=given,
-                expected="for instance 10m, 2h, 1d or 2026-01-31T12:00:00Z",
-            )
-        ) from None
-    return stamp_of((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-
-
-def check_pattern(given: str) -> None:
-    """Check --grep.
-
-    Raises:
-        ConfigurationError: It is not a regular expression.
-    """
-    try:
-        re.compile(given)
-    except re.error as error:
-        raise ConfigurationError(
-            Problem(
-                "--grep is not a regular expression",
-                received=given,
-                expected=f"a regular expression of Python; {error}",
-                fix=f"for the text itself: --grep '{re.escape(given)}'",
-            )
-        ) from None
 
 
 def _check(wanted: Wanted, readers: dict[int, LogReader]) -> None:

@@ -23,19 +23,10 @@ if TYPE_CHECKING:
     "--replica", "replicas", multiple=True, metavar="NAME", help="chief-0, or worker for all"
 )
 @click.option(
-    "--container",
-    "containers",
-    multiple=True,
-    metavar="NAME",
-    help="tensorflow, uploader or setup",
-)
-@click.option(
     "--attempt", default="all", show_default=True, metavar="N|all", help="one attempt of the run"
 )
 @click.option("--follow", "-f", is_flag=True, help="wait for more lines until the training ends")
-@click.option("--since", default="", metavar="AGE|TIME", help="for instance 10m, 2h, or a time")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="only the last N lines")
-@click.option("--grep", default="", metavar="PATTERN", help="only lines with this expression")
 @click.option("--timestamps", is_flag=True, help="show the time of each line, in UTC")
 @click.option("--task", default="", metavar="KEY", help="the task_key of a pipeline of your own")
 @click.option(
@@ -49,12 +40,9 @@ if TYPE_CHECKING:
 def logs(
     run: str,
     replicas: tuple[str, ...],
-    containers: tuple[str, ...],
     attempt: str,
     follow: bool,
-    since: str,
     tail: int | None,
-    grep: str,
     timestamps: bool,
     task: str,
     home: Path | None,
@@ -69,14 +57,12 @@ def logs(
     puts them every 30 seconds, in the order of their times. The credentials come from the AWS
     environment. A replica keeps the end of its log for each attempt, at most 64 MiB of text.
     """
-    from kfp_tfjob.pipelines.logs import Wanted, check_pattern, oldest_stamp, read
+    from kfp_tfjob.pipelines.logs import Wanted, read
     from kfp_tfjob.pipelines.stored_run import stored_run
     from kfp_tfjob.storage.task_keys import check_task_key
 
-    check_pattern(grep)
     ConfigurationError.raise_if(check_task_key(task))
-    oldest = oldest_stamp(since) if since else ""
-    wanted = Wanted(replicas, containers, _number(attempt), oldest, grep, tail)
+    wanted = Wanted(replicas, _number(attempt), tail)
     shown = 0
     place, local = home or DEFAULT, home is not None
     with stored_run(run, place, endpoint, connection, local, task) as found:

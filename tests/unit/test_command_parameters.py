@@ -100,33 +100,6 @@ def test_a_given_batch_size_is_never_changed(tmp_path):
     assert parameters_of(given).values["train_batch_size"] == 63
 
 
-@pytest.mark.parametrize(
-    ("option", "instead"),
-    [
-        ("--epoch", "--epochs"),
-        ("--train-epochs", "--epochs N"),
-        ("--train_epochs", "--epochs N"),
-        ("--model-name", "--name NAME"),
-        ("--seed", "--set train_options.seed=VALUE"),
-        ("--gate", "--set gate.KEY=VALUE"),
-        ("--hyperparameters", "--set model_hyperparameters.KEY=VALUE"),
-        ("--learning-rate", "--set model_hyperparameters.learning_rate=VALUE"),
-        ("--hom", "--home"),
-    ],
-)
-def test_a_wrong_option_is_answered_with_the_right_one(option, instead):
-    found = CliRunner().invoke(main, ["run", option, "3"])
-    assert found.exit_code == 2
-    assert instead in found.stderr
-
-
-def test_other_commands_answer_too():
-    found = CliRunner().invoke(main, ["lint", "--fixx", "-"])
-    assert "type --fix" in found.stderr
-    found = CliRunner().invoke(main, ["lint", "--colour", "-"])
-    assert found.exit_code == 2
-
-
 def test_options_are_unique():
     options = [it.option[0] for it in PARAMETERS.values() if it.option]
     assert len(options) == len(set(options))
