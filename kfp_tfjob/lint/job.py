@@ -199,11 +199,6 @@ class Job:
         return [replica for replica in self.replicas if replica.role in roles]
 
     @property
-    def decided_by_chief(self) -> bool:
-        """Whether a Chief or Master decides its result."""
-        return bool(self.of(*DECIDERS))
-
-    @property
     def total(self) -> int:
         """How many pods it has."""
         return sum(max(replica.count, 0) for replica in self.replicas)

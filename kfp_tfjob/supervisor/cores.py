@@ -35,16 +35,6 @@ def available_cores(cgroups: Path = _CGROUPS, own: Path = _OWN, shared: int = 1)
     return max(1, int(min([_allowed(), *limits])))
 
 
-def usable_cores(cgroups: Path = _CGROUPS, own: Path = _OWN) -> float:
-    """Return how many cores this process can keep busy, for people: 0.5 with a limit of 500m.
-
-    Args:
-        cgroups: Where the cgroups are mounted.
-        own: Names the cgroups of this process.
-    """
-    return min([_allowed(), *_limits(cgroups, own)])
-
-
 def _allowed() -> int:
     """Return the number of cores on which the kernel lets this process run."""
     affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
