@@ -157,7 +157,6 @@ def test_following_ends_with_the_run(logs, store, run, monkeypatch):
     assert [line.partition("] ")[2] for line in shown(found)] == ["b2", "c0", "c1"]
 
 
-
 def test_a_pipe_that_is_closed_ends_it(run, store):
     write(store, run, 3, {"chief-0": [f"line {index}" for index in range(20_000)]})
     command = f"{sys.executable} -m kfp_tfjob.pipelines logs {run.base} | head -1"
