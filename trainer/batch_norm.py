@@ -1,4 +1,8 @@
-"""Synchronizes BatchNormalization over all replicas, or refuses it with the reason."""
+"""Synchronizes BatchNormalization over all replicas, or refuses it with the reason.
+
+Keras does not synchronize the statistics of a layer with a mask, or of parts of a batch
+(`micro_batches`), so replicas would normalise with different numbers.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ If other processes wait in a sum, TensorFlow detects a killed process only after
 kernel closes the connections of a killed process at once, so each worker has one to the chief. It
 carries only keepalives, and a farewell from a process that ends with its own error or result. If it
 closes without a farewell, the other process restarts.
+
+The port changes with every start and requires a token. A restarted worker lets TensorFlow connect
+only once the chief listens, because gRPC waits a second after a refused connection. If a network
+policy blocks the connection, the log says so, and only TensorFlow's own detection remains.
 """
 
 from __future__ import annotations

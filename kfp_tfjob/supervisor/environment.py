@@ -30,15 +30,17 @@ VARIABLES = {
     "OUTPUT_DIR": "folder for the model and all other output",
     "EXPECTED_REPLICAS": "chief and workers together; the supervisor refuses a different TF_CONFIG",
     "EXPECTED_GPUS": "GPUs of this replica; the trainer refuses to train with fewer",
-    "START_DEADLINE": "how long a replica waits for the others",
+    "START_DEADLINE": "how long a replica waits for the others; at most 300 seconds for one that"
+    " was lost",
     "MAX_RESTARTS": "how often the supervisor may restart the command; unset means never",
     "WARM_SPARE": "1 to keep a second process ready to take over",
     "RESTARTS": "restarts of the command in this pod so far; set by the supervisor",
     "SUPERVISOR_PIPE": "descriptor on which the command reports its progress; set by the"
     " supervisor",
     "WAIT_FOR_GO": "1 in a warm spare; set by the supervisor",
-    "PODINFO_DIR": "annotations of the pod as files: heartbeat, stop-within",
-    "ORPHAN_TIMEOUT": "how long the chief trains without a new heartbeat",
+    "PODINFO_DIR": "annotations of the chief's pod as files: heartbeat, stop-within",
+    "ORPHAN_TIMEOUT": "how long the chief trains without a new heartbeat; then it saves and exits"
+    " with code 5",
     "STORE_DEADLINE": "how long the chief waits for its output to be stored",
     "FLUSH_BARRIER": "1 if a sidecar stores the output",
     "RESTORE": "1 if `setup` restores the newest checkpoint",

@@ -1,4 +1,9 @@
-"""Decides whether a command that ended is restarted in its pod, and after what pause."""
+"""Decides whether a command that ended is restarted in its pod, and after what pause.
+
+Restarting helps after a signal, a lost peer or a port in use, but not after an error that would
+happen again. A command that dies three times without passing the steps in which it died before
+would also die in another attempt.
+"""
 
 from __future__ import annotations
 

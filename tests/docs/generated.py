@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ from kfp_tfjob.pipelines.tfjob_training import STEPS as PIPELINE_STEPS
 from kfp_tfjob.storage.options import VARIABLES
 from kfp_tfjob.storage.text import row
 from kfp_tfjob.supervisor import exit_codes
+from kfp_tfjob.supervisor.environment import VARIABLES as VARIABLES_OF_A_REPLICA
 
 # The words of Python for the types of compiled YAML.
 _TYPES = {
@@ -59,10 +61,12 @@ def keys(name: str) -> str:
     return "\n".join(["| key | meaning |", "|---|---|", *rows])
 
 
-def train_options() -> str:
-    """Return the row of the environment of a replica that lists the options of the trainer."""
+def environment() -> str:
+    """Return the table of the variables of a replica."""
     names = ", ".join(f"`{name}`" for name in TrainerOptions.model_fields)
-    return f"| `TRAIN_OPTIONS` | JSON object: {names} |"
+    meanings = VARIABLES_OF_A_REPLICA | {"TRAIN_OPTIONS": f"JSON object: {names}"}
+    rows = [row(f"`{name}`", meaning) for name, meaning in meanings.items()]
+    return "\n".join(["| variable | meaning |", "|---|---|", *rows])
 
 
 def verdicts() -> str:
@@ -113,8 +117,29 @@ def step(name: str) -> str:
             ("Inputs", definition["root"].get("inputDefinitions", {})),
             ("Outputs", component.get("outputDefinitions", {})),
         )
-        for part in (f"## {title}", "\n".join(_table(found, title == "Inputs")))
+        for part in (
+            f"## {title}",
+            *(_of_the_form(found, name) if title == "Inputs" else ()),
+            "\n".join(_table(found, title == "Inputs")),
+        )
     )
+
+
+def _of_the_form(definitions: dict[str, Any], step_name: str) -> Iterator[str]:
+    """Take the inputs that are as in the form out of the definitions, and yield a line for them."""
+    found = definitions.get("parameters", {})
+    names = [
+        name
+        for name in PARAMETERS
+        if name in found
+        and (
+            step_name == "preflight"
+            or name.startswith("storage_")
+            or _one_line(found[name]) == "As in the form."
+        )
+    ]
+    shown = [f"`{name}`{'' if _is_optional(found.pop(name)) else ' (required)'}" for name in names]
+    yield f"As in [the form](../parameters.md#the-form): {', '.join(shown)}."
 
 
 def _table(definitions: dict[str, Any], inputs: bool) -> Iterator[str]:
@@ -150,21 +175,40 @@ def _one_line(definition: dict[str, Any]) -> str:
 
 
 def commands() -> str:
-    """Return the help of every command."""
+    """Return the help of every command; an option is described at the first command that has it."""
     parent = click.Context(main, info_name="kfp-tfjob", **main.context_settings)
-    return "\n\n".join(_helps(main, parent, "##"))
+    return "\n\n".join(_helps(main, parent, "##", {}))
 
 
-def _helps(group: click.Group, parent: click.Context, level: str) -> Iterator[str]:
+def _helps(
+    group: click.Group, parent: click.Context, level: str, described: dict[object, str]
+) -> Iterator[str]:
     for name, command in group.commands.items():
-        # A command keeps the help option that its first context gave it.
         command = copy.copy(command)
-        command._help_option = None
+        command.add_help_option = False  # the page has it once, for all commands
         context = click.Context(command, parent, name, max_content_width=92, terminal_width=92)
         title = context.command_path.removeprefix("kfp-tfjob ")
-        yield f"{level} {title}\n\n```text\n{command.get_help(context)}\n```"
+        elsewhere: dict[str, list[str]] = {}
+        own = []
+        for option in command.params:
+            first = described.setdefault(option.get_help_record(context) or object(), title)
+            if first == title:
+                own.append(option)
+            else:
+                elsewhere.setdefault(first, []).append(option.opts[0])
+        command.params = own
+        shown = command.get_help(context)
+        for first, names in elsewhere.items():
+            shown += "\n\n" + fill(
+                f"As for {first}: {', '.join(names)}.",
+                92,
+                initial_indent="  ",
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            )
+        yield f"{level} {title}\n\n```text\n{shown}\n```"
         if isinstance(command, click.Group):
-            yield from _helps(command, context, f"{level}#")
+            yield from _helps(command, context, f"{level}#", described)
 
 
 # Every call of storage/ on boto3's client, and the IAM action that AWS asks for.
@@ -245,6 +289,7 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
         for name, parameter in PARAMETERS.items()
         if parameter.group
     ),
+    ("docs/architecture.md", "environment", environment),
     ("docs/failures.md", "verdicts", verdicts),
     ("docs/failures.md", "exit codes", codes),
     ("docs/operations.md", "permissions", permissions),

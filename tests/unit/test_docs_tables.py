@@ -43,16 +43,6 @@ def test_every_mark_has_a_generator(repository: Path) -> None:
     assert marked == {(document, name) for document, name, _ in generated.PARTS}
 
 
-def test_the_architecture_names_the_options_of_the_trainer(repository: Path) -> None:
-    row = generated.train_options()
-    held(
-        repository / "docs/architecture.md",
-        row[: row.index(": ") + 2],
-        "\n",
-        row.partition(": ")[2],
-    )
-
-
 def test_every_verdict_and_every_code_is_explained(repository: Path) -> None:
     page = (repository / "docs/failures.md").read_text()
     headings = set(re.findall(r"^### `?(\w+)`?", page, re.MULTILINE))

@@ -9,7 +9,7 @@ import pytest
 
 from kfp_tfjob.jobs.verdict import ContainerFailure
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.supervisor import duration, environment, exit_codes
+from kfp_tfjob.supervisor import duration, exit_codes
 from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.pack import NAME, pack
 from kfp_tfjob.supervisor.stop_within import StopWithin
@@ -54,11 +54,6 @@ def test_limits_are_durations_and_counts_are_whole() -> None:
         assert refused.value.received == "'1.5'"
 
 
-def _section(repository: Path, title: str) -> str:
-    text = (repository / "docs/architecture.md").read_text()
-    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
 def test_each_exit_code_has_one_name_and_one_meaning() -> None:
     named = {name: value for name, value in vars(exit_codes).items() if isinstance(value, int)}
     assert sorted(named.values()) == sorted(exit_codes.MEANING)
@@ -75,14 +70,6 @@ def test_every_error_has_a_code_of_the_table() -> None:
     for kind in kinds:
         kinds += kind.__subclasses__()
     assert {kind.code for kind in kinds} <= exit_codes.MEANING.keys()
-
-
-def test_every_variable_is_documented_once(repository: Path) -> None:
-    section = _section(repository, "The environment of a replica")
-    cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
-    found = [name for cell in cells for name in re.findall(r"`([A-Z_]+)`", cell)]
-    assert len(found) == len(set(found))
-    assert environment.VARIABLES.keys() <= set(found)
 
 
 def test_the_packed_file_is_always_the_same_and_has_one_name_for_a_module(tmp_path: Path) -> None:
