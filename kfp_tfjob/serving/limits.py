@@ -26,7 +26,7 @@ _OPEN = 8
 _OTHER_OBJECTS = 10_000  # in a request, that are no rows: inputs and parameters in V2
 # Seconds for the body of a request: without a byte of it, and in all.
 STALLED, LONGEST = 30.0, 300.0
-_BYTES_OF_OBJECT = 64  # tensors in binary have the byte of a brace in one of 256
+_BYTES_OF_OBJECT = 64  # tensors in binary have the byte of { or [ in one of 128
 
 
 class Limits:
@@ -38,8 +38,8 @@ class Limits:
 
     A body that stalls is answered with 408, or a few clients that hang would keep the others out.
 
-    So many objects as no request needs are refused while they come, because they take much more
-    memory than their JSON.
+    So many objects and lists as no request needs are refused while they come, because they take
+    much more memory than their JSON.
 
     Args:
         app: The application.
@@ -73,7 +73,7 @@ class Limits:
             has_left |= message["type"] == "http.disconnect"
             came = len(message.get("body", b""))
             size, self._open = size + came, self._open + came
-            objects += message.get("body", b"").count(b"{")
+            objects += sum(map(message.get("body", b"").count, (b"{", b"[")))
             if size > self._most:
                 refusal = self._too_large(size, declared)
             elif objects > max(MOST_ROWS + _OTHER_OBJECTS, self._most // _BYTES_OF_OBJECT):

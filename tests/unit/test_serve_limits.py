@@ -71,17 +71,18 @@ def test_a_request_above_the_limit_is_refused(declared: bool) -> None:
     assert counts.answers == [("v1", 413), ("v1", 200)]
 
 
+@pytest.mark.parametrize("one", [b"{},", b"[],"])
 def test_more_objects_than_rows_are_refused_while_they_come(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, one: bytes
 ) -> None:
     monkeypatch.setattr("kfp_tfjob.serving.limits.MOST_ROWS", 100)
     monkeypatch.setattr("kfp_tfjob.serving.limits._OTHER_OBJECTS", 10)
     counts = Counts()
     limits = Limits(application, MOST, counts)
-    pieces = [b"{}," * 50, b"{}," * 70]  # each {} takes twenty times as much when parsed
+    pieces = [one * 50, one * 70]  # each {} or [] takes twenty times as much when parsed
     status, body, _ = asyncio.run(ask(limits, pieces))
     assert status == 413 and "too many rows" in json.loads(body)["error"]
-    assert asyncio.run(ask(limits, [b"{}," * 110]))[0] == 200
+    assert asyncio.run(ask(limits, [one * 110]))[0] == 200
     assert counts.answers == [("v1", 413), ("v1", 200)]
 
 
