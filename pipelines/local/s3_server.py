@@ -29,6 +29,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -303,6 +304,7 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
             capitalize_response_headers=False,
         )
 
+    _never_go_back(_Clock(folder / "clock"))
     doors = {name: _Door() for name in _SERVERS}
     _lead_inside({number: door for number, door in enumerate(doors.values(), 1)})
     for number, name in enumerate(_SERVERS, 1):
@@ -344,6 +346,45 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
         eventlet.spawn(_end_when_unused, folder)
     run(front, _for_this_machine(_creates_take_turns(proxy)))
     lock.close()
+
+
+class _Clock:
+    """Gives every write a later time than all before it, even if the machine's clock is set back.
+
+    Of two writes of an object, Swift keeps the one with the later time. It acknowledges the other
+    one, but does not store it.
+
+    Args:
+        path: Holds a time that no write has reached, so that a killed server is followed correctly.
+    """
+
+    _AHEAD = 60.0  # seconds
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = self._limit = float(path.read_text()) if path.exists() else 0.0
+
+    def now(self) -> float:
+        """Return the time of a new write, in seconds since 1970."""
+        self._last = max(time.time(), self._last + 1e-5)  # the precision of Swift
+        if self._last >= self._limit:
+            with suppress(OSError):  # a full disk must not stop reads; the next request tries again
+                _write_private(self._path, repr(self._last + self._AHEAD))
+                self._limit = self._last + self._AHEAD
+        return self._last
+
+
+def _never_go_back(clock: _Clock) -> None:
+    """Let Swift take the times of writes from `clock`; signatures are checked by the real time."""
+    from swift.common.middleware.s3api.utils import S3Timestamp
+    from swift.common.utils import Timestamp
+
+    def now(cls: Any, offset: int = 0, delta: int = 0) -> Any:
+        return cls(clock.now(), offset=offset, delta=delta)
+
+    writes: Any = Timestamp
+    S3Timestamp.now = writes.__dict__["now"]
+    writes.now = classmethod(now)
 
 
 class _Door:

@@ -30,6 +30,35 @@ def test_data_survives_a_killed_server(tmp_path: Path) -> None:
         assert server.store().read(address) == b"content"
 
 
+def test_a_clock_that_is_set_back_loses_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Swift acknowledges a write that is older than the object, and does not store it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "ahead, real = float(os.environ['AHEAD']), time.time\n"
+        "time.time = lambda: real() + ahead\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    kept, replaced, created = (S3Address("test", name) for name in ("kept", "replaced", "created"))
+    for ahead in ("600", "0", "-600"):
+        monkeypatch.setenv("AHEAD", ahead)
+        server = Server.start(tmp_path / "s3")
+        store = server.store()
+        if ahead == "600":
+            store.make_bucket("test")
+            store.write(kept, b"kept", "text/plain")
+        store.write(replaced, ahead.encode(), "text/plain")
+        assert store.read(replaced) == ahead.encode()
+        store.create(created, ahead.encode(), "text/plain")
+        assert store.read(created) == ahead.encode()
+        store.delete(created)
+        assert [item.address for item in store.list(S3Address("test"))] == [kept, replaced]
+        assert server.process is not None
+        server.process.kill()
+        server.stop()
+
+
 def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
     with Server.start(tmp_path):
         command = [sys.executable, "-m", "kfp_tfjob.pipelines.local.s3_server", str(tmp_path)]
