@@ -7,23 +7,24 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from kfp_tfjob.checks.placement import too_small
 from kfp_tfjob.checks.shortage import remedy, secret_remedy
 from kfp_tfjob.cluster import capacity, waiting
-from kfp_tfjob.cluster.backend import Backend, Object
+from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.follower import Follower
-from kfp_tfjob.cluster.log_writer import LogWriter
-from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Snapshot
+from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
+from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
 from kfp_tfjob.jobs.judge import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
-from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
-from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.exit_codes import MEANING
 
@@ -53,38 +54,36 @@ class Outcome:
     words: list[str]
     end: AttemptEnd
 
+    @property
+    def failure(self) -> JobFailedError:
+        """The error of the step if the job failed."""
+        return self.judgement.failure(self.words)
+
 
 @dataclass
 class Attempt:
     """One existing job.
 
     Attributes:
-        backend: The back end that runs it.
-        manifest: Its manifest.
-        spec: The requested job.
+        launch: The launch that follows it.
         number: The number of the attempt, from 1.
         waited: Seconds that earlier attempts waited for nodes.
-        ended: Returns why the whole run ended; empty while it has not.
         run_left: Seconds left for the whole run.
-        proven: Tells whether the output of this attempt is complete in the store.
-        clock: A monotonic clock; tests replace it.
-        keep: Stores the log lines of the job; None to store none.
     """
 
-    backend: Backend
-    manifest: Mapping[str, Any]
-    spec: JobSpec
+    launch: Launch
     number: int
     waited: float = 0.0
-    ended: Callable[[], str] = field(default=lambda: "", repr=False)
     run_left: float = math.inf
-    proven: Callable[[], bool] = field(default=lambda: True, repr=False)
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
-    keep: LogWriter | None = field(default=None, repr=False)
     _beat_at: float | None = None
     _counted_at: float | None = None
     _gpu_seconds: dict[str, float] = field(default_factory=lambda: {"pending": 0, "running": 0})
     _running: float = 0.0
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any]:
+        """The job."""
+        return self.launch.manifest(self.number)
 
     @property
     def name(self) -> str:
@@ -93,20 +92,22 @@ class Attempt:
 
     @property
     def _beat_seconds(self) -> float:
-        return self.spec.options.orphan_timeout_seconds / _BEATS
+        return self.launch.spec.options.orphan_timeout_seconds / _BEATS
 
     def follow(self) -> Outcome:
-        """Follow the job to its end; delete it if a limit ended it or a new attempt may follow.
+        """Follow the job to its end, judge it, and record the end.
+
+        The job is deleted if a limit ended it or a new attempt may follow.
 
         Raises:
             ClusterUnavailableError: The API server was unreachable for too long; the job continues.
             ForbiddenError: RBAC does not allow following the job.
         """
-        follower = Follower(self.backend, self.name, self.keep)
+        launch, backend, logs = self.launch, self.launch.backend, self.launch.logs
+        follower = Follower(backend, self.name, logs.attempt(self.number) if logs else None)
         follower.start()
-        options = self.spec.options
-        grace = float(self.spec.pod.of("chief").grace_seconds or 0)
-        watchdogs = JobLimits(options, grace, self.waited, self.run_left, self.clock)
+        options, grace = launch.spec.options, float(launch.spec.pod.of("chief").grace_seconds or 0)
+        limits = JobLimits(options, grace, self.waited, self.run_left, launch.clock)
         job: Object | None = None
         given_up: Judgement | None = None
         told = False
@@ -116,43 +117,48 @@ class Attempt:
             if latest is None or is_over(latest) or is_being_deleted(latest):
                 break
             self._count(latest, follower.pods)
-            silence = self.backend.silence(self.name)
+            silence = backend.silence(self.name)
             seen = Snapshot(latest, follower.pods, silence, lambda: follower.events)
-            given_up = self._with_remedy(watchdogs.look(seen), seen)
-            if watchdogs.pending >= _NAME_SHORTAGE_SECONDS and not told:
-                told = self._name_shortage(seen, watchdogs.pending)
+            given_up = self._with_remedy(limits.look(seen), seen)
+            if limits.pending >= _NAME_SHORTAGE_SECONDS and not told:
+                told = self._name_shortage(seen, limits.pending)
             if given_up is None:
                 self._beat(follower.pods)
                 longest = min(follower.pause, self._beat_seconds)
-                self.backend.wait_for_change(self.name, min(longest, watchdogs.next_limit))
+                backend.wait_for_change(self.name, min(longest, limits.next_limit))
         judgement = given_up or judge(latest, follower.pods)
         if judgement.verdict == Verdict.SUCCEEDED:
             try:
-                stored = self.proven()
+                stored = launch.records.completed() == self.number
             except StepError:
                 # The store does not respond. Keep the job: the next launcher can verify its output.
                 follower.finish(_LAST_LINES_SECONDS)
                 raise
             judgement = judgement if stored else _NOT_STORED
-        if (why := self.ended()) and judgement.verdict != Verdict.SUCCEEDED:
+        if (why := launch.ended()) and judgement.verdict != Verdict.SUCCEEDED:
             judgement, given_up = cancelled(why), None  # the watch of the run already stopped it
         if latest is not None:
             self._annotate(judgement)
         deleted = given_up is not None or judgement.verdict.recoverable
         if deleted:
-            self.backend.delete(self.name)  # any other job stays for inspection
+            backend.delete(self.name)  # any other job stays for inspection
         follower.finish(_LAST_LINES_SECONDS)
 
+        outcome = self._outcome(judgement, job, follower, limits)
+        if logs:
+            logs.flush(CLOSING_SECONDS)  # the record of the end says that it is stored
+        launch.records.keep_end(outcome.end)
+        return outcome
+
+    def _outcome(
+        self, judgement: Judgement, job: Object | None, follower: Follower, limits: JobLimits
+    ) -> Outcome:
         kind = kind_of(self.manifest)
 
         def last_lines(replica: str, container: str) -> list[str]:
             return follower.last_lines(kind.log_name(replica, container), _SHOWN_LINES)
 
-        seconds = {
-            "queued": watchdogs.queued,
-            "pending": watchdogs.pending,
-            "running": self._running,
-        }
+        seconds = {"queued": limits.queued, "pending": limits.pending, "running": self._running}
         pods = pods_of(follower.pods, last_lines)
         failed = (item for pod in pods for item in pod.containers if item.exit_code)
         judgement = with_log(judgement, (line for item in failed for line in item.last_lines))
@@ -169,8 +175,8 @@ class Attempt:
         if missing := waiting.missing_secrets(seen.pods, events, seen.job):
             if found.verdict == Verdict.USER_ERROR:
                 place = seen.job["metadata"].get("namespace", "")
-                return replace(found, fix=secret_remedy(self.spec, missing, place))
-        fix = remedy(found.verdict, self.spec, seen.pods, events)
+                return replace(found, fix=secret_remedy(self.launch.spec, missing, place))
+        fix = remedy(found.verdict, self.launch.spec, seen.pods, events)
         if found.verdict == Verdict.PARTLY_PLACED and (never := self._lacks_room(seen)):
             # Releasing nodes helps only if other jobs hold the missing ones, not if too few exist.
             return Judgement(Verdict.UNSCHEDULABLE, f"{never}; {found.sentence}", fix=fix)
@@ -178,11 +184,11 @@ class Attempt:
 
     def _name_shortage(self, seen: Snapshot, seconds: float) -> bool:
         """Log what keeps pods from nodes, and the parameter to change; return whether any does."""
-        nodes = self.backend.nodes()
-        said = list(too_small(self.spec, nodes)) if nodes else []
+        nodes = self.launch.backend.nodes()
+        said = list(too_small(self.launch.spec, nodes)) if nodes else []
         if not (said := said or waiting.unscheduled(seen.pods)):
             return False
-        fix = remedy(Verdict.UNSCHEDULABLE, self.spec, seen.pods, seen.events())
+        fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, seen.pods, seen.events())
         where = f"{self.name} has waited for nodes for {seconds:.0f} s"
         log.warning("%s: %s. Fix: %s", where, "; ".join(said), fix or "add nodes")
         return True
@@ -193,9 +199,9 @@ class Attempt:
         After the first attempt, a node may have been lost or a new one may be starting. Then, and
         without events, the answer is unknown: the job waits for its pending timeout.
         """
-        nodes = self.backend.nodes()
+        nodes = self.launch.backend.nodes()
         lagging = {role_of(pod): pod for pod in seen.pods if not waiting.is_placed(pod)}
-        said = [self.backend.events(pod["metadata"]["name"]) for pod in lagging.values()]
+        said = [self.launch.backend.events(pod["metadata"]["name"]) for pod in lagging.values()]
         if self.number > 1 or not nodes or not all(said):
             return ""
         if any(waiting.nodes_are_coming(events) for events in said):
@@ -204,41 +210,33 @@ class Attempt:
 
     def _beat(self, pods: list[Object]) -> None:
         """Tell the chief that a launcher still waits for it."""
-        now = self.clock()
+        now = self.launch.clock()
         if self._beat_at is not None and now - self._beat_at < self._beat_seconds:
             return
         if any(is_chief(pod) and waiting.has_begun(pod) for pod in pods):
             self._beat_at = now
-            self.backend.annotate_chief(self.name, {HEARTBEAT_ANNOTATION: f"{time.time():.3f}"})
+            self.launch.backend.annotate_chief(
+                self.name, {HEARTBEAT_ANNOTATION: f"{time.time():.3f}"}
+            )
 
     def _annotate(self, judgement: Judgement) -> None:
         text = judgement.sentence[:_LONGEST_ANNOTATION]
         values = {VERDICT_ANNOTATION: str(judgement.verdict), f"{VERDICT_ANNOTATION}-reason": text}
-        self.backend.annotate(self.name, values)
+        self.launch.backend.annotate(self.name, values)
 
     def _count(self, job: Object, pods: list[Object]) -> None:
         """Add the running time and the GPU seconds since the last call."""
-        now = self.clock()
+        now = self.launch.clock()
         passed = now - (self._counted_at if self._counted_at is not None else now)
         self._counted_at = now
         begun = sum(waiting.has_begun(pod) for pod in pods) >= waiting.wanted(job)
         self._running += passed if begun else 0
         gpus = sum(
-            self.spec.gpus_of(role_of(pod))
+            self.launch.spec.gpus_of(role_of(pod))
             for pod in pods
             if waiting.is_placed(pod) and pod["status"].get("phase") in ("Pending", "Running")
         )
         self._gpu_seconds["running" if begun else "pending"] += gpus * passed
-
-
-def cancelled(why: str) -> Judgement:
-    """Return the verdict on a job after its run was ended.
-
-    Args:
-        why: What ended it, for instance `its Workflow was deleted`.
-    """
-    fix = "start it again, or retry it; it continues from its newest stored checkpoint"
-    return Judgement(Verdict.CANCELLED, f"the run was ended: {why}", fix=fix)
 
 
 def words(

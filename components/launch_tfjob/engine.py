@@ -1,22 +1,268 @@
-"""Runs the step: trains with the run parameters and writes the reports."""
+"""Trains until the output is verified in the store, or a person has to fix something."""
 
 from __future__ import annotations
 
+import logging
+import random
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.cluster.backend import Backend, JobExistsError
 from kfp_tfjob.cluster.choice import open_backend
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components.launch_tfjob import launcher
-from kfp_tfjob.components.launch_tfjob.launcher import Launched
-from kfp_tfjob.components.launch_tfjob.report import curves_html, job_html
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.components import notify
+from kfp_tfjob.components.launch_tfjob import earlier
+from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
+from kfp_tfjob.components.launch_tfjob.earlier import Found
+from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.limits import out_of_time
+from kfp_tfjob.components.launch_tfjob.records import Claim, require_same
+from kfp_tfjob.components.launch_tfjob.report.pages import curves_html, job_html
+from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory, read
+from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
 from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.record import end_of, gpu_hours
 from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.options import images
 from kfp_tfjob.options.secret_values import secrets_in
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.words import counted
+
+log = logging.getLogger(__name__)
+
+_FAREWELL_SECONDS = 1.5
+_LONGEST_BACKOFF = 600.0
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A training whose output is complete in the store.
+
+    Attributes:
+        job_name: The job of the attempt that completed it.
+        attempts: How many attempts the run has used, this one included.
+        manifest: The job of that attempt.
+        progress: The reports of the chief; `final` has the metrics.
+        model_uri: The SavedModel; empty if the training stored none.
+        gpu_hours: GPU hours by name; empty for a training without GPUs.
+    """
+
+    job_name: str
+    attempts: int
+    manifest: Mapping[str, Any]
+    progress: TrainingHistory
+    model_uri: str = ""
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Launcher:
+    """Trains in one attempt after the other.
+
+    Attributes:
+        launch: What to train, and where.
+        claimed: The numbers of the attempts so far.
+        claim: The newest claim that counts; None before the first.
+        failure: How the last attempt of this launcher failed.
+    """
+
+    launch: Launch
+    claimed: list[int] = field(default_factory=list)
+    claim: Claim | None = None
+    failure: JobFailedError | None = None
+    _backoff: float = 0.0
+    _waited: float = 0.0  # for nodes, in all attempts of this launcher
+    _placed: bool = True  # whether all pods of the last attempt had nodes
+    _lost: bool = False  # whether a different launcher has just claimed the next attempt
+
+    def train(self) -> Launched:
+        """Train until the output is complete in the store.
+
+        1. If the output is complete, the run is done.
+        2. Look at the newest attempt: adopt a running job, and decide about a failed one.
+        3. Otherwise claim the next attempt in the store; the highest number owns the run.
+        4. Build its job and create it. A job of that name is adopted if it is the same.
+        5. Watch the job, its log lines and its limits; judge how it ended, and record that.
+        6. If the infrastructure failed, start a new attempt from the newest stored checkpoint,
+           within the limits of the run. Otherwise fail with the last lines of the replica that
+           failed first.
+
+        Raises:
+            JobFailedError: The training failed.
+            ConfigurationError: A job of this name does not belong to this run.
+        """
+        # Listed once: the store refuses a number that a different launcher takes meanwhile.
+        self.claimed = self.launch.records.claimed()
+        if done := self._completed_before():
+            return self._launched(done)
+        job = self._adopt()
+        # Without an earlier attempt, nothing can have completed since the first look.
+        while not (self.claimed and (done := self.launch.records.completed())):
+            if self._lost:
+                job = self._adopt()
+            if not job:
+                self._next_claim()
+                job = self._claim_and_create()
+            if not job:
+                continue
+            outcome = self._follow()
+            if outcome.judgement.verdict == Verdict.SUCCEEDED:
+                return self._launched(self.claimed[-1])
+            self._recover(outcome)
+            job = False
+        return self._launched(done)
+
+    def _completed_before(self) -> int:
+        """Return the attempt whose output an earlier start has completed, or 0.
+
+        Raises:
+            ConfigurationError: Such an output, or a checkpoint, was trained with other inputs.
+        """
+        records = self.launch.records
+        done = records.completed()
+        if self.claimed and (done or records.newest_checkpoint()):
+            before = records.claim(self.claimed[-1]).inputs
+            require_same(before, records.inputs(self.launch.spec))
+        if done:
+            succeeded = Judgement(Verdict.SUCCEEDED, "the chief succeeded")
+            earlier.record_end(self.launch, done, succeeded)
+        return done
+
+    def _adopt(self) -> bool:
+        """Tell whether the job of the newest attempt must be followed, and read its claim."""
+        job = earlier.adopt(self.launch, self.claimed, self._lost)
+        # Without a retry, a person started the run, and the count of the attempts restarts.
+        counts = self.claimed and (self.launch.retry or job or self._lost)
+        self.claim = self.launch.records.claim(self.claimed[-1]) if counts else None
+        self._lost = False
+        return job
+
+    def _next_claim(self) -> None:
+        """Prepare the claim of the next attempt, unless the run has reached a limit; then pause.
+
+        Raises:
+            JobFailedError: The run has used its attempts, or its time.
+        """
+        launch, options, last = self.launch, self.launch.spec.options, self.claim
+        attempt = max(self.claimed, default=0) + 1
+        checkpoint = launch.records.newest_checkpoint()
+        if last is None:
+            self.claim = Claim.first(attempt, checkpoint)
+            return
+        self.claim = claim = last.next(attempt, checkpoint, self._placed)
+        used = claim.used(options.max_attempts)
+        if claim.fruitless >= options.max_attempts:
+            raise self.failure.after(used) if self.failure else self._earlier_failure(used)
+        if claim.left(options.run_deadline_seconds) <= 0:
+            raise out_of_time(options).failure().after(used)
+        if self.failure:
+            log.info("%s", used)
+            if claim.checkpoint > last.checkpoint:
+                self._backoff = 0
+            backoff = self._backoff or options.backoff_seconds
+            # Two jobs that release GPUs for each other must not return at the same time.
+            pause = backoff * random.uniform(0.5, 1.0)
+            log.info("attempt %d begins in %.0f s", attempt, pause)
+            launch.sleep(pause)
+            self._backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    def _claim_and_create(self) -> bool:
+        """Store the claim and create its job; return False if a different launcher was faster.
+
+        A job that exists is adopted if it has the same owner and spec.
+
+        Raises:
+            JobFailedError: The run was ended.
+            ConfigurationError: The back end refuses the job, or it belongs to a different run.
+        """
+        launch, claim = self.launch, self.claim
+        assert claim
+        launch.fail_if_ended()
+        manifest = launch.manifest(claim.attempt)
+        name = manifest["metadata"]["name"]
+        if not launch.keep_claim(claim, manifest):
+            self.claimed, self._lost = launch.records.claimed(), True
+            return False
+        self.claimed.append(claim.attempt)
+        workers, gpus = launch.spec.workers, launch.spec.total_gpus
+        what = f"{counted(workers, 'worker')}, {counted(gpus, 'GPU')}"
+        log.info("creating %s: 1 chief, %s", name, what)
+        try:
+            launch.backend.create(manifest)
+        except JobExistsError:
+            found = earlier.look_at(launch.backend.get(name), [], manifest)
+            if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
+                raise earlier.not_ours(manifest, found) from None
+            log.info("%s exists already and is adopted", name)
+        launch.fail_if_ended(name)
+        return True
+
+    def _follow(self) -> Outcome:
+        """Follow the job of the newest claim to its end."""
+        assert self.claim
+        left = self.claim.left(self.launch.spec.options.run_deadline_seconds)
+        return Attempt(self.launch, self.claim.attempt, self._waited, left).follow()
+
+    def _recover(self, outcome: Outcome) -> None:
+        """Return if a new attempt may succeed.
+
+        Raises:
+            JobFailedError: None may.
+        """
+        verdict, self.failure = outcome.judgement.verdict, outcome.failure
+        log.warning("%s: %s: %s", outcome.end.job, verdict, self.failure)
+        self._placed = verdict != Verdict.PARTLY_PLACED
+        # Time limits the wait for nodes, not the number of attempts.
+        self._waited += 0 if self._placed else outcome.end.seconds["pending"]
+        waits = self._placed or self._waited < self.launch.spec.options.pending_timeout_seconds
+        if not (verdict.recoverable and waits):
+            raise self._in_the_end(self.failure)
+
+    def _in_the_end(self, failure: JobFailedError) -> JobFailedError:
+        """Return a failure, with the attempts that the run has used if there were several."""
+        claim = self.claim
+        assert claim
+        if failure.verdict != Verdict.DEADLINE and claim.attempt == claim.since:
+            return failure
+        try:
+            ended = claim.next(claim.attempt + 1, self.launch.records.newest_checkpoint())
+        except StepError as error:
+            log.warning("the number of attempts so far is not known: %s", error)
+            return failure
+        return failure.after(ended.used(self.launch.spec.options.max_attempts))
+
+    def _earlier_failure(self, used: str) -> StepError:
+        """Return the failure of the last attempt: KFP starts a failed step again."""
+        if earlier := self.launch.records.failure():
+            return JobFailedError(earlier.code, earlier.verdict, earlier.message)
+        return ConfigurationError(
+            Problem(
+                "the run has used all of its attempts",
+                received=used,
+                expected="an attempt that stores a newer checkpoint, or completes the output",
+                fix="start a new run, or raise train_options.max_attempts",
+            )
+        )
+
+    def _launched(self, attempt: int) -> Launched:
+        launch, step = self.launch, self.launch.step
+        manifest = launch.manifest(attempt)
+        log.info("the output of attempt %d is complete in the store", attempt)
+        wanted = launch.spec.total_gpus
+        hours = gpu_hours(step.store, step.run, self.claimed) if wanted else {}
+        return Launched(
+            manifest["metadata"]["name"],
+            max(self.claimed, default=attempt),
+            manifest,
+            read(step.store, step.run),
+            launch.records.model_uri(),
+            {f"gpu_hours_{name}": value for name, value in hours.items()},
+        )
 
 
 def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Launched:
@@ -40,7 +286,8 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     hide(secrets_in(parameters["pod"]))
     given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
     if not given["model_entry"]:  # which preflight returns
-        from kfp_tfjob.components.launch_tfjob.alone import prepared  # most launches need no checks
+        # Most launches need no checks.
+        from kfp_tfjob.components.launch_tfjob.standalone import prepared
 
         given = prepared(step, given)
     given.pop("model_code", None)
@@ -48,8 +295,56 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.
     with RunLogs(step.store, step.run) as logs, open_backend(*limits, spec.kind) as backend:
-        launched = launcher.run(step, spec, backend, logs)
+        launched = train(step, spec, backend, logs)
     title = f"Training of {spec.model_name or step.task_key or step.run_id}"
     Path(curves).write_text(curves_html(launched.progress, title))
     Path(job).write_text(job_html(launched.manifest, tensorboard_command(step)))
     return launched
+
+
+def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None) -> Launched:
+    """Train, or return at once if the output of the run is complete; stop if the run is ended.
+
+    Args:
+        step: The run and its store.
+        spec: The requested job.
+        backend: The back end that runs the jobs.
+        logs: Stores the log lines of the jobs; None to store none.
+
+    Raises:
+        JobFailedError: The training failed; the last lines of the replica that failed first.
+    """
+
+    def farewell(why: str) -> None:
+        launch = Launch(step, spec, backend, owner)
+        telling = threading.Thread(target=tell_end, args=(launch, why), daemon=True)
+        telling.start()
+        if logs:
+            logs.flush(_FAREWELL_SECONDS)
+        telling.join(_FAREWELL_SECONDS)
+
+    owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
+    with backend.watch_workflow(step.run_id, owner, seconds, farewell) as ended:
+        return Launcher(Launch(step, spec, backend, owner, is_retry(), ended, logs=logs)).train()
+
+
+def tell_end(launch: Launch, why: str) -> None:
+    """Record and notify that the run was ended, before its job has; the launcher may be killed.
+
+    Args:
+        launch: The launch.
+        why: What ended the run; empty if only this process has to go.
+    """
+    if not why:
+        return
+    step, ended = launch.step, cancelled(why)
+    try:
+        attempt = launch.records.claimed()[-1]
+        end = end_of(attempt, launch.spec.kind, None, launch.name(attempt), ended, ())
+        launch.records.keep_end(replace(end, task_key=step.task_key), final=False)
+    except (StepError, IndexError):
+        log.info("no attempt has been recorded")
+    failure = ended.failure()
+    said = (step.run_id, step.name, failure.code, failure.verdict, str(failure))
+    notice = replace(notify.failure(*said), model_name=launch.spec.model_name)
+    notify.notify(notice, step.store, step.whole_run)

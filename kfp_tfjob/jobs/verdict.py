@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
+from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.supervisor import exit_codes
 
 
@@ -131,3 +133,37 @@ class Judgement:
         if self.verdict == Verdict.USER_ERROR or self.verdict.recoverable:
             return code
         return exit_codes.CONFIGURATION  # the user has to change a limit or a name
+
+    def failure(self, last_lines: Sequence[str] = ()) -> JobFailedError:
+        """Return the error of a step whose job ended this way.
+
+        Args:
+            last_lines: The last lines of the replica that failed first.
+        """
+        message = str(Problem(self.sentence, fix=self.remedy))
+        if last_lines:
+            message += "\n".join([" Its last lines:", *(f"    {line}" for line in last_lines)])
+        return JobFailedError(self.code, str(self.verdict), message)
+
+
+def cancelled(why: str) -> Judgement:
+    """Return the verdict on a job whose run was ended.
+
+    Args:
+        why: What ended it, for instance `its Workflow was deleted`.
+    """
+    fix = "start it again, or retry it; it continues from its newest stored checkpoint"
+    return Judgement(Verdict.CANCELLED, f"the run was ended: {why}", fix=fix)
+
+
+class JobFailedError(StepError):
+    """A job failed; its code and verdict are those of the replica that failed first."""
+
+    def __init__(self, code: int, verdict: str, problem: Problem | str) -> None:
+        super().__init__(problem)
+        self.code = code  # type: ignore[misc]
+        self.verdict = verdict  # type: ignore[misc]
+
+    def after(self, used: str) -> JobFailedError:
+        """Return this error with the attempts that the run has used."""
+        return JobFailedError(self.code, self.verdict, f"{self}\nNo more attempts: {used}.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
+
+_GROUPS = ("output_uri", "storage_", "model_name", "model_hyperparameters", "train_", "pod")
 
 
 @click.command()
@@ -14,9 +17,41 @@ from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_paramete
 @click.option("--run-id", default="RUN-ID", help="a run id as KFP assigns it", show_default=True)
 def render(run_id: str, **given: Any) -> None:
     """Print the TFJob that the parameters create."""
-    from kfp_tfjob.components.launch_tfjob.render import render as render_job
     from kfp_tfjob.components.preflight.parameters import check
 
     values = parameters_of(given).values
     check(values)
-    click.echo(render_job(values, run_id), nl=False)
+    click.echo(first_attempt(values, run_id), nl=False)
+
+
+def first_attempt(values: Mapping[str, Any], run_id: str) -> str:
+    """Return the job of the first attempt of a run as YAML.
+
+    Args:
+        values: Every run parameter by name; those of other steps are ignored.
+        run_id: The id of the run, as KFP would give it.
+
+    Raises:
+        ConfigurationError: Parameters are wrong; it lists every problem.
+    """
+    from dataclasses import replace
+
+    from kfp_tfjob.jobs.job_yaml import to_yaml
+    from kfp_tfjob.jobs.manifest import Identity, build_job
+    from kfp_tfjob.jobs.spec import JobSpec
+    from kfp_tfjob.options import fields
+    from kfp_tfjob.storage.layout import Layout
+    from kfp_tfjob.user_code.model_code import ModelCode
+
+    code = ModelCode.parse(values["model_code"])
+    layout = Layout.parse(values["output_uri"])
+    spec = JobSpec.parse(
+        model_entry=f"{code.module}:{code.function}",
+        dataset_uri=str(layout.dataset("DATASET-DIGEST")),
+        **{name: value for name, value in values.items() if name.startswith(_GROUPS)},
+    )
+    # The tick of the run is not known here: its fields stay.
+    folder = fields.folder(layout.template, None, spec.model_name, spec.gpus, spec.pod)
+    run = layout.run(run_id, folder)
+    spec = replace(spec, code_uri="" if code.in_image else str(run.code))
+    return to_yaml(build_job(spec, Identity(run_id, 1, run_uri=str(run.base))))

@@ -27,8 +27,8 @@ from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components.launch_tfjob import launcher
-from kfp_tfjob.components.launch_tfjob.launcher import Launched
+from kfp_tfjob.components.launch_tfjob import engine, launch
+from kfp_tfjob.components.launch_tfjob.engine import Launched
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import images
@@ -184,8 +184,8 @@ class Launch:
 
         def run() -> None:
             try:
-                started = launcher.Launcher(self.step, spec, backend, **fields)
-                self.ended = Ended("succeeded", 0, launched=started.run())
+                wanted = launch.Launch(self.step, spec, backend, **fields)
+                self.ended = Ended("succeeded", 0, launched=engine.Launcher(wanted).train())
             except StepError as error:
                 self.ended = Ended(str(error.verdict), error.code, str(error))
 
@@ -376,7 +376,7 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
         log_writer.STORE_SECONDS = float(os.environ.get("STORE_SECONDS", 30))
         with RunLogs(step.store, step.run) as logs, found.backend() as backend:
-            launcher.run(step, found.spec(**settings["spec"]), backend, logs)
+            engine.train(step, found.spec(**settings["spec"]), backend, logs)
 
 
 def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterClient:

@@ -14,11 +14,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.launch_tfjob.render import to_yaml
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import dataset, enough, report, scan
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate

@@ -15,8 +15,8 @@ from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.launch_tfjob import engine
-from kfp_tfjob.components.launch_tfjob.alone import prepared
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.components.launch_tfjob.standalone import prepared
 from kfp_tfjob.components.step import RUN_ID, Failure, Step
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.pipelines.local.s3_server import Server

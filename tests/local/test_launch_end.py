@@ -20,9 +20,9 @@ import pytest
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import _ends
 from kfp_tfjob.components.finish.explain import explain
-from kfp_tfjob.components.launch_tfjob import launcher
-from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.launcher import Launcher
+from kfp_tfjob.components.launch_tfjob import earlier, engine
+from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.judge import judge_chief
 from kfp_tfjob.jobs.labels import STOP_WITHIN_ANNOTATION
@@ -96,7 +96,7 @@ def test_a_launcher_that_is_ended(process, backend, spec, step, tell, tmp_path, 
         assert (record["code"], record["signal"], record["attempt"]) == (143, 15, 1)
     # The next launcher leaves a record of both attempts.
     tell(chief_0="exit 0")
-    launcher.run(step, spec(), backend)
+    engine.train(step, spec(), backend)
     ends = _ends_of(step)
     assert {number: end.attempt for number, end in ends.items()} == {1: 1, 2: 2}
     assert [end.job for end in ends.values()] == [f"tfjob-{step.run_id}-{n}" for n in (1, 2)]
@@ -105,8 +105,9 @@ def test_a_launcher_that_is_ended(process, backend, spec, step, tell, tmp_path, 
 
 def _start_without_launcher(step, spec, backend):
     """Do what a launcher does until it has created its job, and no more."""
-    known = Launcher(step, spec, backend)
-    manifest = known._keep_claim(Claim.first(1, 0))
+    known = Launch(step, spec, backend)
+    manifest = known.manifest(1)
+    assert known.keep_claim(Claim.first(1, 0), manifest)
     backend.create(manifest)
     return known, manifest["metadata"]["name"]
 
@@ -124,7 +125,7 @@ def test_a_job_that_is_stopped_without_a_launcher_is_cancelled(
     known, name = _start_without_launcher(step, spec(), backend)
     _wait_for((tmp_path / "chief-0.1.json").exists)
     if told == "by its launcher":
-        known.record_cancel("a person terminated it")
+        engine.tell_end(known, "a person terminated it")
         assert _ends_of(step)[1].verdict == "cancelled"
     backend.annotate_chief(name, {STOP_WITHIN_ANNOTATION: "9s"})
     _wait_for(lambda: _recorded(step))
@@ -171,7 +172,7 @@ def test_a_chief_that_succeeds_without_a_launcher(backend, spec, step, tell):
     _wait_for(lambda: _recorded(step))
     assert _ends_of(step)[1].verdict == "succeeded"
     _wait_for(lambda: is_over(backend.get(name)))
-    assert launcher.run(step, spec(), backend).attempts == 1
+    assert engine.train(step, spec(), backend).attempts == 1
     (end,) = _ends_of(step).values()
     assert (end.job, end.verdict) == (name, "succeeded")
     assert [item.exit_code for pod in end.pods for item in pod.of_chief] == [0]
@@ -212,10 +213,10 @@ def test_the_next_launcher_completes_what_only_the_chief_recorded(backend, spec,
     alone = _ends_of(step)[1]
     assert (alone.job, alone.kind, alone.is_final) == ("", "", False)
     assert TFJOB.name not in explain([alone])
-    known = Launcher(step, replace(spec(), kind=OTHER), backend)
+    known = Launch(step, replace(spec(), kind=OTHER), backend)
     unseen = Judgement(Verdict.LOST, "nobody saw it")
     for _ in range(2):
-        known._record_end(1, unseen)
+        earlier.record_end(known, 1, unseen)
         end = _ends_of(step)[1]
         assert (end.kind, end.is_final) == (OTHER.name, True)
         assert end.sentence.count(RECORD["time"]) == 1
@@ -223,10 +224,10 @@ def test_the_next_launcher_completes_what_only_the_chief_recorded(backend, spec,
 
 def test_the_record_of_a_launcher_that_was_killed_is_replaced(backend, spec, step, tell):
     known, name = _start_without_launcher(step, spec(), backend)
-    known.record_cancel("a person terminated it")
+    engine.tell_end(known, "a person terminated it")
     assert not _ends_of(step)[1].is_final
     tell(chief_0="exit 0")
     _wait_for(lambda: is_over(backend.get(name)))
-    known._record_end(1, Judgement(Verdict.LOST, "nobody saw it"))
+    earlier.record_end(known, 1, Judgement(Verdict.LOST, "nobody saw it"))
     end = _ends_of(step)[1]
     assert end.is_final and (end.verdict, len(end.pods)) == ("succeeded", 1)

@@ -22,16 +22,14 @@ from kfp import dsl
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.components.finish.explain import explain
-from kfp_tfjob.components.launch_tfjob import launcher
-from kfp_tfjob.components.launch_tfjob.claim import Claim
+from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.components.launch_tfjob.launcher import JobFailedError
-from kfp_tfjob.components.launch_tfjob.records import Records
+from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.step import Failure, Step
 from kfp_tfjob.jobs.labels import VERDICT_ANNOTATION
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.jobs.verdict import Verdict
+from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
@@ -162,7 +160,7 @@ def test_a_chief_and_two_workers_end_with_a_proven_output(
     backend, spec, step, tell, tmp_path, capsys
 ):
     tell(chief_0="exit 0", worker_0="exit 0", worker_1="exit 0")
-    launched = launcher.run(step, spec(workers=2), backend)
+    launched = engine.train(step, spec(workers=2), backend)
     assert launched.job_name == f"tfjob-{step.run_id}-1"
     assert launched.attempts == 1
     assert launched.progress.final == {"loss": 0.25}
@@ -198,9 +196,9 @@ def test_a_chief_and_two_workers_end_with_a_proven_output(
 
 def test_a_finished_run_is_not_trained_again(backend, spec, step, tell, tmp_path):
     tell(chief_0="exit 0")
-    launcher.run(step, spec(), backend)
+    engine.train(step, spec(), backend)
     (tmp_path / "chief-0.1.json").unlink()
-    again = launcher.run(step, spec(), backend)
+    again = engine.train(step, spec(), backend)
     assert (again.job_name, again.attempts) == (f"tfjob-{step.run_id}-1", 1)
     assert step.store.numbers(step.run.attempts) == [1]
     assert not list(tmp_path.glob("chief-0.*.json"))
@@ -212,7 +210,7 @@ def test_what_was_trained_is_not_continued_with_other_inputs(backend, spec, step
     step.store.write(other / MANIFEST, manifest.to_bytes())
     tell(chief_0="exit 0")
     first = replace(spec(), hyperparameters={"units": [8], "lr": 0.1, "password": "hunter2"})
-    launcher.run(step, first, backend)
+    engine.train(step, first, backend)
     record = step.store.read(step.run.attempt(1))
     assert b"hunter2" not in record
     inputs = json.loads(record)["inputs"]
@@ -221,7 +219,7 @@ def test_what_was_trained_is_not_continued_with_other_inputs(backend, spec, step
     pod = PodOptions.model_validate({"all": {"memory": "9Gi"}})
     same = spec(checkpoint_keep=9, micro_batches=2, deadline_seconds=99)
     same = replace(same, hyperparameters=first.hyperparameters, pod=pod)
-    assert launcher.run(step, same, backend).attempts == 1
+    assert engine.train(step, same, backend).attempts == 1
     weight = first.options.model_copy(update={"class_weight": "balanced"})
     wrong = {
         "data": replace(first, dataset_uri=str(other)),
@@ -232,7 +230,7 @@ def test_what_was_trained_is_not_continued_with_other_inputs(backend, spec, step
 
     def refused(changed: JobSpec) -> list[Problem]:
         with pytest.raises(ConfigurationError) as caught:
-            launcher.run(step, changed, backend)
+            engine.train(step, changed, backend)
         return list(caught.value.problems)
 
     for name, changed in wrong.items():
@@ -251,19 +249,18 @@ def test_what_was_trained_is_not_continued_with_other_inputs(backend, spec, step
     body = json.loads(record)
     del body["inputs"]
     step.store.create(step.run.attempt(1), json.dumps(body).encode())
-    launcher.Launcher(step, wrong["train_epochs"], backend)._require_same(
-        Records(step).claim(1).inputs
-    )
+    records = Records(step)
+    require_same(records.claim(1).inputs, records.inputs(wrong["train_epochs"]))
 
 
 def test_a_run_that_trained_nothing_continues_with_any_inputs(backend, spec, step, tell):
     tell(chief_0="exit 2")
     with pytest.raises(JobFailedError):
-        launcher.run(step, spec(), backend)
+        engine.train(step, spec(), backend)
     backend.delete(f"tfjob-{step.run_id}-1")  # a local run has a back end of its own
     _wait_for(lambda: backend.get(f"tfjob-{step.run_id}-1") is None)
     tell(chief_0="exit 0")
-    launched = launcher.run(step, replace(spec(), epochs=3), backend)
+    launched = engine.train(step, replace(spec(), epochs=3), backend)
     assert launched.attempts == 2
     claims = [json.loads(step.store.read(step.run.attempt(number))) for number in (1, 2)]
     assert [claim["inputs"]["train_epochs"] for claim in claims] == [1, 3]
@@ -290,10 +287,10 @@ def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winne
 
     monkeypatch.setattr(Records, "keep_claim", at_once)
     monkeypatch.setattr(LocalBackend, "create", late)
-    done: list[launcher.Launched] = []
+    done: list[engine.Launched] = []
 
     def launch() -> None:
-        done.append(launcher.run(step, spec(), backend))
+        done.append(engine.train(step, spec(), backend))
 
     running = [threading.Thread(target=launch, daemon=True) for _ in range(2)]
     for one in running:
@@ -366,7 +363,7 @@ def test_a_secret_that_is_missing_is_named(backend, spec, step):
     missing = {"all": {"env": {"HUB_TOKEN": {"secret": "hub", "key": "token"}}}}
     wanted = replace(spec(max_attempts=1), pod=PodOptions.model_validate(missing))
     with pytest.raises(JobRefusedError, match="no Secret hub with the key token, which HUB_TOKEN"):
-        launcher.run(step, wanted, backend)
+        engine.train(step, wanted, backend)
 
 
 @pytest.mark.parametrize("code", [1, 3])
@@ -375,7 +372,7 @@ def test_a_worker_that_fails_fails_the_step_with_its_code_and_words(
 ):
     tell(worker_0=f"exit {code}")
     with pytest.raises(JobFailedError) as failed:
-        launcher.run(step, spec(workers=1), backend)
+        engine.train(step, spec(workers=1), backend)
     assert (failed.value.code, failed.value.verdict) == (code, "user_error")
     assert f"worker-0 ended with exit code {code}" in str(failed.value)
     name = f"tfjob-{step.run_id}-1"
@@ -388,13 +385,13 @@ def test_a_worker_that_fails_fails_the_step_with_its_code_and_words(
 def test_the_last_lines_are_in_the_message(backend, spec, step, tell, script):
     script.write_text("import sys; print('the column y is missing'); sys.exit('give me y')")
     with pytest.raises(JobFailedError, match="the column y is missing\n.*give me y") as failed:
-        launcher.run(step, spec(), backend)
+        engine.train(step, spec(), backend)
     assert failed.value.code == 1
 
 
 def test_a_killed_chief_is_tried_again(backend, spec, step, tell):
     tell(chief_0="die 1", worker_0="exit 0")
-    launched = launcher.run(step, spec(workers=1), backend)
+    launched = engine.train(step, spec(workers=1), backend)
     assert (launched.job_name, launched.attempts) == (f"tfjob-{step.run_id}-2", 2)
     assert step.store.read_manifest(step.run.manifest).attempt == 2
     assert backend.get(f"tfjob-{step.run_id}-1") is None
@@ -408,7 +405,7 @@ def test_a_job_that_succeeds_without_its_output_has_the_same_verdict_everywhere(
     monkeypatch.setattr(backend, "annotate", lambda name, values: annotations.update(values))
     monkeypatch.setattr(Records, "completed", lambda self: 0)
     with pytest.raises(JobFailedError, match="not complete in the store") as failed:
-        launcher.run(step, spec(max_attempts=1), backend)
+        engine.train(step, spec(max_attempts=1), backend)
     end = AttemptEnd.from_bytes(step.store.read(step.run.attempts / "0001.end.json"))
     verdict = Verdict.STORE_UNAVAILABLE
     assert failed.value.verdict == end.verdict == annotations[VERDICT_ANNOTATION] == verdict
@@ -433,7 +430,7 @@ def test_a_store_that_is_away_at_the_end_leaves_the_job_to_the_next_launcher(
 
     monkeypatch.setattr(Records, "completed", away)
     with pytest.raises(StoreUnavailableError):
-        launcher.run(step, spec(max_attempts=1), backend)
+        engine.train(step, spec(max_attempts=1), backend)
     assert not annotations and not deleted
     assert not [it for it in threading.enumerate() if it.name.startswith("logs ")]
 
@@ -441,7 +438,7 @@ def test_a_store_that_is_away_at_the_end_leaves_the_job_to_the_next_launcher(
 def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, script, monkeypatch):
     script.write_text("import os; os.kill(os.getppid(), 9)")
     with pytest.raises(JobFailedError) as failed:
-        launcher.run(step, spec(max_attempts=2), backend)
+        engine.train(step, spec(max_attempts=2), backend)
     assert (failed.value.code, failed.value.verdict) == (137, "preempted_or_lost")
     assert "2 attempts, and the last 2 stored no newer checkpoint" in str(failed.value)
     assert step.store.numbers(step.run.attempts) == [1, 2]
@@ -450,13 +447,13 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     step.store.write(step.run.failure("json"), failure.to_bytes())
     monkeypatch.setenv("KFP_RETRY_INDEX", "1")
     with pytest.raises(JobFailedError) as again:
-        launcher.run(step, spec(max_attempts=2), backend)
+        engine.train(step, spec(max_attempts=2), backend)
     assert (str(again.value), again.value.code) == (str(failed.value), 137)
     assert step.store.numbers(step.run.attempts) == [1, 2]
     # A person who starts the run again expects a new attempt.
     monkeypatch.setenv("KFP_RETRY_INDEX", "0")
     with pytest.raises(JobFailedError):
-        launcher.run(step, spec(max_attempts=1), backend)
+        engine.train(step, spec(max_attempts=1), backend)
     assert step.store.numbers(step.run.attempts) == [1, 2, 3]
 
 
@@ -469,7 +466,7 @@ def test_a_cause_from_the_log_is_said_again_when_the_step_is_tried_again(
     for index in ("0", "1"):  # Kubeflow Pipelines itself makes the second try
         monkeypatch.setenv("KFP_RETRY_INDEX", index)
         with pytest.raises(JobFailedError) as failed:
-            launcher.run(step, wanted, backend)
+            engine.train(step, wanted, backend)
         assert (failed.value.code, failed.value.verdict) == (1, "user_error")
         assert "Fix: set train_options.keras to 2" in str(failed.value)
         assert "Keras 3 cannot run model.fit" in str(failed.value)
@@ -515,7 +512,7 @@ def test_three_kills_of_a_training_that_progressed_each_time_end_green(
             (tmp_path / f"stored-{attempt}").touch()
 
     threading.Thread(target=tell_when_stored, daemon=True).start()
-    launched = launcher.run(step, _stores(spec(max_attempts=1), script, 3), backend)
+    launched = engine.train(step, _stores(spec(max_attempts=1), script, 3), backend)
     assert launched.attempts == 4
     claims = [
         json.loads(step.store.read(step.run.attempts / f"{number:04d}.json"))
@@ -529,7 +526,7 @@ def test_three_kills_of_a_training_that_progressed_each_time_end_green(
 def test_the_run_has_a_deadline_beside_that_of_an_attempt(backend, spec, step, script):
     wanted = _stores(spec(max_attempts=1, run_deadline_seconds=1), script, 99)
     with pytest.raises(JobFailedError) as failed:
-        launcher.run(step, wanted, backend)
+        engine.train(step, wanted, backend)
     assert (failed.value.code, failed.value.verdict) == (2, "deadline")
     assert "longer than the 1 s of train_options.run_deadline_seconds" in str(failed.value)
     assert "No more attempts: 1 attempt, and the last one" in str(failed.value)
@@ -540,7 +537,7 @@ def test_a_launcher_that_starts_again_goes_by_the_first_claim(backend, spec, ste
     claim = Claim(1, 1, time.time() - 100, 0, 0).to_bytes(step.run_id, "j", "h")
     step.store.create(step.run.attempts / "0001.json", claim)
     with pytest.raises(JobFailedError, match="run_deadline_seconds"):
-        launcher.run(step, spec(run_deadline_seconds=90), backend)
+        engine.train(step, spec(run_deadline_seconds=90), backend)
     assert step.store.numbers(step.run.attempts) == [1]
 
 
@@ -549,7 +546,7 @@ def test_without_a_record_the_bound_is_named(backend, spec, step, monkeypatch):
     claim = Claim(3, 1, time.time(), 0, 2).to_bytes(step.run_id, "j", "h")
     step.store.create(step.run.attempts / "0003.json", claim)
     with pytest.raises(ConfigurationError, match="used all of its attempts.*max_attempts"):
-        launcher.run(step, spec(), backend)
+        engine.train(step, spec(), backend)
 
 
 def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
@@ -561,12 +558,12 @@ def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
         tell(chief_0="exit 0")
 
     threading.Thread(target=later, daemon=True).start()
-    assert launcher.run(step, spec(orphan_timeout_seconds=5), backend).attempts == 1
+    assert engine.train(step, spec(orphan_timeout_seconds=5), backend).attempts == 1
 
 
 def test_the_deadline_ends_a_job(backend, spec, step):
     with pytest.raises(JobFailedError) as failed:
-        launcher.run(step, spec(deadline_seconds=2), backend)
+        engine.train(step, spec(deadline_seconds=2), backend)
     assert (failed.value.code, failed.value.verdict) == (2, "deadline")
     assert "deadline_seconds" in str(failed.value)
 
@@ -584,7 +581,7 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
     step.store.write(step.run.checkpoints / "7" / "state", b"rotten")
     step.store.write(step.run.checkpoints / "9" / "state", b"without a manifest")
     tell(chief_0="exit 0")
-    launcher.run(step, spec(), backend)
+    engine.train(step, spec(), backend)
     keys = [item.key for item in step.store.read_manifest(step.run.manifest).objects]
     assert any(key.endswith("checkpoints/3/state") for key in keys)
     assert not any("checkpoints/7" in key or "checkpoints/9" in key for key in keys)
@@ -629,7 +626,7 @@ def test_a_job_that_somebody_deletes_is_told_apart(backend, spec, step, tmp_path
     thread = threading.Thread(target=delete)
     thread.start()
     with pytest.raises(JobFailedError) as failed:
-        launcher.run(step, spec(), backend)
+        engine.train(step, spec(), backend)
     thread.join()
     assert (failed.value.code, failed.value.verdict) == (2, "cancelled")
 
@@ -653,6 +650,6 @@ def test_a_run_that_was_ended_gets_no_attempt_more(
     if not why:
         losing.start()
     with pytest.raises(JobFailedError, match="the run was ended: ") as failed:
-        launcher.run(step, spec(), backend)
+        engine.train(step, spec(), backend)
     assert failed.value.verdict == "cancelled"
     assert step.store.numbers(step.run.attempts) == ([1] if losing.ident else [])

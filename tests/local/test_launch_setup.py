@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.restore import restore
-from kfp_tfjob.components.launch_tfjob.setup import Task, run
+from kfp_tfjob.components.launch_tfjob.setup.__main__ import Task, run
+from kfp_tfjob.components.launch_tfjob.setup.restore import restore
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError

@@ -21,7 +21,8 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import RunReport
-from kfp_tfjob.components.launch_tfjob.launcher import Launcher, _tell_end
+from kfp_tfjob.components.launch_tfjob.engine import tell_end
+from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.step import Failure, Step
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.storage.layout import Layout
@@ -244,10 +245,10 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
 
 def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of, monkeypatch):
     monkeypatch.setattr(notify, "STORE_SECONDS", 60)
-    launcher = Launcher(step, spec_of(), backend=None)
+    launch = Launch(step, spec_of(), backend=None)
     step.store.write(step.run.attempt(1), b"{}")
-    _tell_end(launcher, "a person terminated it")
-    _tell_end(launcher, "")
+    tell_end(launch, "a person terminated it")
+    tell_end(launch, "")
     end = read_ends(step.store, step.run)[1]
     assert (end.attempt, end.verdict) == (1, "cancelled") and end.job
     ((_, document),) = hook.got

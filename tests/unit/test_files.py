@@ -69,7 +69,7 @@ def test_nothing_else_renames_a_file_to_its_final_name():
     }
     assert found <= {
         "storage/files.py",
-        "components/launch_tfjob/restore.py",  # a checkpoint, after the files beside it
+        "components/launch_tfjob/setup/restore.py",  # a checkpoint, after the files beside it
         "trainer/staging.py",
         "trainer/supervisor.py",
     }

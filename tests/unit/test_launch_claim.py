@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.claim import Claim
+from kfp_tfjob.components.launch_tfjob.records import Claim
 
 
 def chain(*checkpoints: int, placed: tuple[bool, ...] = ()) -> Claim:

@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.launch_tfjob.render import render, to_yaml
+from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.jobs.labels import run_label
 from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.schema import FIELDS
+from kfp_tfjob.pipelines.commands.render import first_attempt
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -209,7 +210,7 @@ def test_a_claim_that_outlives_the_job_is_not_shared_between_attempts():
 def test_render_takes_the_parameters_of_the_form(code, entry, copied):
     values = {k: v for k, v in DEFAULTS.items() if k not in ("model_entry", "tools_image")}
     del values["dataset_uri"], values["code_uri"]
-    text = render(values | {"model_code": code, "data_uri": "x", "gate": {}}, "RUN-ID")
+    text = first_attempt(values | {"model_code": code, "data_uri": "x", "gate": {}}, "RUN-ID")
     assert f"value: {entry}\n" in text
     assert ("CODE_URI" in text) is copied
     assert "name: tfjob-run-id-" in text

@@ -4,8 +4,8 @@ import json
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory, parse
-from kfp_tfjob.components.launch_tfjob.report import curves_html
+from kfp_tfjob.components.launch_tfjob.report.pages import curves_html
+from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory, parse
 
 
 def lines(*events: dict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from decimal import Decimal
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +13,8 @@ from kfp_tfjob.checks.shortage import remedy, secret_remedy, secrets_of
 from kfp_tfjob.cluster import capacity, quota, waiting
 from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
-from kfp_tfjob.components.launch_tfjob.watchdogs import Snapshot
+from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.limits import Snapshot
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict
@@ -326,7 +328,7 @@ def test_after_a_minute_the_log_names_the_largest_node_and_the_parameter(caplog)
     for nodes, part in (([node], "node n7 can allocate 2"), (None, "2 Insufficient cpu")):
         caplog.clear()
         backend = SimpleNamespace(nodes=lambda nodes=nodes: nodes)
-        attempt = Attempt(backend, job(), spec(), 1)
+        attempt = Attempt(Launch(Mock(run_id="r", task_key=""), spec(), backend), 1)
         assert attempt._name_shortage(Snapshot(job(), [lagging]), 61)
         (line,) = caplog.messages
         assert part in line and "61 s" in line and "lower pod.all.cpu (4 now)" in line

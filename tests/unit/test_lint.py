@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kfp_tfjob.components.launch_tfjob.render import to_yaml
+from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.lint.engine import RULES, lint

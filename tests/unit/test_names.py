@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.code import keep_code
+from kfp_tfjob.components.code_copy import keep_code
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
@@ -138,4 +138,4 @@ def test_one_place_makes_paths_of_names(sources: dict[str, str]) -> None:
     # Of these only the store writes what it reads to a file, and its path comes from below().
     assert "path = below(folder, expected.key)" in text["storage/store.py"]
     assert "names.problems(" in text["uploader/folder.py"]
-    assert "below(Path(folder), path)" in text["components/launch_tfjob/code.py"]
+    assert "below(Path(folder), path)" in text["components/code_copy.py"]

@@ -12,9 +12,8 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.components.finish.explain import explain
-from kfp_tfjob.components.launch_tfjob import progress
-from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.records import Records
+from kfp_tfjob.components.launch_tfjob.records import Claim, Records
+from kfp_tfjob.components.launch_tfjob.report import progress
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Verdict

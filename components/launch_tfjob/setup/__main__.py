@@ -109,7 +109,7 @@ def run(task: Task, open_store: Callable[[], Store]) -> int | None:
         pull(store, task.dataset, task.data_dir, only=is_for_training)
     if not task.restore:
         return None
-    from kfp_tfjob.components.launch_tfjob.restore import restore
+    from kfp_tfjob.components.launch_tfjob.setup.restore import restore
 
     return restore(store, task.run, task.output_dir)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.watchdogs import JobLimits, Limit, Snapshot
+from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Limit, Snapshot
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.train import TrainOptions
 

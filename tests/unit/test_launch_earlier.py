@@ -6,9 +6,10 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.cluster.backend import JobExistsError
-from kfp_tfjob.components.launch_tfjob.claim import Claim
-from kfp_tfjob.components.launch_tfjob.launcher import Launcher
-from kfp_tfjob.components.launch_tfjob.start import TABLE, Action, Found, decide, look_at
+from kfp_tfjob.components.launch_tfjob.earlier import TABLE, Action, Found, decide, look_at
+from kfp_tfjob.components.launch_tfjob.engine import Launcher
+from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
@@ -84,9 +85,9 @@ def test_a_running_job_of_a_different_version_is_refused_and_left_alone(attempts
     backend = Mock(get=Mock(return_value=job("Running", **HASH)), pods=Mock(return_value=[]))
     backend.create.side_effect = JobExistsError("there is one")
     step = Step("launch_tfjob", RUN_ID, Layout.parse("s3://kfp-tfjob"), store)
-    launcher = Launcher(step, JobSpec.parse(**DEFAULTS), backend, OWNER)
+    launcher = Launcher(Launch(step, JobSpec.parse(**DEFAULTS), backend, OWNER))
     with pytest.raises(ConfigurationError) as caught:
-        launcher.run()
+        launcher.train()
     assert str(caught.value) == (
         f"TFJob {WANTED['metadata']['name']} of this run was created with different parameters,"
         " or by a different version of kfp-tfjob. Received: a job with a different spec."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.components.launch_tfjob.progress import TrainingHistory
-from kfp_tfjob.components.launch_tfjob.render import to_yaml
+from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory
+from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.template import render
 
@@ -26,7 +26,7 @@ def curves_html(progress: TrainingHistory, title: str) -> str:
             points.append((epoch.number, value))
     names = sorted(series, key=lambda name: (name != "loss", name))
     return render(
-        "components/launch_tfjob/training.html.j2",
+        "components/launch_tfjob/report/training.html.j2",
         title=title,
         plots={name: charts.by_epoch(name, dict(sorted(series[name].items()))) for name in names},
         final={name: f"{value:.4g}" for name, value in progress.final.items()},
@@ -43,7 +43,7 @@ def job_html(manifest: Mapping[str, Any], tensorboard: str) -> str:
         tensorboard: The command.
     """
     return render(
-        "components/launch_tfjob/tfjob.html.j2",
+        "components/launch_tfjob/report/tfjob.html.j2",
         title=f"{manifest['kind']} {manifest['metadata']['name']}",
         tensorboard=tensorboard,
         lines=to_yaml(manifest).splitlines(),

@@ -1,0 +1,236 @@
+"""Decides what a launcher does with a job of an earlier start.
+
+A retried or restarted step adopts a running job and trains nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
+from kfp_tfjob.components.launch_tfjob.attempt import Attempt, words
+from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.labels import HASH_ANNOTATION, KEY_LABEL, RUN_LABEL, TASK_LABEL
+from kfp_tfjob.jobs.record import end_of, read_ends
+from kfp_tfjob.jobs.status import is_being_deleted, is_over
+from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_SECONDS = 1.0
+_LOST_NODE_SECONDS = 60.0
+_CREATE_SECONDS = 100.0  # one create may take 95; after that, its launcher counts as gone
+_UNSEEN = Judgement(
+    Verdict.LOST, "it ended while no launcher was there, and its chief left no record"
+)
+
+
+class Found(StrEnum):
+    """The state of the newest attempt of a run."""
+
+    NOTHING = "nothing"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED_FOR_NOW = "failed, and the infrastructure was at fault"
+    FAILED_FOR_GOOD = "failed, and the user has to fix something"
+    BEING_DELETED = "being deleted"
+    OTHER_SPEC = "a different spec"
+    OTHER_OWNER = "a different owner"
+
+
+class Action(StrEnum):
+    """The reaction of the launcher."""
+
+    CREATE = "claim the next attempt and create its job"
+    ADOPT = "follow the job to its end, or record its end"
+    REPEAT = "fail with the same verdict"
+    WAIT = "look again"
+    REFUSE = "leave the job alone and fail"
+
+
+# For each state, the reaction on a retry by Kubeflow Pipelines, and on a start by a person.
+TABLE: dict[Found, tuple[Action, Action]] = {
+    Found.NOTHING: (Action.CREATE, Action.CREATE),
+    Found.RUNNING: (Action.ADOPT, Action.ADOPT),
+    Found.SUCCEEDED: (Action.ADOPT, Action.ADOPT),
+    Found.FAILED_FOR_NOW: (Action.CREATE, Action.CREATE),
+    Found.FAILED_FOR_GOOD: (Action.REPEAT, Action.CREATE),
+    Found.BEING_DELETED: (Action.WAIT, Action.WAIT),
+    Found.OTHER_SPEC: (Action.REFUSE, Action.REFUSE),
+    Found.OTHER_OWNER: (Action.REFUSE, Action.REFUSE),
+}
+
+
+def adopt(launch: Launch, claimed: Sequence[int], lost: bool = False) -> bool:
+    """Tell whether the job of the newest attempt must be followed, and wait until that is known.
+
+    Args:
+        launch: This launch.
+        claimed: The numbers of the attempts so far.
+        lost: Whether a different launcher has just claimed the newest one, and follows it.
+
+    Raises:
+        JobFailedError: The user has to fix something, and Kubeflow Pipelines retried by itself.
+        ConfigurationError: The job of that name does not belong to this run.
+    """
+    if not claimed:
+        return False
+    backend, manifest = launch.backend, launch.manifest(claimed[-1])
+    name = manifest["metadata"]["name"]
+    told, began = False, launch.clock()
+    # Attempts have different names and are fenced, so pods of a dead node do no harm.
+    grace = float(launch.spec.pod.of("chief").grace_seconds or 0)
+    while True:
+        job = backend.get(name)
+        pods = backend.pods(name) if job else []
+        found = look_at(job, pods, manifest)
+        action, longest = decide(found, launch.retry or lost), _LOST_NODE_SECONDS + grace
+        if lost and found == Found.NOTHING:  # its launcher is about to create it
+            action, longest = Action.WAIT, _CREATE_SECONDS
+        if not told:
+            log.info("found %s from an earlier start: %s; %s", name, found, action)
+            told = True
+        if action != Action.WAIT or launch.clock() - began >= longest:
+            break
+        launch.sleep(_LOOK_AGAIN_SECONDS)
+    if action == Action.REFUSE:
+        raise not_ours(manifest, found)
+    if action == Action.ADOPT:
+        return True
+    record_end(launch, claimed[-1], _UNSEEN)
+    if action == Action.REPEAT:
+        judgement = judge(job, pods)
+        if end := read_ends(launch.step.store, launch.step.run, claimed[-1:])[claimed[-1]]:
+            # Its launcher saw the log, too.
+            judgement = replace(judgement, sentence=end.sentence, fix=end.remedy)
+        raise judgement.failure(words(judgement, launch.spec.kind.container, lambda *_: []))
+    if found == Found.NOTHING and launch.retry and (earlier := _recorded(launch)):
+        raise earlier
+    if found == Found.FAILED_FOR_NOW:
+        backend.delete(name)
+    return False
+
+
+def record_end(launch: Launch, attempt: int, unseen: Judgement) -> None:
+    """Record the end of an attempt whose launcher was killed before it could; never raises.
+
+    Args:
+        launch: This launch.
+        attempt: The attempt; its job has ended, or is about to.
+        unseen: The verdict if neither its job nor its chief's own record is left.
+    """
+    step, backend, name = launch.step, launch.backend, launch.name(attempt)
+    try:
+        end = read_ends(step.store, step.run, [attempt])[attempt]
+        if end and end.is_final:
+            return
+        job, until = backend.get(name), launch.clock() + CLOSING_SECONDS
+        while job and not (is_over(job) or is_being_deleted(job)) and launch.clock() < until:
+            launch.sleep(_LOOK_AGAIN_SECONDS)
+            job = backend.get(name)
+        if job and is_over(job) and not is_being_deleted(job):
+            Attempt(launch, attempt).follow()
+        elif job is None or is_being_deleted(job):
+            found = end or end_of(attempt, launch.spec.kind, job, name, unseen, ())
+            whose = {"job": name, "kind": launch.spec.kind.name, "task_key": step.task_key}
+            launch.records.keep_end(replace(found, **whose))
+    except StepError as error:
+        log.info("the end of attempt %d is not recorded: %s", attempt, error)
+
+
+def not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
+    """Return the error for a job that this launch must leave alone.
+
+    Args:
+        manifest: The job that the launch would create.
+        found: OTHER_OWNER or OTHER_SPEC.
+    """
+    name = f"{manifest['kind']} {manifest['metadata']['name']}"
+    if found is Found.OTHER_SPEC:
+        return ConfigurationError(
+            Problem(
+                f"{name} of this run was created with different parameters, or by a"
+                " different version of kfp-tfjob",
+                received=f"a job with {found}",
+                expected="the job that this version creates from the parameters of the run",
+                fix="let the version that created it finish it, or delete the job and retry: the"
+                " run continues from its newest stored checkpoint",
+            )
+        )
+    return ConfigurationError(
+        Problem(
+            f"{name} exists already, and this run did not create it",
+            received=f"a job with {found}",
+            expected="the same run, Workflow and spec hash",
+            fix="start a new run, or delete that job if it is not needed",
+        )
+    )
+
+
+def _recorded(launch: Launch) -> JobFailedError | None:
+    """Return the recorded failure that the user has to fix, for a job that is gone."""
+    earlier = launch.records.failure()
+    if not earlier or not earlier.final:
+        return None
+    if earlier.verdict == Verdict.CANCELLED:
+        return None  # a person started it again on purpose
+    return JobFailedError(earlier.code, earlier.verdict, earlier.message)
+
+
+def decide(found: Found, automatic: bool) -> Action:
+    """Return the reaction.
+
+    Args:
+        found: The state of the newest attempt.
+        automatic: Whether Kubeflow Pipelines, not a person, retries the step.
+    """
+    return TABLE[found][0 if automatic else 1]
+
+
+def look_at(
+    job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
+) -> Found:
+    """Return the state of an attempt.
+
+    Args:
+        job: The job of that name, or None.
+        pods: Its pods.
+        wanted: The manifest that this launcher would create for the same attempt.
+    """
+    if job is None:
+        return Found.NOTHING
+    if not _same_owner(job["metadata"], wanted["metadata"]):
+        return Found.OTHER_OWNER
+    if _hash(job) != _hash(wanted):
+        return Found.OTHER_SPEC
+    if is_over(job):
+        verdict = judge(job, pods).verdict
+        if verdict == Verdict.SUCCEEDED:
+            return Found.SUCCEEDED
+        if not is_being_deleted(job):
+            return Found.FAILED_FOR_NOW if verdict.recoverable else Found.FAILED_FOR_GOOD
+    return Found.BEING_DELETED if is_being_deleted(job) else Found.RUNNING
+
+
+def _same_owner(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a job has the same run and task, and the same Workflow if both have one."""
+    labels, ours = job.get("labels") or {}, wanted["labels"]
+    if any(labels.get(name) != ours.get(name) for name in (RUN_LABEL, TASK_LABEL, KEY_LABEL)):
+        return False
+    their_workflow, our_workflow = _workflow(job), _workflow(wanted)
+    return not (their_workflow and our_workflow) or their_workflow == our_workflow
+
+
+def _workflow(metadata: Mapping[str, Any]) -> str:
+    references = metadata.get("ownerReferences") or []
+    return next((item["uid"] for item in references if item["kind"] == "Workflow"), "")
+
+
+def _hash(job: Mapping[str, Any]) -> str | None:
+    return (job["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)

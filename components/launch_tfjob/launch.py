@@ -1,0 +1,82 @@
+"""One launch: the requested job, the back end that runs it, and the records of its run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kfp_tfjob.cluster.backend import Backend
+from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.components.launch_tfjob.records import Claim, Records
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.verdict import cancelled
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch.
+
+    Attributes:
+        step: The run and its store.
+        spec: The requested job.
+        backend: The back end that runs the jobs.
+        owner: The ownerReference of the jobs, or None.
+        retry: Whether Kubeflow Pipelines, not a person, retries the step.
+        ended: Returns why the whole run ended; empty while it has not.
+        clock: A monotonic clock; tests replace it.
+        sleep: Waits for seconds; tests replace it.
+        logs: Stores the log lines of the jobs; None to store none.
+    """
+
+    step: Step
+    spec: JobSpec
+    backend: Backend
+    owner: Mapping[str, Any] | None = None
+    retry: bool = False
+    ended: Callable[[], str] = field(default=lambda: "", repr=False)
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    logs: RunLogs | None = field(default=None, repr=False)
+
+    @property
+    def records(self) -> Records:
+        """What the store knows about the attempts of the run."""
+        return Records(self.step)
+
+    def manifest(self, attempt: int) -> dict[str, Any]:
+        """Return the job of an attempt."""
+        run, key = self.step.run_id, self.step.task_key
+        run_uri = str(self.step.run.base)
+        identity = Identity(run, attempt, task_key=key, owner=self.owner, run_uri=run_uri)
+        return build_job(self.spec, identity)
+
+    def name(self, attempt: int) -> str:
+        """Return the name of the job of an attempt."""
+        return self.manifest(attempt)["metadata"]["name"]
+
+    def keep_claim(self, claim: Claim, manifest: Mapping[str, Any]) -> bool:
+        """Store a claim; return False if a different launcher was faster.
+
+        Args:
+            claim: The claim of an attempt.
+            manifest: The job of that attempt.
+        """
+        record = replace(claim, inputs=self.records.inputs(self.spec))
+        name, digest = manifest["metadata"]["name"], spec_hash(manifest)
+        data = record.to_bytes(self.step.run_id, name, digest)
+        return self.records.keep_claim(claim.attempt, data)
+
+    def fail_if_ended(self, made: str = "") -> None:
+        """Start no job for a run that was ended, and delete a job that was just created.
+
+        Raises:
+            JobFailedError: The run was ended.
+        """
+        if why := self.ended():
+            if made:
+                self.backend.delete(made)
+            raise cancelled(why).failure()
