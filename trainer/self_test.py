@@ -6,7 +6,7 @@ Without these tests, the training would silently learn something else, or differ
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,126 +168,10 @@ def _is_own_loss(model: keras.Model) -> bool:
     return not all(str(item.__module__).startswith("keras.") for item in code)
 
 
-def check_metrics(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
-    """Compare the user's own metrics of a few random rows with those of their halves.
-
-    Every replica has its own variables for a metric. The result comes from their sum, or from the
-    aggregation given to `add_variable`. With a maximum, that is wrong.
-
-    Args:
-        model: The model, built.
-        dataset: The training data.
-        replicas: The replicas of the job.
-
-    Raises:
-        ConfigurationError: Some differ. It lists all of them.
-    """
-    own = [item for item in getattr(model._compile_metrics, "metrics", ()) if _is_own(item)]
-    if replicas.count == 1 or not own:
-        return
-    x, y = _example(dataset, weighted=False)
-    with _unchanged(model):
-        predicted = _predict(model, x)
-    whole, halves = (y, predicted), [(y[at::2], predicted[at::2]) for at in (0, 1)]
-    problems = []
-    for metric in own:
-        try:
-            trial = _MetricTrial(metric, replicas, *whole)
-            expected, again = trial.of(whole), trial.of(whole)
-            found = trial.of(*halves)
-        except Exception as error:
-            log.warning(
-                "the metric %s could not be tested: %s: %.300s",
-                metric.name,
-                type(error).__name__,
-                error,
-            )
-            continue
-        finally:
-            metric.reset_state()
-        known = np.isfinite(expected) & np.isclose(expected, again, rtol=1e-5)
-        if not np.isclose(found, expected, rtol=_TOLERANCE, atol=1e-6)[known].all():
-            problems.append(_metric_problem(metric, replicas.count, expected, found))
-    ConfigurationError.raise_if(problems)
-
-
-class _MetricTrial:
-    """Updates a metric on every replica with the same rows, without other processes."""
-
-    def __init__(
-        self, metric: keras.Metric, replicas: Replicas, y: tf.Tensor, predicted: tf.Tensor
-    ) -> None:
-        def compiled(function: Callable[..., Any], *like: tf.Tensor) -> Callable[..., Any]:
-            run = tf.function(
-                lambda *given: replicas.strategy.run(function, args=given), autograph=False
-            )
-            rows = [tf.TensorSpec([None, *item.shape[1:]], item.dtype) for item in like]
-            return run.get_concrete_function(*rows)
-
-        self._metric, self._local = metric, replicas.strategy.experimental_local_results
-        self._update = compiled(metric.update_state, y, predicted)
-        self._result = compiled(metric.result)
-        compiled(metric.reset_state)()
-        self._empty = self._state()
-
-    def of(self, *parts: tuple[tf.Tensor, tf.Tensor]) -> np.ndarray:
-        """Return the (n,) result with each part on its own replica."""
-        states = []
-        for y, predicted in parts:
-            self._set(self._shares(len(parts)))
-            self._update(y, predicted)
-            states.append(self._state())
-        self._set([_merged(*item) for item in zip(self._metric.variables, *states, strict=True)])
-        result = tf.nest.map_structure(lambda item: self._local(item)[0], self._result())
-        return np.array([np.mean(item) for item in tf.nest.flatten(result)], np.float64)
-
-    def _shares(self, replicas: int) -> list[np.ndarray]:
-        """Return the initial values of the variables, divided as TensorFlow does for sums."""
-        return [
-            value / replicas if item.aggregation == "sum" else value
-            for item, value in zip(self._metric.variables, self._empty, strict=True)
-        ]
-
-    def _state(self) -> list[np.ndarray]:
-        return [next(parts_of(item)).numpy() for item in self._metric.variables]
-
-    def _set(self, values: list[np.ndarray]) -> None:
-        _assign(self._metric.variables, values)
-
-
-def _merged(variable: keras.Variable, *values: np.ndarray) -> np.ndarray:
-    if variable.aggregation == "sum":
-        return np.sum(values, axis=0)
-    return np.mean(values, axis=0) if variable.aggregation == "mean" else values[0]
-
-
 def _assign(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
         for part in parts_of(variable):
             part.assign(value.astype(part.dtype.as_numpy_dtype))
-
-
-def _is_own(metric: keras.Metric) -> bool:
-    """Tell whether a metric is user code; the metrics of Keras are known to be sums."""
-    code = (type(metric), getattr(metric, "_fn", keras.Metric))
-    return not all(str(item.__module__).startswith("keras.") for item in code)
-
-
-def _metric_problem(
-    metric: keras.Metric, replicas: int, expected: np.ndarray, found: np.ndarray
-) -> Problem:
-    return Problem(
-        f"the metric {metric.name} would have a different value with {replicas} replicas",
-        received=f"{_numbers(expected)} for some rows together, and {_numbers(found)} for their"
-        " halves on two replicas",
-        expected="variables that are sums over rows, from which result() is computed",
-        fix="keep sums and counts; or declare how to combine the variables of the replicas with"
-        ' add_variable(..., aggregation="mean"); or train with one replica',
-    )
-
-
-def _numbers(values: np.ndarray) -> str:
-    return ", ".join(f"{value:.6g}" for value in values)
 
 
 @contextmanager

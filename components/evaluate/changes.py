@@ -131,7 +131,7 @@ def changes(
     model = scored["model"]
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
     other = scored[against]
-    error_of: Callable[[Estimate, Estimate, float], float] = paired_error
+    error_of: Callable[[Estimate, Estimate], float] = paired_error
     if model.predictions.rows > SAMPLED_ROWS:
         error_of = _unknown if against == BASELINE else _of_some_rows
     about = (model, other, confidence, classes, primary, error_of)
@@ -158,7 +158,7 @@ def _gain(
     confidence: float,
     classes: list[str],
     primary: str,
-    error_of: Callable[[Estimate, Estimate, float], float],
+    error_of: Callable[[Estimate, Estimate], float],
 ) -> Gain:
     nothing = Measured(math.nan, math.nan, math.nan)
     ours, theirs = model.measured[metric], other.measured.get(metric, nothing)
@@ -169,11 +169,11 @@ def _gain(
     return Gain(metric, ours, theirs, found.gain, found.low, found.high)
 
 
-def _unknown(ours: Estimate, theirs: Estimate, share: float) -> float:
+def _unknown(ours: Estimate, theirs: Estimate) -> float:
     return math.nan
 
 
-def _of_some_rows(ours: Estimate, theirs: Estimate, share: float) -> float:
+def _of_some_rows(ours: Estimate, theirs: Estimate) -> float:
     """Return the standard error of the difference of two metrics, estimated from blocks of rows."""
     if ours.rule is None or theirs.rule is None:
         return math.nan
@@ -181,7 +181,7 @@ def _of_some_rows(ours: Estimate, theirs: Estimate, share: float) -> float:
     squares = 0.0
     for start in np.linspace(0, rows - size, _BLOCKS).astype(int).tolist():
         block = slice(start, start + size)
-        pull = ours.rule(ours.predictions[block]) - share * theirs.rule(theirs.predictions[block])
+        pull = ours.rule(ours.predictions[block]) - theirs.rule(theirs.predictions[block])
         squares += float(np.einsum("i,i->", pull, pull))
     return math.sqrt(squares / (_BLOCKS * size) / rows)
 

@@ -121,7 +121,7 @@ def render(
         pairs=changed.pairs if len(task.classes) > MOST_WITH_NUMBERS else [],
         slice_drawn=_slice_drawing(verdict),
         facts=_facts(verdict),
-        margin=gate.get("margin") or gate.get("relative_margin"),
+        margin=gate.get("margin"),
         gate=shown_gate,
         check_value=lambda check: _check_value(check, verdict["metrics"]),
         number=number,

@@ -44,7 +44,6 @@ class Comparison:
         confidence: The confidence of each bound.
         error: The standard error of the gain; NaN when unknown.
         step: How far the bounds are widened, because the metric changes by whole rows.
-        allowed: The loss that a relative margin allows, in units of the metric.
     """
 
     metric: str
@@ -58,7 +57,6 @@ class Comparison:
     confidence: float
     error: float = math.nan
     step: float = 0.0
-    allowed: float = 0.0
 
     @property
     def known(self) -> bool:
@@ -89,8 +87,7 @@ def compare(
     metric: str,
     confidence: float = 0.95,
     classes: list[str] | None = None,
-    relative_margin: float = 0.0,
-    error_of: Callable[[Estimate, Estimate, float], float] = paired_error,
+    error_of: Callable[[Estimate, Estimate], float] = paired_error,
 ) -> Comparison:
     """Compare two models on the same rows in the same order.
 
@@ -100,8 +97,6 @@ def compare(
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound, for instance 0.95.
         classes: The names of the classes, for per-class metrics.
-        relative_margin: The accepted loss as a share of the other model's value. The bounds then
-            cover the uncertainty of that value, too.
         error_of: Estimates the standard error of the gain, as `paired_error` does.
     """
     ours = Measures.of(challenger, classes).estimate(metric)
@@ -111,8 +106,7 @@ def compare(
     low = high = detectable = error = math.nan
     step = 0.0
     if math.isfinite(gain) and support >= LEAST_ROWS:
-        share = 1 - ours.sign * math.copysign(relative_margin, theirs.value)
-        error = error_of(ours, theirs, share)
+        error = error_of(ours, theirs)
         quantile = t_quantile(confidence, support - 1)
         if metric in ours.predictions.own:
             error = math.hypot(error, gain / math.sqrt(support))
@@ -137,7 +131,6 @@ def compare(
         confidence,
         error,
         step,
-        relative_margin * abs(theirs.value),
     )
 
 

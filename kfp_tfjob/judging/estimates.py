@@ -135,14 +135,14 @@ def unknown(metric: str, predictions: Predictions) -> Estimate:
     return Estimate(metric, math.nan, predictions, None, 0)
 
 
-def paired_error(ours: Estimate, theirs: Estimate, share: float = 1.0) -> float:
-    """Return the standard error of `ours - share * theirs`, of two models on the same rows."""
+def paired_error(ours: Estimate, theirs: Estimate) -> float:
+    """Return the standard error of `ours - theirs`, of two models on the same rows."""
     if ours.rule is None or theirs.rule is None:
         return math.nan
     if theirs.variance == 0:
         return ours.standard_error  # no row moves the other, which is constant: no rows are needed
     squares = [
-        _squares(ours.rule(mine) - share * theirs.rule(other))
+        _squares(ours.rule(mine) - theirs.rule(other))
         for mine, other in zip(ours.predictions.chunks(), theirs.predictions.chunks(), strict=True)
     ]
     return math.sqrt(math.fsum(squares)) / ours.predictions.rows

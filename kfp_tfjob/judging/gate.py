@@ -137,14 +137,7 @@ def decide(
         checks.append(_incompatible(champion, first))
     elif champion and theirs is not None:
         against = champion.name
-        comparison = compare(
-            model,
-            theirs,
-            metric,
-            options.confidence,
-            classes,
-            options.relative_margin,
-        )
+        comparison = compare(model, theirs, metric, options.confidence, classes)
         checks.append(_champion(comparison, against, options))
     if first and options.first_model == "beat_baseline":
         against = "the baseline"
@@ -255,25 +248,15 @@ def _champion(found: Comparison, against: str, options: GateOptions) -> Check:
         passed = found.gain > 0
         text = f"{_values(found, against, passed)} (by its value alone)"
         return _check("champion", found, passed, text, 0.0)
-    if options.mode == "non_inferior":
-        margin, share = options.margin, ""
-    elif options.mode == "within":
-        margin, share = found.allowed, f", {options.relative_margin * 100:g} % of it"
-        if margin == 0:
-            text = (
-                f"{against} has {found.metric} 0, and a share of 0 is no margin: use non_inferior"
-            )
-            return _check("champion", found, False, text, 0.0)
-    else:
+    if options.mode != "non_inferior":
         assert_never(options.mode)
-    passed = found.low >= -margin
+    passed = found.low >= -options.margin
     words = "is not worse than" if passed else "may be worse than"
-    shown = f"{margin:g}" if not share else rough(margin)
     text = (
         f"{found.metric} {number(found.challenger)} {words} {against} {number(found.other)}"
-        f" by more than {shown}{share} ({_bound(found)})"
+        f" by more than {options.margin:g} ({_bound(found)})"
     )
-    return _check("champion", found, passed, text, -margin)
+    return _check("champion", found, passed, text, -options.margin)
 
 
 def _superior(name: str, found: Comparison, against: str) -> Check:

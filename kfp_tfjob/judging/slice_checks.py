@@ -92,8 +92,7 @@ def judge(
     for part in slices.parts(ours, theirs):
         result, comparison = _of_part(part, options, metric, model.classes)
         if comparison is not None and comparison.known:
-            margin = comparison.allowed if options.mode == "within" else options.margin
-            compared[len(results)] = (comparison.chance_of_loss(margin), comparison)
+            compared[len(results)] = (comparison.chance_of_loss(options.margin), comparison)
         results.append((part.source, result))
     chances = holm([uncorrected for uncorrected, _ in compared.values()])
     level = round(1 - options.confidence, 9)
@@ -174,8 +173,7 @@ def _of_part(
     )
     if part.champion is None:
         return result, None
-    share = options.relative_margin
-    comparison = compare(model, part.champion, metric, options.confidence, classes, share)
+    comparison = compare(model, part.champion, metric, options.confidence, classes)
     return replace(result, other=comparison.other, gain=comparison.gain), comparison
 
 
@@ -230,8 +228,6 @@ def _threshold(
 
 def _margin(options: GateOptions) -> str:
     """Return the loss that is accepted, as part of a sentence; empty if none is."""
-    if options.mode == "within":
-        return f" by more than {options.relative_margin * 100:g} %"
     return f" by more than {options.margin:g}" if options.margin else ""
 
 

@@ -184,17 +184,6 @@ def time_to_live(job: Job) -> Iterator[Found]:
         yield Found(path, f"the job is deleted {seconds} s after its end")
 
 
-@warning("make sure that a queue or controller does")
-def waits_for_others(job: Job) -> Iterator[Found]:
-    """The operator ignores the job until a queue or controller resumes it or takes it over."""
-    labels = mapping(mapping(job.body, "metadata"), "labels")
-    path = (*job.path, "spec", "runPolicy")
-    if job.run_policy.get("suspend") is True and "kueue.x-k8s.io/queue-name" not in labels:
-        yield Found((*path, "suspend"), "the job is suspended")
-    if job.run_policy.get("managedBy") == "kueue.x-k8s.io/multikueue":
-        yield Found((*path, "managedBy"), "a different controller manages it")
-
-
 @warning("use a gang scheduler, a queue, or a launcher that releases its nodes")
 def no_gang(job: Job) -> Iterator[Found]:
     """The operator places pods one by one.
@@ -208,23 +197,6 @@ def no_gang(job: Job) -> Iterator[Found]:
     )
     if sum(r.count for r in asking) > 1 and not together and not job.has_launcher:
         yield Found(job.at(), f"{sum(r.count for r in asking)} pods ask for GPUs one by one")
-
-
-@error("remove minAvailable: the default is the number of all replicas")
-def too_large_gang(job: Job) -> Iterator[Found]:
-    """A group that needs more pods than the job has is never scheduled."""
-    least = mapping(job.run_policy, "schedulingPolicy").get("minAvailable")
-    if isinstance(least, int) and job.replicas and least > job.total:
-        path = (*job.path, "spec", "runPolicy", "schedulingPolicy", "minAvailable")
-        yield Found(path, f"minAvailable is {least} with {job.total} replicas")
-
-
-@warning("remove it if programs use the SDK")
-def unreadable_by_sdk(job: Job) -> Iterator[Found]:
-    """The Kubeflow SDK cannot read a job with this field, nor list the jobs of its namespace."""
-    if mapping(job.run_policy, "schedulingPolicy").get("minResources"):
-        path = (*job.path, "spec", "runPolicy", "schedulingPolicy", "minResources")
-        yield Found(path, "schedulingPolicy has minResources")
 
 
 @warning("set terminationGracePeriodSeconds to the time of a checkpoint and its upload")

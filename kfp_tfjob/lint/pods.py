@@ -190,18 +190,6 @@ def shared_memory(job: Job) -> Iterator[Found]:
                 yield Found(container.path, f"nothing is mounted at {_SHM}")
 
 
-@warning("set medium: Memory")
-def shared_memory_on_disk(job: Job) -> Iterator[Found]:
-    """An emptyDir is a folder on the disk of the node."""
-    for replica in job.replicas:
-        shared = {name for container in replica.containers for name in _at_shm(container)}
-        for i, volume in enumerate(items(replica.pod, "volumes")):
-            on_disk = "emptyDir" in volume and not mapping(volume, "emptyDir").get("medium")
-            if on_disk and text(volume, "name") in shared:
-                path = (*replica.pod_path, "volumes", i)
-                yield Found(path, f"the volume at {_SHM} is not in memory")
-
-
 @warning(f"remove {TF_CONFIG} from env")
 def own_tf_config(job: Job) -> Iterator[Found]:
     """The TF_CONFIG of the operator comes last and wins; a single replica would read yours."""

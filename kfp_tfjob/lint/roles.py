@@ -66,15 +66,6 @@ def nobody_decides(job: Job) -> Iterator[Found]:
             yield Found((*replica.path, "replicas"), f"{replica.key} has {replica.count} replicas")
 
 
-@warning("remove a type without replicas")
-def no_replicas(job: Job) -> Iterator[Found]:
-    """A type without replicas still counts as a type of the job."""
-    deciding = job.of(*DECIDERS) or job.of("Worker")
-    for replica in job.replicas:
-        if replica.count == 0 and replica not in deciding:
-            yield Found((*replica.path, "replicas"), f"{replica.key} has 0 replicas")
-
-
 @warning("add a Chief, or set successPolicy: AllWorkers")
 def first_worker_decides(job: Job) -> Iterator[Found]:
     """Without a Chief, the job is Succeeded as soon as worker 0 is.
@@ -85,24 +76,6 @@ def first_worker_decides(job: Job) -> Iterator[Found]:
         whole = job.spec.get("successPolicy") == "AllWorkers"
         if replica.count > 1 and not whole and not job.of(*DECIDERS):
             yield Found(replica.path, f"worker 0 decides for {replica.count} workers")
-
-
-@warning("remove successPolicy")
-def idle_success_policy(job: Job) -> Iterator[Found]:
-    """If there is a Chief, it alone decides, and successPolicy is ignored."""
-    if job.of(*DECIDERS) and job.spec.get("successPolicy"):
-        path = (*job.path, "spec", "successPolicy")
-        yield Found(path, f"successPolicy is {job.spec['successPolicy']}")
-
-
-@error("remove enableDynamicWorker")
-def dynamic_workers(job: Job) -> Iterator[Found]:
-    """Failures of dynamic workers never fail the job.
-
-    In addition, TF_CONFIG is unusable for a Chief, an Evaluator or a second PS.
-    """
-    if job.spec.get("enableDynamicWorker") is True:
-        yield Found((*job.path, "spec", "enableDynamicWorker"), "enableDynamicWorker is set")
 
 
 @warning("make sure that the program trains without it")

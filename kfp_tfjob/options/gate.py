@@ -180,11 +180,10 @@ class GateOptions(Group):
         "Which values of a primary metric of `evaluator` are better: `maximize` for higher ones,"
         " `minimize` for lower ones. The others have a direction of their own.",
     )
-    mode: Literal["superior", "non_inferior", "within", "point"] = option(
+    mode: Literal["superior", "non_inferior", "point"] = option(
         "superior",
         "`superior`: the lower confidence bound of the gain over the champion is above 0."
-        " `non_inferior`: that bound is not below minus `margin`. `within`: it is not below minus"
-        " `relative_margin` of the champion's value. `point`: the value"
+        " `non_inferior`: that bound is not below minus `margin`. `point`: the value"
         " itself is better, which promotes half of all models that are equally good.",
     )
     margin: float = option(
@@ -192,12 +191,6 @@ class GateOptions(Group):
         "The loss that mode `non_inferior` accepts, in units of the metric.",
         ge=0,
         allow_inf_nan=False,
-    )
-    relative_margin: float = option(
-        0.0,
-        "The loss that mode `within` accepts, as a share of the champion's value: 0.01 is 1 %.",
-        ge=0,
-        lt=1,
     )
     confidence: float = option(
         0.95,
@@ -276,11 +269,10 @@ class GateOptions(Group):
 
     @pydantic.model_validator(mode="after")
     def _without_contradiction(self) -> GateOptions:
-        for key, mode in (("margin", "non_inferior"), ("relative_margin", "within")):
-            if getattr(self, key) and self.mode != mode:
-                raise ValueError(f'{key} only with "mode": "{mode}"; it changes nothing in others')
-        if self.mode == "within" and not self.relative_margin:
-            raise ValueError('a relative_margin above 0 for "mode": "within", for instance 0.01')
+        if self.margin and self.mode != "non_inferior":
+            raise ValueError(
+                'margin only with "mode": "non_inferior"; it changes nothing in others'
+            )
         tasks: dict[str, str] = {}
         metrics = [*self.by_row, *self.thresholds]
         if (own := next(filter(is_own, metrics), None)) and not self.evaluator:

@@ -9,6 +9,7 @@ from __future__ import annotations
 REMOVED: dict[str, str] = {
     "gate.report.rows": "delete it; look up rows with a model's predictions in a notebook",
     "gate.report.worst": "delete it, with gate.report.rows",
+    "gate.relative_margin": "use mode non_inferior with a margin in units of the metric",
     "data_options.append": "delete it; prepare_data reads every file",
     "data_options.workers": "name the scheduler of a Dask cluster of yours in data_options.dask",
 }

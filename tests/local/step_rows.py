@@ -65,21 +65,6 @@ class Overflow(keras.layers.Layer):
         return function(x, rare)
 
 
-class Largest(keras.metrics.Metric):
-    """Keeps a maximum, which no sum over replicas is."""
-
-    def __init__(self, aggregation: str = "sum") -> None:
-        super().__init__(name="largest")
-        self.found = self.add_variable((), "zeros", aggregation=aggregation, name="found")
-
-    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
-        largest = keras.ops.maximum(self.found, keras.ops.max(predicted))
-        self.found.assign(keras.ops.cast(largest, self.found.dtype))
-
-    def result(self) -> Any:
-        return self.found + 0.0
-
-
 class AverageMargin(keras.metrics.Metric):
     """Sums and counts; begins with what is not 0."""
 
@@ -97,11 +82,6 @@ class AverageMargin(keras.metrics.Metric):
 
     def result(self) -> Any:
         return {"margin": self.sums[0] / self.sums[1], "rows": self.sums[1]}
-
-
-def root_mean_square(y: Any, predicted: Any) -> Any:
-    """Return one number, which is no mean over rows."""
-    return keras.ops.sqrt(keras.ops.mean(predicted**2))
 
 
 class Counting(keras.layers.Layer):
@@ -336,10 +316,6 @@ ROWS = {
     "all frozen": Row(_frozen),
     "a layer that counts": Row(_model(hidden=(Counting,))),
     "own metric": Row(_model(metrics=(AverageMargin,))),
-    "a metric that is a maximum": Row(_model(metrics=(Largest,)), tolerance=0),
-    "a metric that is no mean over rows": Row(
-        _model(metrics=(lambda: root_mean_square,)), tolerance=0
-    ),
     "a mask on the output": Row(_model(hidden=(MaskingFew,)), tolerance=0),
     "weight decay, cosine schedule": Row(_model(_schedule)),
     "MaxNorm": Row(_model(kernel_constraint=lambda: keras.constraints.MaxNorm(1.0))),
@@ -425,7 +401,6 @@ def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
         model = row.model(dataset)
         user_model.check(model, row.model, dataset, replicas.count, options)
     self_test.check_loss(model, dataset, replicas, options)
-    self_test.check_metrics(model, dataset, replicas)
     steps = TrainSteps(model, replicas, BATCH, options.micro_batches, row.jit_compile)
     randomness.separate(model, replicas)
     batches = _batches(dataset, replicas, options)

@@ -47,8 +47,6 @@ REFUSED = ALSO_ALONE | {
     "own loss": "the loss depends on how a batch is divided.* as the mean of their halves",
     "mean over weights": "the loss depends on how a batch is divided",
     "a mask on the output": "the loss depends on how a batch is divided.*an output with a mask",
-    "a metric that is a maximum": "the metric largest would have a different value with [23]",
-    "a metric that is no mean over rows": "the metric root_mean_square would have a different",
     "EMA that overwrites": "Keras cannot overwrite weights.*ema_overwrite_frequency=5",
     "plain BatchNormalization": "BatchNormalization would use different.*sync_batch_norm=true",
     "masked BatchNormalization": "with a mask would use different.*layers of_words",

@@ -221,18 +221,7 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         ["nobody-decides"],
     ),
     ("a chief of 0", put(((*CHIEF, "replicas"), 0)), ["nobody-decides"]),
-    (
-        "workers of 0",
-        put((("spec", "tfReplicaSpecs", "Worker", "replicas"), 0)),
-        ["no-replicas", "alone"],
-    ),
     ("no chief", put((CHIEF, None)), ["first-worker-decides"]),
-    (
-        "successPolicy",
-        put((("spec", "successPolicy"), "AllWorkers")),
-        ["idle-success-policy"],
-    ),
-    ("dynamic", put((("spec", "enableDynamicWorker"), True)), ["dynamic-workers"]),
     ("alone", put((("spec", "tfReplicaSpecs", "Worker"), None)), ["alone"]),
     (
         "a chief without GPU",
@@ -292,11 +281,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         ["readiness"],
     ),
     ("no shm", put(((*MAIN, "volumeMounts"), None)), ["shared-memory"]),
-    (
-        "shm on disk",
-        put(((*POD, "volumes", 0), {"name": "shm", "emptyDir": {}})),
-        ["shared-memory-on-disk"],
-    ),
     (
         "TF_CONFIG",
         put(((*MAIN, "env", 2), {"name": "TF_CONFIG", "value": "{}"})),
@@ -371,7 +355,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     ("None", run_policy(cleanPodPolicy="None"), ["clean-pod-policy"]),
     ("no ttl", put(((*RUN_POLICY, "ttlSecondsAfterFinished"), None)), ["time-to-live"]),
     ("ttl 0", run_policy(ttlSecondsAfterFinished=0), ["time-to-live"]),
-    ("suspended", run_policy(suspend=True), ["waits-for-others"]),
     (
         "no gang",
         both(
@@ -381,12 +364,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
             )
         ),
         ["no-gang"],
-    ),
-    ("a large gang", run_policy(schedulingPolicy={"minAvailable": 4}), ["too-large-gang"]),
-    (
-        "minResources",
-        run_policy(schedulingPolicy={"minResources": {"cpu": 4}}),
-        ["unreadable-by-sdk"],
     ),
     ("no grace", put(((*POD, "terminationGracePeriodSeconds"), None)), ["grace"]),
     ("little grace", pod("terminationGracePeriodSeconds", 5), ["grace"]),
