@@ -69,12 +69,6 @@ def test_images_and_the_user_are_baked_in(tmp_path: Path) -> None:
     assert users == [{"runAsUser": "4711", "runAsNonRoot": True}] * 7
 
 
-def test_the_user_is_left_to_the_cluster_where_that_is_said(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), "--run-as-user", "none"])
-    assert done.exit_code == 0, done.output
-    assert [item.get("securityContext") for item in executors_of(tmp_path)] == [None] * 7
-
-
 def executors_of(folder: Path) -> list[dict]:
     _, platform = yaml.safe_load_all((folder / "tfjob_training.yaml").read_text())
     return list(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values())

@@ -46,20 +46,6 @@ def test_no_image_has_what_only_this_checkout_needs(name: str) -> None:
     assert not [it for it in ("pytest==", "mkdocs==", "ruff==") if it in text]
 
 
-def test_the_context_is_the_same_every_time(tmp_path: Path) -> None:
-    made = [make_context(["tools"], tmp_path / name) for name in ("a", "b")]
-    first, second = ({file.name: file.read_bytes() for file in it.iterdir()} for it in made)
-    assert first == second
-    assert set(first) == {
-        "backend.txt",
-        "install.sh",
-        "tools.txt",
-        "tools-sdists.txt",
-        "tools-sbom.json",
-        f"kfp_tfjob-{VERSION}-py3-none-any.whl",
-    }
-
-
 def test_the_context_does_not_depend_on_the_folder_its_times_and_rights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,8 +60,16 @@ def test_the_context_does_not_depend_on_the_folder_its_times_and_rights(
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{ROOT / '.tools' / 'bin'}")  # for uv
     monkeypatch.setattr("images.build.ROOT", other)
     there = make_context(["tools"], tmp_path / "there")
-    for file in here.iterdir():
-        assert file.read_bytes() == (there / file.name).read_bytes(), file.name
+    first, second = ({it.name: it.read_bytes() for it in made.iterdir()} for made in (here, there))
+    assert first == second
+    assert set(first) == {
+        "backend.txt",
+        "install.sh",
+        "tools.txt",
+        "tools-sdists.txt",
+        "tools-sbom.json",
+        f"kfp_tfjob-{VERSION}-py3-none-any.whl",
+    }
 
 
 def test_no_build_argument_can_leave_a_password_in_the_history() -> None:
@@ -155,10 +149,18 @@ def test_compile_takes_the_digests_of_the_registry(pushed: References, tmp_path:
     said, images = compiled(tmp_path / "a", "--registry", "r.example.com/me/", "--gpu")
     wanted = sorted(image for name, image in pushed.images.items() if name != "serving")
     assert images == wanted and "note" not in said
-    other = ["--registry", "other.example.com", "--tools-image", "tools:1"]
-    said, images = compiled(tmp_path / "b", *other)
+
+
+def test_compile_takes_images_and_resources(pushed: References, tmp_path: Path) -> None:
+    resources = ["--step-resources", "evaluate.cpu_limit=2", "--step-resources", "all.cpu=1"]
+    other = ["--registry", "other.example.com", "--tools-image", "tools:1", *resources]
+    said, images = compiled(tmp_path, *other)
     assert images == [f"other.example.com/kfp-tfjob-trainer:{VERSION}", "tools:1"]
     assert "make images PUSH=1" in said
+    text = (tmp_path / "tfjob_training.yaml").read_text()
+    assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS) - len(KEYS)
+    assert text.count("cpu: '1'") == len(KEYS)  # which preflight returns
+    assert text.count("resourceCpuLimit: '2'") == 1
 
 
 def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: References) -> None:
@@ -172,17 +174,11 @@ def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: Refe
         References(VERSION, "r", {"tools": "t"}).image("trainer-gpu")
 
 
-def test_resources_of_steps(tmp_path: Path) -> None:
+def test_resources_of_steps() -> None:
     assert parse([]) == DEFAULTS
     found = parse(["all.cpu=1", "prepare-data.memory=8Gi", "evaluate.cpu_limit=2"])
     assert {step["cpu"] for step in found.values()} == {"1"}
     assert found["prepare_data"]["memory"] == "8Gi"
-    compile_with = ["--step-resources", "evaluate.cpu_limit=2", "--step-resources", "all.cpu=1"]
-    compiled(tmp_path, *compile_with)
-    text = (tmp_path / "tfjob_training.yaml").read_text()
-    assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS) - len(KEYS)
-    assert text.count("cpu: '1'") == len(KEYS)  # which preflight returns
-    assert text.count("resourceCpuLimit: '2'") == 1
 
 
 def test_wrong_resources_are_named_all_at_once(tmp_path: Path) -> None:

@@ -144,12 +144,17 @@ def test_the_pipeline_passes_them_to_the_setters() -> None:
     assert "evaluate" in tasks["publish"]["dependentTasks"]
 
 
-def test_plain_steps_have_constants(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), "--plain-steps"])
+def test_plain_steps_have_constants_and_the_user_may_be_left_to_the_cluster(
+    tmp_path: Path,
+) -> None:
+    options = ["--plain-steps", "--run-as-user", "none"]
+    done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), *options])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "tfjob_training.yaml").read_text()
     assert "$.inputs.parameters[" not in text and "nodeSelector" not in text
     pipeline, platform = yaml.safe_load_all(text)
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert [it.get("securityContext") for it in executors.values()] == [None] * 7
     for step in STEPS:
         container = pipeline["deploymentSpec"]["executors"][f"exec-{step}"]["container"]
         wanted = DEFAULTS[step.replace("-", "_")]
