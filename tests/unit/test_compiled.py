@@ -41,18 +41,6 @@ def test_a_placeholder_is_known_by_its_host(image: str, answer: bool) -> None:
     assert is_placeholder(image) is answer
 
 
-def test_the_replicas_may_have_another_image_than_evaluate(tmp_path: Path) -> None:
-    compile_all(tmp_path, "r/tools:7", "r/trainer:8", train_image="r/trainer:8-gpu")
-    text = (tmp_path / "tfjob_training.yaml").read_text()
-    assert images_of(text) == ["r/tools:7", "r/trainer:8", "r/trainer:8-gpu"]
-    pipeline = next(yaml.safe_load_all(text))
-    executors = pipeline["deploymentSpec"]["executors"]
-    variables = {it["name"]: it["value"] for it in executors["exec-preflight"]["container"]["env"]}
-    assert variables["KFP_TFJOB_TRAINER_IMAGE"] == "r/trainer:8"  # preflight's evaluate_image
-    form = pipeline["root"]["inputDefinitions"]["parameters"]
-    assert form["train_image"]["defaultValue"] == "r/trainer:8-gpu"
-
-
 def test_nothing_in_it_belongs_to_a_run() -> None:
     # The placeholder of the run id is the one uuid that may be there.
     text = (FOLDER / "tfjob_training.yaml").read_text().replace("{{$.pipeline_job_uuid}}", "")
@@ -60,13 +48,21 @@ def test_nothing_in_it_belongs_to_a_run() -> None:
 
 
 def test_images_and_the_user_are_baked_in(tmp_path: Path) -> None:
-    compile_all(tmp_path, "registry/tools:7", "registry/trainer:8", "4711")
+    """The replicas may have another image than evaluate."""
+    images = ["registry/tools:7", "registry/trainer:8", "registry/trainer:8-gpu"]
+    compile_all(tmp_path, *images[:2], "4711", train_image=images[2])
     text = (tmp_path / "tfjob_training.yaml").read_text()
-    assert images_of(text) == ["registry/tools:7", "registry/trainer:8"]
-    assert PLACEHOLDER not in text and not any(map(is_placeholder, images_of(text)))
-    assert text.startswith("# Images:\n#    registry/tools:7\n#    registry/trainer:8\n# PIPELINE")
+    assert images_of(text) == images
+    assert PLACEHOLDER not in text and not any(map(is_placeholder, images))
+    assert text.startswith("# Images:\n#    registry/tools:7\n#    registry/trainer:8\n#    ")
     users = [item.get("securityContext") for item in executors_of(tmp_path)]
     assert users == [{"runAsUser": "4711", "runAsNonRoot": True}] * 7
+    pipeline = next(yaml.safe_load_all(text))
+    executors = pipeline["deploymentSpec"]["executors"]
+    variables = {it["name"]: it["value"] for it in executors["exec-preflight"]["container"]["env"]}
+    assert variables["KFP_TFJOB_TRAINER_IMAGE"] == images[1]  # preflight's evaluate_image
+    form = pipeline["root"]["inputDefinitions"]["parameters"]
+    assert form["train_image"]["defaultValue"] == images[2]
 
 
 def executors_of(folder: Path) -> list[dict]:
