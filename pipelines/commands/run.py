@@ -20,6 +20,7 @@ from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_paramete
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.text import lines
 
 
@@ -145,7 +146,9 @@ def _other_data(home: Home, values: dict[str, Any]) -> str:
 
     clean.csv and clean.parquet, or equal file names in two folders, give the same name.
     """
-    earlier = home.trained_with(str(values["model_name"]))
+    output = Layout.parse(values["output_uri"]).root
+    models = home.models(str(values["model_name"]), values["storage_endpoint"], output)
+    earlier = home.trained_with(models)
     keys = ("data_uri", "data_label")
     if not earlier or all(earlier[1].get(key) == values[key] for key in keys):
         return ""

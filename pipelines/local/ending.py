@@ -193,13 +193,13 @@ class Ending:
         if (output := self._folder / OUTPUT).exists():
             places["output of the training, on this machine"] = str(output)
         if champion:
-            folder = self.home.model(self.model_name, champion.version)
+            folder = self._copy_of(champion)
             places |= {"champion": champion.version_uri, "champion on this machine": str(folder)}
         return write_page(self._folder, self.step.run_id, outcome, places)
 
     def _keep_model(self, champion: Champion) -> Path:
         """Fetch the champion, verified by its manifest; files that exist already stay."""
-        folder = self.home.model(self.model_name, champion.version)
+        folder = self._copy_of(champion)
         address = S3Address.parse(champion.version_uri, "version_uri")
         uploader.pull(self.step.store, address, folder)
         return folder
@@ -236,6 +236,11 @@ class Ending:
             markdown = f"# {code(failure.step)} failed\n\n{cause}\n"
         path.write_text(markdown)
         return path
+
+    def _copy_of(self, champion: Champion) -> Path:
+        endpoint = "" if self.embedded else self.step.store.endpoint
+        models = self.home.models(self.model_name, endpoint, self.step.layout.root)
+        return models / str(champion.version)
 
     @property
     def _folder(self) -> Path:

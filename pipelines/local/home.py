@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import MODELS, RUNS, VERDICT
 from kfp_tfjob.storage.words import sized
@@ -53,19 +55,30 @@ class Home:
         """The logs and reports of one run."""
         return self.folder / RUNS / run_id
 
-    def model(self, name: str, version: int) -> Path:
-        """A copy of a published version, for programs on this machine."""
-        return self.folder / MODELS / name / str(version)
+    def models(self, name: str, endpoint: str, output: S3Address) -> Path:
+        """The copies of the published versions of a model, for programs on this machine.
 
-    def trained_with(self, name: str) -> tuple[int, dict[str, Any]] | None:
-        """Return the newest version of a model kept here, and the parameters of its run.
+        Models of the same name in two stores, or in two places of one, are different models.
+
+        Args:
+            name: The model.
+            endpoint: URL of the store; empty for the embedded one.
+            output: The output_uri, without its fields.
+        """
+        if endpoint or output != S3Address(BUCKET):
+            place = f"{endpoint}\n{output}".encode()
+            name += f"@{hashlib.sha256(place).hexdigest()[:8]}"
+        return self.folder / MODELS / name
+
+    def trained_with(self, models: Path) -> tuple[int, dict[str, Any]] | None:
+        """Return the newest version that a folder of `models` has, and the parameters of its run.
 
         None if there is no such version, or if its run is not in this folder.
         """
-        versions = [path.name for path in (self.folder / MODELS / name).glob("*")]
+        versions = [path.name for path in models.glob("*")]
         newest = max((int(version) for version in versions if version.isdecimal()), default=0)
         try:
-            verdict = json.loads((self.model(name, newest) / VERDICT).read_bytes())
+            verdict = json.loads((models / str(newest) / VERDICT).read_bytes())
             return newest, json.loads((self.run(verdict["run_id"]) / PARAMETERS).read_bytes())
         except (OSError, ValueError, KeyError, TypeError):
             return None

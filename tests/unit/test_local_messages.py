@@ -78,6 +78,7 @@ def test_a_name_that_a_model_of_other_data_has_is_told(tmp_path: Path) -> None:
             (False, "dirty.csv", "y"),
             (False, "clean.parquet", "y", "--name", "clean"),
             (False, "clean.parquet", "y", "--set", "model_name=clean"),
+            (False, "clean.parquet", "y", "--output", "s3://kfp-tfjob/other"),
         ):
             given = ["--home", str(tmp_path), "--data", data, "--label", label, *rest]
             done = CliRunner().invoke(main, ["run", *given])
