@@ -1,92 +1,107 @@
-"""Remembers the different texts of columns that may be categories, in bounded memory.
+"""Counts the different texts of columns that may be categories, in bounded memory.
 
-A column may have MOST_TEXTS of them. All columns of a table together may have MOST_BYTES: while
-they have more, the limit of each column is lowered by an eighth, and a column above it forgets its
-texts. Every column counts with at most this limit, so neither the order of the rows nor the parts
-of the source play a part.
+A column may have MOST_TEXTS of them. What is kept of a text is a hash and its length, in 8 bytes,
+so a column that has too many, such as an identifier, costs the others little. All columns of a
+table together may have MOST_BYTES: while they have more, the limit of each column is lowered by an
+eighth, and a column above it is lost. Every column counts with at most this limit, so neither the
+order of the rows nor the parts of the source play a part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from hashlib import blake2b
+from itertools import islice
 from typing import Any
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 
 MOST_TEXTS = 100_000  # different values of a category
 _MOST_CHARACTERS = 64 << 20  # of these values together
-TEXT_BYTES = 100  # in memory, besides the characters
-_LARGEST = _MOST_CHARACTERS + MOST_TEXTS * TEXT_BYTES  # no column has more within its own limits
+_LENGTH = 1023  # the last bits of a hash are the length of the text, or this
+_BYTES = 8  # of a hash
+_LARGEST = MOST_TEXTS * _BYTES  # no column has more within its own limits
 MOST_BYTES = 128 << 20
+MOST_IN_ALL = MOST_BYTES // _BYTES  # texts of a table
+_MOST_FORMS = 10_000  # texts of a column whose form is kept
+_MOST_ALL_FORMS = 200_000  # of a table
 
 
 class DistinctTexts:
     """The different texts of one column.
 
     Attributes:
-        texts: The form of each text, -1 if it is not known; None if there are too many.
-        bytes: Their size in memory; one more than the limit if there are too many.
+        forms: The forms of some of them, which need not be determined again.
+        is_lost: Whether there are too many.
         limit: The bytes that a column of this table may have.
     """
 
     def __init__(self) -> None:
-        self.texts: dict[str, int] | None = {}
-        self.bytes = 0
+        self.forms: dict[str, int] = {}
+        self.is_lost = False
         self.limit = _LARGEST
+        self._hashes = np.empty(0, np.uint64)  # sorted
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    @property
+    def bytes(self) -> int:
+        """Their size in memory; one more than the limit if there are too many."""
+        return self.limit + 1 if self.is_lost else self._hashes.nbytes
 
     def to_plain(self) -> dict[str, Any]:
         """Return the texts as values of JSON."""
-        texts = None if self.texts is None else sorted(self.texts)
-        return {"texts": texts, "bytes": self.bytes, "limit": self.limit}
+        return {"hashes": plain_of(self._hashes), "lost": self.is_lost, "limit": self.limit}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> DistinctTexts:
         """Return texts from the values of `to_plain`."""
         found = cls()
-        found.texts = None if plain["texts"] is None else dict.fromkeys(plain["texts"], -1)
-        found.bytes, found.limit = plain["bytes"], plain["limit"]
+        found._hashes, found.is_lost = array_of(plain["hashes"]), plain["lost"]
+        found.limit = plain["limit"]
         return found
 
     def add(self, texts: dict[str, int]) -> None:
         """Add texts with their forms."""
-        if self.texts is None:
-            return
-        new = texts.keys() - self.texts.keys()
-        self.texts |= texts
-        self.bytes += size_of(new)
-        characters = self.bytes - TEXT_BYTES * len(self.texts)
-        if len(self.texts) > MOST_TEXTS or characters > _MOST_CHARACTERS:
-            self._forget()
+        if not self.is_lost:
+            self.forms.update(islice(texts.items(), max(_MOST_FORMS - len(self.forms), 0)))
+            self._add(np.fromiter(map(_hash_of, texts), np.uint64, len(texts)))
 
     def merge(self, later: DistinctTexts) -> None:
         """Add the texts of the next part of the source."""
         self.lower(later.limit)
-        if later.texts is None:
-            self._forget()
-        else:
-            self.add(later.texts)
+        if later.is_lost:
+            self._lose()
+        elif not self.is_lost:
+            self._add(later._hashes)
 
     def lower(self, limit: int) -> None:
         """Lower the limit."""
         self.limit = min(self.limit, limit)
         if self.bytes > self.limit:
-            self._forget()
+            self._lose()
 
-    def _forget(self) -> None:
-        self.texts, self.bytes = None, self.limit + 1
+    def _add(self, hashes: np.ndarray) -> None:
+        self._hashes = np.union1d(self._hashes, hashes)
+        characters = int((self._hashes & np.uint64(_LENGTH)).sum())
+        if len(self) > MOST_TEXTS or characters > _MOST_CHARACTERS:
+            self._lose()
+
+    def _lose(self) -> None:
+        self.is_lost, self._hashes, self.forms = True, np.empty(0, np.uint64), {}
 
     @property
     def reason(self) -> str:
         """Why there are too many."""
         if self.limit < _LARGEST:
             return (
-                f"different texts of more than {self.limit >> 10:,} KiB, too many beside those of"
-                " the other columns"
+                f"more than {self.limit // _BYTES:,} different texts, too many beside those of the"
+                " other columns"
             )
         return f"more than {MOST_TEXTS:,} different texts"
-
-
-def size_of(texts: Iterable[str]) -> int:
-    """Return about how many bytes texts take in memory."""
-    return sum(TEXT_BYTES + len(text) for text in texts)
 
 
 def fit(columns: list[DistinctTexts]) -> None:
@@ -98,3 +113,11 @@ def fit(columns: list[DistinctTexts]) -> None:
         limit = limit * 7 // 8
     for column in columns:
         column.lower(limit)
+    if sum(len(column.forms) for column in columns) > _MOST_ALL_FORMS:
+        for column in columns:
+            column.forms = {}
+
+
+def _hash_of(text: str) -> int:
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=_BYTES).digest()
+    return int.from_bytes(digest, "little") & ~_LENGTH | min(len(text), _LENGTH)

@@ -20,8 +20,11 @@ from typing import Any
 from kfp_tfjob.components.prepare_data import dataset, enough, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
-from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
-from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.prepare_data.executors.executor import (
+    Context,
+    Executor,
+    Inline,
+)
 from kfp_tfjob.components.prepare_data.executors.processes import (
     Processes,
     count_for,
@@ -109,11 +112,12 @@ def run(
     try:
         with TemporaryDirectory(prefix="prepare-data-") as folder:
             place = str(base / WORK) if options.dask else _exchange(step, source, base, folder)
-            recipe = Recipe(place, step.store.endpoint, step.store.region)
+            store = step.store
+            context = Context(place, store.endpoint, store.region, opened=store)
             executor = (
-                _on_dask(recipe, step.store, options.dask)
+                _on_dask(context, options.dask)
                 if options.dask
-                else _executor(recipe, step.store, source, part, processes, cores)
+                else _executor(context, source, part, processes, cores)
             )
             try:
                 if source.pictures:
@@ -187,19 +191,17 @@ def _exchange(step: Step, source: Source, base: S3Address, folder: str) -> str:
     return folder
 
 
-def _executor(
-    recipe: Recipe, store: Store, source: Source, part: int, processes: int, cores: int
-) -> Executor:
+def _executor(context: Context, source: Source, part: int, processes: int, cores: int) -> Executor:
     """Return the executor: several processes if there are cores and work for them."""
     parts = -(-source.size // part)
     count = min(processes, parts) if processes else count_for(parts, cores)
-    return Processes(recipe, count, store) if count > 1 else Inline(recipe, store)
+    return Processes(context, count) if count > 1 else Inline(context)
 
 
-def _on_dask(recipe: Recipe, store: Store, address: str) -> Executor:
+def _on_dask(context: Context, address: str) -> Executor:
     from kfp_tfjob.components.prepare_data.executors.distributed import Distributed  # imports Dask
 
-    return Distributed(recipe, address, store)
+    return Distributed(context, address)
 
 
 def _as_it_is(step: Step, given: FinishedDataset, options: DataOptions) -> Prepared:

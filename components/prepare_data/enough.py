@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.scanned import Scan
 from kfp_tfjob.components.prepare_data.source.header import no_rows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
@@ -55,19 +56,7 @@ def decide(scan: Scan, options: DataOptions) -> Label:
         rows = vocabulary.text_fault_rows()
         cells = Counter({(label.name, rule): count for rule, count in rows.items()})
         faults.include(rows, cells, vocabulary.text_faults)
-    if faults.bad and options.on_bad_row == "fail":
-        raise DataError(*faults.problems())
-    if faults.bad > options.max_bad_fraction * faults.seen:
-        limit = Problem(
-            "more rows are bad than data_options.max_bad_fraction allows",
-            received=f"{faults.bad:,} of {faults.seen:,}, a fraction of"
-            f" {faults.bad / faults.seen:.3g}",
-            expected=f"at most {options.max_bad_fraction:g}",
-            fix="correct the data, or raise data_options.max_bad_fraction",
-        )
-        raise DataError(limit, *faults.problems())
-    if faults.bad:
-        log.warning("%s", "\n  ".join(map(str, faults.problems())))
+    check_bad(faults, faults.problems, options)
     _enough(scan, label, options)
     return label
 
@@ -75,6 +64,38 @@ def decide(scan: Scan, options: DataOptions) -> Label:
 def _enough(scan: Scan, label: Label, options: DataOptions) -> None:
     counts = None if label.classes is None else scan.vocabulary.class_counts(label)
     check(scan.rows(label), label.name, label.classes, counts, options, scan.job.placing.rule)
+
+
+def check_bad(
+    faults: Faults,
+    problems: Callable[[], list[Problem]],
+    options: DataOptions,
+    words: Words = _ROWS,
+) -> None:
+    """Refuse more bad rows than the options allow, and log fewer.
+
+    Args:
+        faults: Of all rows.
+        problems: Describes them.
+        options: The typed `data_options`.
+        words: What messages call a row.
+
+    Raises:
+        DataError: There are more.
+    """
+    if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
+        raise DataError(*problems())
+    if faults.bad > options.max_bad_fraction * faults.seen:
+        limit = Problem(
+            f"more {words.many} are bad than data_options.max_bad_fraction allows",
+            received=f"{faults.bad:,} of {faults.seen:,}, a fraction of"
+            f" {faults.bad / faults.seen:.3g}",
+            expected=f"at most {options.max_bad_fraction:g}",
+            fix="correct the data, or raise data_options.max_bad_fraction",
+        )
+        raise DataError(limit, *problems())
+    if faults.bad:
+        log.warning("%s", "\n  ".join(map(str, problems())))
 
 
 def check(

@@ -34,6 +34,15 @@ RULES = {
     "long": "a text of more than 1,000 characters",
     "boolean": "not true or false",
     "date": "not a date such as 2024-12-31 or 2024-12-31T23:59:59+01:00, of the years 1 to 9999",
+    # Of files that have to be images.
+    "empty": "an empty file",
+    "picture": "neither a JPEG nor a PNG",
+    "truncated": "cut off",
+    "broken": "damaged",
+    "coding": "a JPEG that is neither baseline nor progressive with 8 bits",
+    "pixels": "more pixels than data_options.pictures.max_megapixels allows",
+    "bytes": "a file that is too large for a record",
+    "channels": "four inks (CMYK), which cannot become one channel",
 }
 _WITHOUT_VALUES = ("columns", "quotes", "json", "keys")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
@@ -66,7 +75,7 @@ class Fault:
     Attributes:
         file: Name of the file.
         line: Line of the file where the row begins, from 1 and with the header; for Parquet, the
-            number of the row, from 1.
+            number of the row, from 1; 0 if the file is the row.
         column: Name of the column; empty if the row as a whole is at fault.
         value: The value, at most 200 characters.
         rule: A key of RULES.
@@ -93,10 +102,10 @@ class Fault:
 
     def example(self) -> Example:
         """Describe the fault and where it is."""
+        line = f", line {self.line}" if self.line else ""
         column = f", column {self.column!r}" if self.column else ""
-        return Example(
-            f"{self.file}, line {self.line}{column}: {RULES[self.rule]}", received=repr(self.value)
-        )
+        received = repr(self.value) if self.line else self.value  # that says what a file is
+        return Example(f"{self.file}{line}{column}: {RULES[self.rule]}", received)
 
 
 class BlockFaults:
@@ -230,6 +239,11 @@ class Faults:
         self._values = later._values | self._values
         self.include(later.rows, later.cells, later.examples)
 
+    def add_files(self, seen: int, faults: list[Fault]) -> None:
+        """Add files that are rows; some of them are bad."""
+        self.seen += seen
+        self.include(Counter(fault.rule for fault in faults), Counter(), faults)
+
     def include(
         self, rows: Counter[str], cells: Counter[tuple[str, str]], examples: list[Fault]
     ) -> None:
@@ -321,6 +335,16 @@ class Faults:
                 )
             )
         return [*shown, *(fault.example() for fault in rest)]
+
+    def image_problems(self) -> list[Problem]:
+        """Describe files that are no images to train on: the counts, and ten of them."""
+        counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
+        whole = Problem(
+            f"{self.bad:,} of {self.seen:,} pictures are bad ({counts})",
+            expected="JPEG or PNG files that end where their pictures end",
+            fix="correct or remove them, or drop them with data_options.on_bad_row=drop",
+        )
+        return [whole, *(fault.example() for fault in self.examples)]
 
     def _by_column(self) -> Counter[str]:
         """Return the bad values of each column."""

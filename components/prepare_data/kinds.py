@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.distinct_texts import MOST_BYTES, MOST_TEXTS
+from kfp_tfjob.components.prepare_data.distinct_texts import MOST_IN_ALL, MOST_TEXTS
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.seen import (
     BOOLEANS,
@@ -151,7 +151,7 @@ def _decide(seen: Seen, options: DataOptions) -> Feature | LeftOut | Problem:
     if kind == CATEGORY and (reason := _unusable(seen)):
         if not is_wanted(name, options):
             return LeftOut(name, reason)
-        if seen.texts.texts is None:
+        if seen.texts.is_lost:
             return too_many(name, reason)
     asked = name in options.missing or EVERY_COLUMN in options.missing
     return Feature(name, kind, gaps, seen.gaps, asked, _format(seen, kind))
@@ -201,7 +201,7 @@ def _unusable(seen: Seen) -> str:
     """Return why a category is left out; empty if it is used."""
     if seen.counts[Form.LONG] > (1 - MOST) * seen.count:
         return f"texts of more than {values.LONGEST_LABEL:,} characters"
-    if seen.texts.texts is None:
+    if seen.texts.is_lost:
         return seen.texts.reason
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
@@ -254,7 +254,7 @@ def too_many(name: str, reason: str = TOO_MANY_TEXTS) -> Problem:
     return Problem(
         f"the category {name!r} has too many different values",
         received=reason,
-        expected=f"at most {MOST_TEXTS:,}, and {MOST_BYTES >> 20} MiB in all columns together",
+        expected=f"at most {MOST_TEXTS:,}, and {MOST_IN_ALL:,} in all columns together",
         fix=f'hash them into bins with data_options.types={{"{name}": "{TEXT}"}}, or leave this'
         " column or other columns of text out with data_options.drop",
         path="data_options.types",

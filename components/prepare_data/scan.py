@@ -14,8 +14,7 @@ from typing import Any
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import part_documents
-from kfp_tfjob.components.prepare_data.executors.executor import Executor, Recipe
-from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Inline
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.placing import folder_problems, time_limits
@@ -59,7 +58,7 @@ def read(
         DataError: A file cannot be read, or does not have the expected columns, or the kind of a
             column is unclear.
     """
-    executor = executor or Inline(Recipe(str(folder)), source.store)
+    executor = executor or Inline(Context(str(folder), opened=source.store))
     reading = _Reading(source, data_label, options, executor)
     limits: tuple[float, ...] = ()
     if options.split.time:

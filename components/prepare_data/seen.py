@@ -113,7 +113,7 @@ class Seen:
     @property
     def all_different(self) -> bool:
         """Whether no value occurs twice. A column with numbers or dates is not looked at."""
-        return self.texts.texts is not None and len(self.texts.texts) == self.count
+        return not self.texts.is_lost and len(self.texts) == self.count
 
     def to_plain(self) -> dict[str, Any]:
         """Return the counts as values of JSON."""
@@ -221,7 +221,7 @@ class Seen:
             file: Name of the file.
             lines: int64 of shape [rows].
         """
-        words, known = cells.words, self.texts.texts or {}
+        words, known = cells.words, self.texts.forms
         forms = np.array([known.get(text, -1) for text in words])
         new = np.flatnonzero(forms < 0)
         forms[new], bits = _forms_of(cells.distinct[0].take(pa.array(new)))
@@ -234,7 +234,7 @@ class Seen:
                 self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
         self.zero_or_one += int(rows[new][bits].sum())
         self._last = _FORMS[int(by_form.argmax())]
-        if self.texts.texts is not None:
+        if not self.texts.is_lost:
             tracked = new[(rows[new] > 0) & ~np.isin(forms[new], _UNTRACKED)]
             self.texts.add({words[i]: int(forms[i]) for i in tracked.tolist()})
 

@@ -50,7 +50,7 @@ class Encoder:
         weighted: bool = False,
     ) -> None:
         # A varint may have leading zero groups, so every class index gets the width of the last.
-        self._label_bytes = 4 if classes is None else len(_varint(max(classes - 1, 0)))
+        self._label_bytes = 4 if classes is None else len(varint(max(classes - 1, 0)))
         self._is_class = classes is not None
         self._features, self._codes, self._dates = features, codes, dates
         self._weighted = weighted
@@ -63,7 +63,7 @@ class Encoder:
         }
         example, ends = _example(
             {
-                name: _field(kind, _field(1, bytes(size)))
+                name: field(kind, field(1, bytes(size)))
                 for name, (kind, size) in lists.items()
                 if size
             }
@@ -193,24 +193,25 @@ def masked(checksum: int | np.ndarray) -> int | np.ndarray:
     return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+def varint(value: int) -> bytes:
+    """Return a number of 0 or more as a protocol buffer writes it."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
 
 
-def _field(number: int, content: bytes) -> bytes:
+def field(number: int, content: bytes) -> bytes:
     """Return a length-delimited field of a protocol buffer."""
-    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+    return bytes((number << 3 | 2,)) + varint(len(content)) + content
 
 
 def _example(entries: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
     """Return a tf.train.Example, and where in it the value of each entry ends."""
     features, ends = b"", {}
     for name, feature in entries.items():
-        features += _field(1, _field(1, name.encode()) + _field(2, feature))
+        features += field(1, field(1, name.encode()) + field(2, feature))
         ends[name] = len(features)
-    example = _field(1, features)
+    example = field(1, features)
     return example, {name: end + len(example) - len(features) for name, end in ends.items()}

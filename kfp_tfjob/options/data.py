@@ -35,30 +35,43 @@ NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 
 
 class Format(NamedTuple):
-    """A format of data files; `components/prepare_data/source/readers/registry.py` has its reader.
+    """A format of data files.
 
     Attributes:
         name: The value of `data_options.format`.
         suffixes: Endings of the file names that count as data in a folder.
         words: The format in messages.
+        reader: The module with its `FORMAT`, which recognises and opens such files.
     """
 
     name: str
     suffixes: tuple[str, ...]
     words: str
+    reader: str
 
 
 def _packed(*suffixes: str) -> tuple[str, ...]:
     return tuple(suffix + packed for suffix in suffixes for packed in ("", ".gz", ".zst"))
 
 
+_READERS = "kfp_tfjob.components.prepare_data.source.readers"
+# A file is read by the last that recognises it: any text may be a CSV.
 FORMATS = (
-    Format("csv", _packed(".csv"), "CSV"),
-    Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines"),
-    Format("parquet", (".parquet",), "Parquet"),
-    Format("arrow", (".arrow", ".feather"), "Arrow"),
-    Format("tfrecord", _packed(".tfrecord", ".tfrecords"), "TFRecord"),
+    Format("csv", _packed(".csv"), "CSV", f"{_READERS}.csv_table"),
+    Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines", f"{_READERS}.json_table"),
+    Format("parquet", (".parquet",), "Parquet", f"{_READERS}.parquet_table"),
+    Format("arrow", (".arrow", ".feather"), "Arrow", f"{_READERS}.ipc_table"),
+    Format(
+        "tfrecord", _packed(".tfrecord", ".tfrecords"), "TFRecord", f"{_READERS}.tfrecord_table"
+    ),
 )
+
+
+def suffixes() -> tuple[str, ...]:
+    """Return the endings of the file names that count as data in a folder."""
+    return tuple(suffix for known in FORMATS for suffix in known.suffixes)
+
+
 FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
 _FORMAT_NAMES = tuple(known.name for known in FORMATS)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from kfp_tfjob.storage.text import line, lines
 from kfp_tfjob.storage.words import counted
@@ -101,6 +101,10 @@ class StepError(Exception):
         self.problems, self.notes = problems, tuple(notes)
         super().__init__(*problems)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make it the same in another process, whatever arguments its class takes."""
+        return _again, (type(self), self.problems, self.notes)
+
     def __str__(self) -> str:
         """Return one problem, or a numbered list; examples follow their problem."""
         count = sum(not isinstance(problem, Example) for problem in self.problems)
@@ -122,6 +126,14 @@ class StepError(Exception):
         """Raise one error with all of `problems`, or return if there are none."""
         if found := tuple(problems):
             raise cls(*found)
+
+
+def _again(
+    kind: type[StepError], problems: tuple[Problem | str, ...], notes: tuple[str, ...]
+) -> StepError:
+    found = kind.__new__(kind)
+    StepError.__init__(found, *problems, notes=notes)
+    return found
 
 
 def _said(problem: Problem | str) -> str:

@@ -15,8 +15,7 @@ from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors import distributed
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Recipe
-from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
@@ -60,12 +59,12 @@ def wait_for(executor: Distributed, workers: int) -> None:
 
 
 def test_results_come_in_the_order_of_the_items(cluster: DaskCluster, tmp_path: Path) -> None:
-    executor = Distributed(Recipe(str(tmp_path)), cluster.address)
+    executor = Distributed(Context(str(tmp_path)), cluster.address)
     wait_for(executor, 2)
     found = list(executor.map(f"{HERE}:square", range(200)))
     assert [number for number, _ in found] == list(range(200))
     assert {process for _, process in found} == {worker.pid for worker in cluster.workers}
-    exchange = Inline(Recipe(str(tmp_path))).context.exchange
+    exchange = Inline(Context(str(tmp_path))).context.exchange
     assert [exchange.read_plain(f"squares/{i}") for i in range(200)] == [i * i for i in range(200)]
     assert list(executor.map(f"{HERE}:square", [])) == []
     with pytest.raises(DataError) as raised:
@@ -112,7 +111,7 @@ def test_the_dataset_has_the_bytes_of_one_process(
 def test_a_task_that_kills_every_worker_ends_the_step(tmp_path: Path) -> None:
     with dask_cluster(tmp_path) as cluster:
         cluster.add("--nanny", "--nworkers", "2")
-        executor = Distributed(Recipe(str(tmp_path)), cluster.address)
+        executor = Distributed(Context(str(tmp_path)), cluster.address)
         with pytest.raises(StepError, match="4 workers died.*at least 400 MiB"):
             list(executor.map(f"{HERE}:die", [1]))
         executor.close()
@@ -122,7 +121,7 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(tmp_path: Path, m
     monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 2)
     with dask_cluster(tmp_path) as cluster:
         address = cluster.address
-        executor = Distributed(Recipe(str(tmp_path)), address)
+        executor = Distributed(Context(str(tmp_path)), address)
         monkeypatch.setattr(distributed, "_ALONE_SECONDS", 0)
         with pytest.raises(ConfigurationError, match="no workers"):
             list(executor.map(f"{HERE}:square", range(9)))
@@ -135,7 +134,7 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(tmp_path: Path, m
             list(results)
         executor.close()
     with pytest.raises(ConfigurationError) as raised:
-        Distributed(Recipe(str(tmp_path)), address)
+        Distributed(Context(str(tmp_path)), address)
     (problem,) = raised.value.problems
     assert problem.path == "data_options.dask" and address in problem.expected
 
@@ -148,7 +147,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
     patch = "import kfp_tfjob.options.images as found\nfound.VERSION = '0.0.1'\n"
     (other / "sitecustomize.py").write_text(patch)
     with dask_cluster(tmp_path) as cluster:
-        executor = Distributed(Recipe(str(tmp_path)), cluster.address)  # before the workers
+        executor = Distributed(Context(str(tmp_path)), cluster.address)  # before the workers
 
         def refused(run: Callable[[], object], received: str) -> None:
             wait_for(executor, 1)
@@ -159,7 +158,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
             assert problem.path == "data_options.dask"
 
         def connect() -> None:
-            Distributed(Recipe(str(tmp_path)), cluster.address)
+            Distributed(Context(str(tmp_path)), cluster.address)
 
         worker = cluster.add(PYTHONPATH=str(none))
         refused(connect, "No module named 'kfp_tfjob")
@@ -187,12 +186,12 @@ def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeyp
         monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 5)
         assert cluster.address.startswith("tls://")
         with pytest.raises(ConfigurationError, match="cannot be reached"):
-            Distributed(Recipe(str(tmp_path)), cluster.address)
+            Distributed(Context(str(tmp_path)), cluster.address)
         tls = "DASK_DISTRIBUTED__COMM__TLS__"
         (secret / f"{tls}CA_FILE").write_text(str(certificate))
         (secret / f"{tls}CLIENT__CERT").write_text(certificate.read_text())
         (secret / f"{tls}CLIENT__KEY").write_text(str(key))
         monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 60)
-        executor = Distributed(Recipe(str(tmp_path)), cluster.address)
+        executor = Distributed(Context(str(tmp_path)), cluster.address)
         assert [number for number, _ in executor.map(f"{HERE}:square", [5])] == [5]
         executor.close()

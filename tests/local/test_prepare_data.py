@@ -329,7 +329,7 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
         (WHOLE, "y", {"types": {"y": "category"}}, "data_options.types names the label 'y'"),
         (WHOLE, "y", {"missing": {"y": "mean"}}, "has a value for the label 'y'"),
         (WHOLE, "y", {"drop": ["a"]}, "has no feature column"),
-        (WHOLE, "y", {"columns": ["y", "a"]}, "names the label 'y' as a feature"),
+        (WHOLE, "y", {"columns": ["y", "a"]}, "names the label 'y'"),
         (",a,y\n0,1,u\n", "y", {}, "column 1 of a.csv has no name"),
         ("a,b,y\n" + '1,"1,5",u\n' * 30, "y", {}, "column 'b' has numbers in a form that has"),
         ("a,b,y\n1,12/31/2024,u\n", "y", {}, "column 'b' has dates in a form of several readings"),

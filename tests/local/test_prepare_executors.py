@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.prepare_data.executors import processes
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Recipe
-from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
 
@@ -62,12 +61,12 @@ def write_long(context: Context, item: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> None:
-    executor = Processes(Recipe(str(tmp_path)), count)
+    executor = Processes(Context(str(tmp_path)), count)
     found = list(executor.map(f"{HERE}:square", range(20)))
     executor.close()
     assert [number for number, _ in found] == list(range(20))
     assert (len({process for _, process in found}) > 1) == (count > 1)
-    exchange = Inline(Recipe(str(tmp_path))).context.exchange
+    exchange = Inline(Context(str(tmp_path))).context.exchange
     assert [exchange.read_plain(f"squares/{i}") for i in range(20)] == [i * i for i in range(20)]
 
 
@@ -77,7 +76,7 @@ def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
     found = []
     for value in ("first", "second"):
         monkeypatch.setenv("OF_THE_STEP", value)
-        executor = Processes(Recipe(str(tmp_path)), 2)
+        executor = Processes(Context(str(tmp_path)), 2)
         found.append(set(executor.map(f"{HERE}:variable", range(6))))
         executor.close()
     assert found == [{"first"}, {"second"}]
@@ -85,7 +84,7 @@ def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path, count: int) -> None:
-    executor = Processes(Recipe(str(tmp_path)), count)
+    executor = Processes(Context(str(tmp_path)), count)
     with pytest.raises(DataError) as raised:
         list(executor.map(f"{HERE}:refuse", range(6)))
     executor.close()
@@ -102,28 +101,28 @@ def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     place = tmp_path / "exchange"
     place.mkdir()
-    executor = Processes(Recipe(str(place)), 3)
+    executor = Processes(Context(str(place)), 3)
     start = time.monotonic()
     with pytest.raises(DataError, match="no"):
         for _ in executor.map(f"{HERE}:write_long", [3, 1, 2]):
             pass
     executor.close()
-    written = len(list(Inline(Recipe(str(place))).context.exchange.names("")))
+    written = len(list(Inline(Context(str(place))).context.exchange.names("")))
     assert time.monotonic() - start < 200  # each of them would take ten minutes
     time.sleep(0.5)
-    assert len(list(Inline(Recipe(str(place))).context.exchange.names(""))) == written
+    assert len(list(Inline(Context(str(place))).context.exchange.names(""))) == written
     assert [path.name for path in tmp_path.glob("prepare-data-*")] == []
 
 
 def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
-    executor = Processes(Recipe(str(tmp_path)), 3)
+    executor = Processes(Context(str(tmp_path)), 3)
     items = [[i, os.getpid()] for i in range(3)]
     assert list(executor.map(f"{HERE}:die_once", items)) == [0, 1, 2]
     executor.close()
 
 
 def test_processes_that_die_again_and_again_end_the_step(tmp_path: Path) -> None:
-    executor = Processes(Recipe(str(tmp_path)), 2)
+    executor = Processes(Context(str(tmp_path)), 2)
     with pytest.raises(
         StepError, match="killed repeatedly.*SIGKILL.*Fix: raise pod.prepare.memory"
     ):
@@ -148,23 +147,23 @@ import sys
 import threading
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors import processes
-from kfp_tfjob.components.prepare_data.executors.executor import Recipe
+from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, end_spare, spare
 
 if __name__ == "__main__":
     processes.count_for = lambda parts: 2  # on a machine with one core, too
     with spare():
-        executor = Processes(Recipe(sys.argv[1]), 2)
+        executor = Processes(Context(sys.argv[1]), 2)
         print(executor._pool is not None)  # before any task
         items = [[i, os.getpid()] for i in range(4)]
         print(list(executor.map("tests.local.test_prepare_executors:die_once", items)))
         executor.close()
     with spare():
         end_spare()
-        print(Processes(Recipe(sys.argv[1]), 2)._pool is not None)
+        print(Processes(Context(sys.argv[1]), 2)._pool is not None)
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     with spare():
-        print(Processes(Recipe(sys.argv[1]), 2)._pool is not None)
+        print(Processes(Context(sys.argv[1]), 2)._pool is not None)
 """
 
 
@@ -186,7 +185,7 @@ def test_processes_that_cannot_start_were_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "_begin", cannot_begin)
-    executor = Processes(Recipe(str(tmp_path)), 2)
+    executor = Processes(Context(str(tmp_path)), 2)
     with pytest.raises(StepError) as raised:
         list(executor.map(f"{HERE}:square", range(9)))
     executor.close()
@@ -203,7 +202,7 @@ def test_a_fork_that_the_kernel_refuses_is_said(
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(processes.ProcessPoolExecutor, "submit", refuse)
-    executor = Processes(Recipe(str(tmp_path)), 2)
+    executor = Processes(Context(str(tmp_path)), 2)
     with pytest.raises(StepError, match="cannot start. Received: BlockingIOError.*temporarily"):
         list(executor.map(f"{HERE}:square", range(9)))
     executor.close()

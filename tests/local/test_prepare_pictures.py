@@ -11,8 +11,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Recipe
-from kfp_tfjob.components.prepare_data.executors.inline import Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.images import parts
@@ -90,7 +89,7 @@ def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_pa
     done = prepared(store, base / "one", tmp_path / "p")
     source = list_source(store, str(tmp_path / "p"))
     (tmp_path / "exchange").mkdir()
-    executor = Processes(Recipe(str(tmp_path / "exchange"), store.endpoint, store.region), 2)
+    executor = Processes(Context(str(tmp_path / "exchange"), store.endpoint, store.region), 2)
     before = parts._PART_FILES
     parts._PART_FILES = 9
     try:
@@ -109,7 +108,7 @@ def test_what_an_earlier_try_has_done_is_not_read_again(
     monkeypatch.setattr(parts, "_PART_FILES", 4)
     source = list_source(store, str(tree(tmp_path / "p", animals(4))))
     (tmp_path / "work").mkdir()
-    executor = Inline(Recipe(str(tmp_path / "work"), store.endpoint, store.region), store)
+    executor = Inline(Context(str(tmp_path / "work"), store.endpoint, store.region, opened=store))
     items = parts.parts_of(source, DataOptions(), executor.context.exchange)
     assert [files for _, files, _ in items] == [4, 4]
     first = next(executor.map(parts.READ, items))

@@ -207,7 +207,7 @@ def test_a_million_names_fit_in_memory() -> None:
     files, count = FileList(S3Address("bucket", "pictures")), 20_000
     tracemalloc.start()
     for i in range(count):
-        files.add_object(f"class/{i * 7919 % count:010d}.jpg", i, f'"{i:032x}"')
+        files.add(f"class/{i * 7919 % count:010d}.jpg", i, f'"{i:032x}"')
     assert len(list(itertools.islice(files.names(), 3))) == 3
     files.close(bytearray([1] * count), has_splits=False)
     _, peak = tracemalloc.get_traced_memory()

@@ -6,7 +6,6 @@ goes through the exchange. Dask runs the tasks of a lost worker again on another
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
@@ -20,13 +19,11 @@ from kfp_tfjob.components.prepare_data.executors.code_version import code_versio
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
-    Recipe,
-    guarded,
-    opened,
+    answer,
+    result_of,
 )
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import counted
 
 if TYPE_CHECKING:
@@ -47,17 +44,15 @@ class Distributed(Executor):
     """Runs tasks on the workers of a Dask cluster.
 
     Args:
-        recipe: Where everything is, as the workers see it.
+        context: What tasks get; its place is the same for the workers.
         address: Of the scheduler.
-        store: The store, if it is open already.
 
     Raises:
         ConfigurationError: The scheduler does not answer, or a worker has other code.
     """
 
-    def __init__(self, recipe: Recipe, address: str, store: Store | None = None) -> None:
-        self.context = Context(recipe, store)
-        self._recipe = json.dumps(recipe.to_plain())
+    def __init__(self, context: Context, address: str) -> None:
+        self.context = context
         self._address, self._maps = address, 0
         self._client = _connect(address)
 
@@ -76,9 +71,9 @@ class Distributed(Executor):
                     waiting.append(self._submit(task, *one))
                 if not waiting:
                     return
-                answer = self._answer(waiting[0], task)
+                found = self._answer(waiting[0], task)
                 waiting.popleft()
-                yield opened(answer)
+                yield result_of(found)
         finally:
             if waiting and client.status == "running":  # it may be closed before this generator
                 client.cancel(list(waiting), force=True)
@@ -89,11 +84,12 @@ class Distributed(Executor):
         self.context.close()
 
     def _submit(self, task: str, number: int, item: Any) -> Future:
-        arguments = (code_version(), self._recipe, task, json.dumps(item))
+        where = (self.context.place, self.context.endpoint, self.context.region)
+        arguments = (code_version(), where, task, item)
         key = f"{task.rpartition(':')[2]}-{self._maps}-{number}-{uuid4().hex}"
         return self._client.submit(remote_task, *arguments, key=key, pure=False)
 
-    def _answer(self, future: Future, task: str) -> dict[str, Any]:
+    def _answer(self, future: Future, task: str) -> Any:
         """Wait for a task and return its answer.
 
         Raises:
@@ -105,10 +101,7 @@ class Distributed(Executor):
         try:
             while True:
                 with suppress(TimeoutError):  # of this call: a task answers in any case
-                    answer = json.loads(future.result(timeout=_LOOK_SECONDS))
-                    if other := answer.get("other code"):
-                        raise _refused(other)
-                    return answer
+                    return future.result(timeout=_LOOK_SECONDS)
                 if self._threads():
                     seen = time.monotonic()
                 elif time.monotonic() - seen > _ALONE_SECONDS:
@@ -157,30 +150,30 @@ class Distributed(Executor):
         )
 
 
-def remote_task(version: str, recipe: str, task: str, item: str) -> str:
+def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any) -> Any:
     """Run a task on a worker; Dask calls this.
 
     Args:
         version: That of the code of the step.
-        recipe: The fields of a `Recipe`, as JSON.
+        where: The place of the exchange, endpoint and region of the store.
         task: `module:function`.
-        item: As JSON.
+        item: Plain values.
 
     Returns:
-        The answer of `guarded`, as JSON; the version of this worker if it has other code.
+        What `answer` returns; an error if this worker has other code.
     """
     global _context
     if version != code_version():
-        return json.dumps({"other code": code_version()})
-    wanted = Recipe(**json.loads(recipe))
+        return _refused(code_version(), version)
     # A worker may have several threads. A context has one folder and one cache, and the code of a
     # reader of the user's own is imported for the whole process.
     with _one_at_a_time:
-        if _context is None or _context.recipe != wanted:
-            if _context:
-                _context.close()  # of another run
-            _context = Context(wanted)
-        return json.dumps(guarded(_context, task, json.loads(item)))
+        wanted = Context(*where)
+        if _context and _context != wanted:
+            _context.close()  # of another run
+            _context = None
+        _context = _context or wanted
+        return answer(_context, task, item)
 
 
 def _connect(address: str) -> Client:
@@ -216,11 +209,11 @@ def _connect(address: str) -> Client:
     return client
 
 
-def _refused(received: str) -> ConfigurationError:
+def _refused(received: str, expected: str = "") -> ConfigurationError:
     return _problem(
         "the Dask cluster runs other code than the step",
         received,
-        code_version(),
+        expected or code_version(),
         "use the image of this step for the scheduler and the workers, by its digest",
     )
 

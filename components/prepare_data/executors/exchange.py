@@ -40,8 +40,13 @@ class Exchange(Protocol):
         """Yield the names of the objects below a prefix."""
         ...
 
+    def delete(self, name: str) -> None:
+        """Delete an object; one that is gone is no error."""
+
     def clear(self) -> None:
         """Delete every object."""
+        for name in list(self.names("")):
+            self.delete(name)
 
     def write_plain(self, name: str, value: Any) -> None:
         """Write plain values with their digest."""
@@ -119,10 +124,9 @@ class FolderExchange(Exchange):
             if path.is_file() and not path.name.startswith("."):
                 yield path.relative_to(self._folder).as_posix()
 
-    def clear(self) -> None:
-        """Delete every object."""
-        for name in list(self.names("")):
-            (self._folder / name).unlink(missing_ok=True)
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        (self._folder / name).unlink(missing_ok=True)
 
 
 class StoreExchange(Exchange):
@@ -150,7 +154,6 @@ class StoreExchange(Exchange):
         for item in self._store.list(self._prefix / prefix if prefix else self._prefix):
             yield item.address.key[skipped:]
 
-    def clear(self) -> None:
-        """Delete every object."""
-        for name in list(self.names("")):
-            self._store.delete(self._prefix / name)
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        self._store.delete(self._prefix / name)

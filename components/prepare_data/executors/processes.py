@@ -1,11 +1,11 @@
-"""Runs tasks in several processes of this machine; this process does its share of them.
+"""Runs tasks in several processes of this machine.
 
 The first processes are forks of this one, which has imported everything that tasks need. Such a
 fork is safe only while no other thread may hold a lock, so `spare` makes them before the step
 begins. Otherwise, and later, they are forks of a server, which imports for half a second.
 
-A process that is killed costs its tasks: they run again, in new processes. If three are killed
-before another task is done, the step fails, because it is probably out of memory.
+A process that is killed costs the tasks that were running: they run again, in new processes. If
+three are killed before another task is done, the step fails, because it is probably out of memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import os
 import signal
 import threading
 import warnings
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,13 @@ import pyarrow  # noqa: F401 - it starts threads
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
-    Recipe,
-    guarded,
-    opened,
-    run_task,
+    answer,
+    result_of,
 )
 from kfp_tfjob.storage.errors import Problem, StepError
-from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.supervisor.kernel import memory_left
 
-_AHEAD = 2  # tasks of each process: one that runs, and one that waits for it
 _MANY = 1 << 20  # parts: the size of the source is not known yet
 _ENDING = 10  # seconds for a killed process to end
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
@@ -53,6 +49,7 @@ _MEMORY = 400 << 20  # bytes of one process, with what it needs for a moment
 _TASKS = Path("/proc/self/task")
 
 log = logging.getLogger(__name__)
+_spare: ProcessPoolExecutor | None = None
 _context: Context | None = None  # of a worker process
 
 
@@ -64,69 +61,43 @@ def _threads() -> set[str]:
 _OF_LIBRARIES = _threads() if threading.active_count() == 1 else set()
 
 
-def _may_fork() -> bool:
-    """Tell whether this process has no threads that could hold a lock."""
-    found = _threads()
-    return threading.active_count() == 1 and bool(found) and found <= _OF_LIBRARIES
-
-
 class Processes(Executor):
-    """Runs tasks in this process and in others.
+    """Runs tasks in other processes.
 
     Args:
-        recipe: Where everything is.
-        count: The number of processes, with this one.
-        store: The store, if it is open already.
+        context: What tasks get.
+        count: The number of processes.
     """
 
-    def __init__(self, recipe: Recipe, count: int, store: Store | None = None) -> None:
-        self.context = Context(recipe, store)
-        self._others = count - 1
-        self._pool: ProcessPoolExecutor | None = None
-        self._processes: Mapping[int, Any] = {}
-        self._lost = 0
-        if self._others > 0 and _spare and self._others <= _spare.count:
-            self._pool = _spare.take()
+    def __init__(self, context: Context, count: int) -> None:
+        global _spare
+        self.context, self._count = context, count
+        self._pool, _spare = _spare, None
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item."""
-        if self._others < 1 or len(items) < 2:
-            for item in items:
-                yield run_task(self.context, task, item)
-            return
-        waiting = deque(enumerate(items))
-        running: dict[Future[Any], int] = {}
-        done: dict[int, Any] = {}
-        following = 0
+        context = replace(self.context, within=str(self.context.folder))
+        futures: dict[int, Future[Any]] = {}
+        lost = most = 0
         try:
-            while following < len(items):
-                while waiting and len(running) < _AHEAD * self._others:
-                    number, item = waiting.popleft()
+            for number in range(len(items)):
+                while True:
                     try:
-                        running[self._submit(task, item)] = number
-                    except (BrokenProcessPool, EOFError, OSError) as error:
-                        waiting.appendleft((number, item))
-                        self._again(running, waiting, items, error)
-                if waiting:
-                    number, item = waiting.popleft()
-                    done[number] = run_task(self.context, task, item)
-                # This process has nothing to do but to wait once all tasks have begun.
-                wait(running, None if not waiting and following not in done else 0, FIRST_COMPLETED)
-                # Results come first: when the pool is lost, they need not be computed again.
-                ended = [one for one in running if one.done()]
-                for future in sorted(ended, key=lambda one: one.exception() is not None):
-                    try:
-                        answer = future.result()
-                    except BrokenProcessPool as error:
-                        self._again(running, waiting, items, error)
+                        for i in range(number, len(items)):
+                            if i not in futures:
+                                futures[i] = self._started().submit(_work, context, task, items[i])
+                        found = futures[number].result()
                         break
-                    done[running.pop(future)] = opened(answer)
-                    self._lost = 0
-                while following in done:
-                    yield done.pop(following)
-                    following += 1
+                    except (BrokenProcessPool, EOFError, OSError) as error:
+                        # Results of other tasks need not be computed again.
+                        futures = {i: one for i, one in futures.items() if _is_done(one)}
+                        done = number + len(futures)
+                        lost, most = 1 if done > most else lost + 1, max(most, done)
+                        self._lose(error, lost)
+                del futures[number]
+                yield result_of(found)
         finally:
-            for future in running:
+            for future in futures.values():
                 future.cancel()
 
     def close(self) -> None:
@@ -138,66 +109,58 @@ class Processes(Executor):
             self._pool = None
         self.context.close()
 
-    def _submit(self, task: str, item: Any) -> Future[Any]:
+    def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             server = multiprocessing.get_context("forkserver")
             # It imports the tasks once, for all processes.
             server.set_forkserver_preload(["kfp_tfjob.components.prepare_data.tasks"])
-            self._pool = ProcessPoolExecutor(self._others, server, _begin, (dict(os.environ),))
-        self._processes = self._pool._processes
-        return self._pool.submit(_work, self.context.recipe, self._folder, task, item)
+            self._pool = ProcessPoolExecutor(self._count, server, _begin, (dict(os.environ),))
+        return self._pool
 
-    @property
-    def _folder(self) -> str:
-        return str(self.context.folder)
-
-    def _again(
-        self,
-        running: dict[Future[Any], int],
-        waiting: deque[tuple[int, Any]],
-        items: Sequence[Any],
-        error: Exception,
-    ) -> None:
-        """Prepare to run the tasks of a lost pool again.
+    def _lose(self, error: Exception, times: int) -> None:
+        """Give up a pool that lost a process, or that cannot start one.
 
         Raises:
             StepError: Processes are lost repeatedly.
         """
-        numbers = sorted(running.values())
-        running.clear()
-        waiting.extendleft((number, items[number]) for number in reversed(numbers))
-        cause = self._cause(error)
-        self._pool, self._processes = None, {}
-        self._lost += 1
-        if self._lost >= _MOST_LOST:
+        cause = _cause(error, self._pool)
+        self._pool = None
+        if times >= _MOST_LOST:
             raise StepError(cause)
         log.warning("a process of prepare_data was lost (%s); its tasks run again", cause.received)
 
-    def _cause(self, error: Exception) -> Problem:
-        """Return why processes were lost: they were killed, or could not start."""
-        killed = []
-        if isinstance(error, BrokenProcessPool):
-            processes = list(self._processes.values())
-            for process in processes:
-                process.join(_ENDING)
-            killed = [-process.exitcode for process in processes if (process.exitcode or 0) < 0]
-        if killed:
-            # When one is lost, the pool ends the others with SIGTERM.
-            number = min(killed, key=lambda number: number == signal.SIGTERM)
-            return Problem(
-                "the processes of prepare_data were killed repeatedly",
-                received=signal.Signals(number).name,
-                expected="memory of about 350 MiB for each process",
-                fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
-                " of processes",
-            )
+
+def _is_done(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
+    """Return why processes were lost: they were killed, or could not start."""
+    processes = _processes(pool) if isinstance(error, BrokenProcessPool) else []
+    for process in processes:
+        process.join(_ENDING)
+    codes = [process.exitcode for process in processes if process.exitcode is not None]
+    if max(codes, default=0) < 0:  # one that cannot start ends by itself
+        # When one is lost, the pool ends the others with SIGTERM.
+        number = min((-code for code in codes), key=lambda found: found == signal.SIGTERM)
         return Problem(
-            "the processes of prepare_data cannot start",
-            received=f"{type(error).__name__}: {error}",
-            expected="processes beside this one",
-            fix="see the log before this line for the reason of a process, or set pod.prepare.cpu"
-            " to 1 to work in one process",
+            "the processes of prepare_data were killed repeatedly",
+            received=signal.Signals(number).name,
+            expected="memory of about 350 MiB for each process",
+            fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
+            " of processes",
         )
+    return Problem(
+        "the processes of prepare_data cannot start",
+        received=f"{type(error).__name__}: {error}",
+        expected="processes beside this one",
+        fix="see the log before this line for the reason of a process, or set pod.prepare.cpu"
+        " to 1 to work in one process",
+    )
+
+
+def _processes(pool: ProcessPoolExecutor | None) -> list[Any]:
+    return list((pool._processes or {}).values()) if pool else []
 
 
 def count_for(parts: int, cores: int = 0) -> int:
@@ -211,57 +174,36 @@ def count_for(parts: int, cores: int = 0) -> int:
     return max(1, min(available_cores(shared=cores or _MOST_SHARED), fitting, parts))
 
 
-class _Spare:
-    """Forks of this process that have nothing to do yet."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._pool: ProcessPoolExecutor | None = ProcessPoolExecutor(
-            count, multiprocessing.get_context("fork"), _begin
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: has threads
-            self._pool.submit(int)  # it forks now
-
-    def take(self) -> ProcessPoolExecutor | None:
-        pool, self._pool = self._pool, None
-        return pool
-
-    def end(self) -> None:
-        if pool := self.take():
-            _end(pool)
-
-
-_spare: _Spare | None = None
-
-
 @contextmanager
 def spare() -> Iterator[None]:
     """Fork the processes for what follows, if that is safe now; end them if it needs none."""
     global _spare
-    count = count_for(_MANY) - 1
-    if _spare or not count or not _may_fork():
-        yield
-        return
-    with suppress(OSError):  # those of the server will say why
-        _spare = _Spare(count)
+    count, found = count_for(_MANY), _threads()
+    # Another thread could hold a lock.
+    is_safe = threading.active_count() == 1 and bool(found) and found <= _OF_LIBRARIES
+    if count > 1 and is_safe and _spare is None:
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _begin)
+        with suppress(OSError), warnings.catch_warnings():  # the server will say why
+            warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: has threads
+            pool.submit(int)  # it forks now
+            _spare = pool
     try:
         yield
     finally:
-        if _spare:
-            _spare.end()
-        _spare = None
+        end_spare()
 
 
 def end_spare() -> None:
-    """End the processes of `spare`: the work is done on a Dask cluster, and may take hours."""
+    """End the processes of `spare`: the work is done elsewhere, and may take hours."""
+    global _spare
     if _spare:
-        _spare.end()
+        _end(_spare)
+    _spare = None
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
     """Kill the processes of a pool."""
-    running = list((pool._processes or {}).values())
+    running = _processes(pool)
     pool.shutdown(wait=False, cancel_futures=True)
     for process in running:
         process.kill()
@@ -293,8 +235,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(recipe: Recipe, folder: str, task: str, item: Any) -> dict[str, Any]:
+def _work(context: Context, task: str, item: Any) -> Any:
     global _context
     if _context is None:
-        _context = Context(recipe, within=folder)
-    return guarded(_context, task, item)
+        _context = context
+    return answer(_context, task, item)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.components.prepare_data.images.faults import PictureFaults
 from kfp_tfjob.components.prepare_data.images.parts import faults_of
 from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.source.files import Source
@@ -116,6 +115,5 @@ def _files(source: Source, options: DataOptions) -> list[Problem]:
         return []
     step = max(1, len(source.files) // _LOOKED)
     files = source.files[::step][:_LOOKED]
-    faults = PictureFaults()
-    faults.add(faults_of(source, files, options))
-    return faults.problems(len(files)) if faults.bad else []
+    faults = faults_of(source, files, options)
+    return faults.image_problems() if faults.bad else []

@@ -12,12 +12,13 @@ import logging
 from hashlib import sha256
 from typing import Any
 
+from kfp_tfjob.components.prepare_data import enough
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
+from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.images import parts
 from kfp_tfjob.components.prepare_data.images.check import LABEL
-from kfp_tfjob.components.prepare_data.images.faults import PictureFaults
 from kfp_tfjob.components.prepare_data.images.plan import Plan
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.source.files import Source
@@ -25,7 +26,6 @@ from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.pictures import PICTURE, PictureInput
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
@@ -63,15 +63,15 @@ def prepare(
     assert folders
     for note in folders.notes:
         log.warning("%s", note)
-    faults, runs = PictureFaults(), {}
+    faults, runs = Faults(), {}
     progress = ProgressLog("read", source.size)
     items = parts.parts_of(source, options, executor.context.exchange)
     for (_, files, size), result in zip(items, executor.map(parts.READ, items), strict=True):
-        faults.merge(result["faults"])
+        faults.merge(Faults.from_plain(result["faults"]))
         runs[result["run"]] = parts.index_of(result)
         progress.add(files, size)
     progress.log()
-    _check(faults, len(source.files), options)
+    enough.check_bad(faults, faults.image_problems, options, enough.PICTURES)
     by_folder = source.splits_by_folder and options.split.folders
     rule: dict[str, Any] = {"folders": True} if by_folder else {}
     plan = Plan.of(runs, folders.classes, options)
@@ -112,26 +112,6 @@ def prepare(
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
     discard(executor.context.exchange)
     return Prepared(str(base), digest, plan.rows, schema, described, reused=False)
-
-
-def _check(faults: PictureFaults, seen: int, options: DataOptions) -> None:
-    """Refuse more bad files than the options allow.
-
-    Raises:
-        DataError: There are.
-    """
-    if faults.bad and (options.on_bad_row == "fail" or faults.bad == seen):
-        raise DataError(*faults.problems(seen))
-    if faults.bad > options.max_bad_fraction * seen:
-        limit = Problem(
-            "more pictures are bad than data_options.max_bad_fraction allows",
-            received=f"{faults.bad:,} of {seen:,}, a fraction of {faults.bad / seen:.3g}",
-            expected=f"at most {options.max_bad_fraction:g}",
-            fix="correct the data, or raise data_options.max_bad_fraction",
-        )
-        raise DataError(limit, *faults.problems(seen))
-    if faults.bad:
-        log.warning("%s", "\n  ".join(map(str, faults.problems(seen))))
 
 
 def _schema(

@@ -12,23 +12,22 @@ followed; one that leads back to a folder above itself is left out.
 from __future__ import annotations
 
 import os
-import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kfp_tfjob.components.prepare_data.images.file_list import FileList
 from kfp_tfjob.components.prepare_data.images.folders import Folders, class_name
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source
-from kfp_tfjob.options.data import FORMATS
+from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source, mark
+from kfp_tfjob.components.prepare_data.source.listing import is_pattern, walk
+from kfp_tfjob.options.data import suffixes
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
 
-_TABLES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
-_WILD = re.compile(r"[*?\[]")
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
 _SHOWN = 5
 
@@ -58,7 +57,7 @@ def find(store: Store, data_uri: str, format: str = "auto") -> Source | None:
     asked = format == FORMAT
     if not asked and format != "auto":
         return None
-    tree = _tree(store, data_uri.strip(), asked)
+    tree = _tree(store, data_uri.strip(), () if asked else suffixes())
     if not asked and not (tree and any(map(_is_named, tree.files.names()))):
         return None
     if not tree or not tree.files:
@@ -106,14 +105,14 @@ def _empty(folders: list[str], used: set[str], depth: int) -> Iterator[str]:
             yield name
 
 
-def _tree(store: Store, address: str, asked: bool) -> _Tree | None:
+def _tree(store: Store, address: str, tables: tuple[str, ...]) -> _Tree | None:
     """Return what is below an address; None if it is no folder, or has a table."""
     scheme, separator, _ = address.partition("://")
     try:
         if separator:
-            return _objects(store, address, asked) if scheme == "s3" else None
+            return _objects(store, address, tables) if scheme == "s3" else None
         top = Path(address).expanduser()
-        return _local(top, asked) if top.is_dir() else None
+        return _local(top, tables) if top.is_dir() else None
     except _TableError:
         return None
 
@@ -122,14 +121,14 @@ class _TableError(Exception):
     """A file has the ending of a table."""
 
 
-def _look(name: str, asked: bool) -> None:
-    if not asked and name.lower().endswith(_TABLES):
+def _look(name: str, tables: tuple[str, ...]) -> None:
+    if name.lower().endswith(tables):
         raise _TableError
 
 
-def _objects(store: Store, address: str, asked: bool) -> _Tree | None:
+def _objects(store: Store, address: str, tables: tuple[str, ...]) -> _Tree | None:
     folder = S3Address.parse(address.rstrip("/"), "data_uri")
-    if _WILD.search(folder.key) or "://" in folder.key:  # a pattern, or several addresses
+    if is_pattern(folder.key) or "://" in folder.key:  # a pattern, or several addresses
         return None
     start, tree = len(folder.key) + 1 if folder.key else 0, _Tree(FileList(folder))
     for item in store.list(folder):
@@ -140,37 +139,24 @@ def _objects(store: Store, address: str, asked: bool) -> _Tree | None:
         if not last:  # the mark of a folder
             tree.folders.append("/".join(above))
             continue
-        _look(name, asked)
-        tree.files.add_object(name, item.size, item.etag)
+        _look(name, tables)
+        tree.files.add(name, item.size, item.etag)
     return tree
 
 
-def _local(top: Path, asked: bool) -> _Tree:
-    path, status = os.fspath(top.absolute()), top.stat()
-    tree = _Tree(FileList(path.rstrip("/")))
-    waiting = [(path, "", frozenset({(status.st_dev, status.st_ino)}))]
-    while waiting:
-        folder, prefix, above = waiting.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not _counts(entry.name):
-                    continue
-                name = prefix + entry.name
-                try:
-                    status = entry.stat()
-                except OSError:  # a link to nothing, or to itself
-                    tree.broken.append(name)
-                    continue
-                if entry.is_dir():
-                    place = (status.st_dev, status.st_ino)
-                    if place in above:
-                        tree.loops.append(name)
-                        continue
-                    tree.folders.append(name)
-                    waiting.append((entry.path, f"{name}/", above | {place}))
-                elif entry.is_file():
-                    _look(name, asked)
-                    tree.files.add_local(name, status)
+def _local(top: Path, tables: tuple[str, ...]) -> _Tree:
+    top = top.absolute()
+    tree = _Tree(FileList(os.fspath(top).rstrip("/")))
+    for name, status, is_loop in walk(top, _counts):
+        if status is None:
+            tree.broken.append(name)
+        elif is_loop:
+            tree.loops.append(name)
+        elif stat.S_ISDIR(status.st_mode):
+            tree.folders.append(name)
+        elif stat.S_ISREG(status.st_mode):
+            _look(name, tables)
+            tree.files.add(name, status.st_size, mark(status))
     return tree
 
 

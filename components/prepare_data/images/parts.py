@@ -22,7 +22,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.images.faults import PictureFault, PictureFaults
+from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.images.header import (
     CMYK,
     FORMATS,
@@ -134,7 +134,7 @@ def read(context: Context, item: list[Any]) -> dict[str, Any]:
     for file, label, content in zip(files, labels, _contents(source, files), strict=True):
         found = _checked(file, content, options.pictures)
         if isinstance(found, Unusable):
-            faults.append(PictureFault(file.name, *found))
+            faults.append(_fault(file, found))
             continue
         assert content is not None
         digest = blake2b(sha256(content).digest(), digest_size=8, key=key).digest()
@@ -153,8 +153,8 @@ def read(context: Context, item: list[Any]) -> dict[str, Any]:
     order = np.lexsort((index["label"], index["hash"]))
     ordered = chain.from_iterable(map(records.__getitem__, order.tolist()))
     context.exchange.write(name, b"".join(ordered))
-    collected = PictureFaults()
-    collected.add(faults)
+    collected = Faults()
+    collected.add_files(len(files), faults)
     found = {
         "run": name,
         "index": plain_of(index[order].view(np.uint8)),
@@ -198,16 +198,18 @@ def write(context: Context, item: dict[str, Any]) -> list[Any]:
     return found
 
 
-def faults_of(
-    source: Source, files: Sequence[SourceFile], options: DataOptions
-) -> list[PictureFault]:
+def faults_of(source: Source, files: Sequence[SourceFile], options: DataOptions) -> Faults:
     """Return the faults of some files, which are not decoded."""
     pictures = options.pictures.model_copy(update={"verify": "header"})
-    found = [
-        (file.name, _checked(file, content, pictures))
-        for file, content in zip(files, _contents(source, files), strict=True)
-    ]
-    return [PictureFault(name, *it) for name, it in found if isinstance(it, Unusable)]
+    faults = Faults()
+    for file, content in zip(files, _contents(source, files), strict=True):
+        found = _checked(file, content, pictures)
+        faults.add_files(1, [_fault(file, found)] if isinstance(found, Unusable) else [])
+    return faults
+
+
+def _fault(file: SourceFile, found: Unusable) -> Fault:
+    return Fault(file.name, 0, "", found.value, found.rule)
 
 
 def sent(plain: list[Any]) -> ManifestObject:

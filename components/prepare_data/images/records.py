@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import google_crc32c
 
-from kfp_tfjob.components.prepare_data.tfrecord import masked
+from kfp_tfjob.components.prepare_data.tfrecord import field, masked, varint
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -28,7 +28,7 @@ class PictureEncoder:
     def __init__(self, classes: int) -> None:
         # An entry of the map: {1: name, 2: Feature {3: Int64List {1: packed values}}}.
         self._labels = [
-            _field(1, _field(1, b"label") + _field(2, _field(3, _field(1, _varint(i)))))
+            field(1, field(1, b"label") + field(2, field(3, field(1, varint(i)))))
             for i in range(classes)
         ]
 
@@ -42,12 +42,12 @@ class PictureEncoder:
         size = len(content)
         # The lengths of the messages around the content, from the inside: BytesList, Feature,
         # the entry of the map, and the map.
-        value = b"\x0a" + _varint(size)
-        listed = b"\x0a" + _varint(len(value) + size) + value
-        feature = b"\x0a\x07picture\x12" + _varint(len(listed) + size) + listed
-        entry = b"\x0a" + _varint(len(feature) + size) + feature
+        value = b"\x0a" + varint(size)
+        listed = b"\x0a" + varint(len(value) + size) + value
+        feature = b"\x0a\x07picture\x12" + varint(len(listed) + size) + listed
+        entry = b"\x0a" + varint(len(feature) + size) + feature
         before = self._labels[label] + entry
-        before = b"\x0a" + _varint(len(before) + size) + before
+        before = b"\x0a" + varint(len(before) + size) + before
         length = _LENGTH.pack(len(before) + size)
         checksum = google_crc32c.extend(google_crc32c.value(before), content)
         head = length + _CHECKSUM.pack(masked(google_crc32c.value(length))) + before
@@ -69,17 +69,3 @@ def split_records(data: bytes) -> Iterator[memoryview | None]:
         good = checksum == _CHECKSUM.unpack_from(data, end)[0]
         yield view[at : end + TAIL] if good else None
         at = end + TAIL
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    return bytes((value & 0x7F | 0x80,)) + _varint(value >> 7)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return bytes((number << 3 | 2,)) + _varint(len(content)) + content

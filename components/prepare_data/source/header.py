@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.rows import Columns
@@ -33,104 +33,29 @@ def choose(
     Returns:
         The columns, or None if there is a problem, and the problems.
     """
-    problems = []
-    if label not in names:
-        problems.append(_no_label(names, label, options, file))
-    there = set(names)
     chosen, drop = _elements(options.columns, names), _elements(options.drop, names) or ()
-    said = {
+    weight, extra = options.weight, options.split.extra
+    problems = [] if label in names else [_no_label(names, label, options, file)]
+    named: dict[str, Iterable[str]] = {
         "columns": chosen or (),
         "drop": drop,
         "types": options.types,
         "missing": [name for name in options.missing if name != EVERY_COLUMN],
+        **{f"split.{key}": [name] for key, name in extra.items()},
+        "weight": () if weight is None else [weight],
     }
-    for key, wanted in said.items():
+    there = set(names)
+    for key, wanted in named.items():
         problems += [_unknown(key, name, names, file) for name in wanted if name not in there]
-    if options.columns and label in options.columns:
-        problems.append(
-            Problem(
-                f"data_options.columns names the label {label!r} as a feature",
-                fix="remove it from data_options.columns",
-                path="data_options.columns",
-            )
-        )
-    if label in options.types:
-        problems.append(
-            Problem(
-                f"data_options.types names the label {label!r}",
-                expected="features; data_options.task is the kind of the label",
-                fix="remove it from data_options.types",
-                path="data_options.types",
-            )
-        )
-    if label in options.missing and options.missing[label].rule in IMPUTING:
-        problems.append(
-            Problem(
-                f"data_options.missing has a value for the label {label!r}",
-                received=options.missing[label].rule,
-                expected="fail or drop",
-                fix="correct data_options.missing: a label that is missing cannot be learned",
-                path=f"data_options.missing.{label}",
-            )
-        )
-    if label in options.drop:
-        problems.append(
-            Problem(
-                f"data_options.drop names the label {label!r}",
-                fix="remove it from data_options.drop",
-                path="data_options.drop",
-            )
-        )
-    extra = options.split.extra
-    problems += [
-        _unknown(f"split.{key}", name, names, file)
-        for key, name in extra.items()
-        if name not in there
-    ]
-    problems += [
-        Problem(
-            f"data_options.split.{key} names the label {label!r}",
-            fix="name a different column",
-            path=f"data_options.split.{key}",
-        )
-        for key, name in extra.items()
-        if name == label
-    ]
-    weight = options.weight
+    problems += _uses_of_label(label, options)
     if weight is not None:
-        problems += _weight_problems(weight, names, label, options, chosen or (), drop, file)
+        problems += _uses_of_weight(weight, label, options, chosen or (), drop)
     # A column that names the split or the group says nothing about a row that is new.
     left_out = {label, weight, *drop, *(name for key, name in extra.items() if key != "time")}
     features = chosen or tuple(name for name in names if name not in left_out)
     weights = () if weight is None else (weight,)
     taken = {label, *features, *extra.values(), *weights}
-    repeated = Counter(name for name in names if name in taken)
-    if twice := [name for name, count in repeated.items() if count > 1]:
-        problems.append(
-            Problem(
-                f"{file} has several columns with the same name",
-                received=_listed(twice),
-                expected="each name once",
-                fix="rename them, or leave them out with data_options.drop" + _headless(names),
-            )
-        )
-    if "" in features:
-        problems.append(
-            Problem(
-                f"column {names.index('') + 1} of {file} has no name",
-                expected="a name for every feature",
-                fix='name it in the header, or leave it out with data_options.drop=[""]',
-            )
-        )
-    if long := [name for name in taken if len(name) > _LONGEST_COLUMN]:
-        problems.append(
-            Problem(
-                f"{file} has columns with very long names",
-                received=f"{len(long):,}, for instance {min(long)[:100]!r}...",
-                expected=f"at most {_LONGEST_COLUMN:,} characters",
-                fix="rename them" + _headless(names),
-            )
-        )
+    problems += _unusable_names(names, features, taken, file)
     if not features and not problems:
         problems.append(
             Problem(
@@ -144,19 +69,68 @@ def choose(
     return (None if problems else found), problems
 
 
-def _weight_problems(
+def _unusable_names(
+    names: list[str], features: tuple[str, ...], taken: set[str], file: str
+) -> Iterator[Problem]:
+    """Yield what is wrong with the names of the columns that are read."""
+    repeated = Counter(name for name in names if name in taken)
+    if twice := [name for name, count in repeated.items() if count > 1]:
+        yield Problem(
+            f"{file} has several columns with the same name",
+            received=_listed(twice),
+            expected="each name once",
+            fix="rename them, or leave them out with data_options.drop" + _headless(names),
+        )
+    if "" in features:
+        yield Problem(
+            f"column {names.index('') + 1} of {file} has no name",
+            expected="a name for every feature",
+            fix='name it in the header, or leave it out with data_options.drop=[""]',
+        )
+    if long := [name for name in taken if len(name) > _LONGEST_COLUMN]:
+        yield Problem(
+            f"{file} has columns with very long names",
+            received=f"{len(long):,}, for instance {min(long)[:100]!r}...",
+            expected=f"at most {_LONGEST_COLUMN:,} characters",
+            fix="rename them" + _headless(names),
+        )
+
+
+def _uses_of_label(label: str, options: DataOptions) -> Iterator[Problem]:
+    """Yield what names the label and may not."""
+    names: dict[str, Iterable[str]] = {
+        "columns": options.columns or (),
+        "types": options.types,
+        "drop": options.drop,
+        **{f"split.{key}": [name] for key, name in options.split.extra.items()},
+    }
+    for key in (key for key, found in names.items() if label in found):
+        yield Problem(
+            f"data_options.{key} names the label {label!r}",
+            fix="name a different column"
+            if key.startswith("split.")
+            else f"remove it from data_options.{key}",
+            path=f"data_options.{key}",
+        )
+    if label in options.missing and options.missing[label].rule in IMPUTING:
+        yield Problem(
+            f"data_options.missing has a value for the label {label!r}",
+            received=options.missing[label].rule,
+            expected="fail or drop",
+            fix="correct data_options.missing: a label that is missing cannot be learned",
+            path=f"data_options.missing.{label}",
+        )
+
+
+def _uses_of_weight(
     weight: str,
-    names: list[str],
     label: str,
     options: DataOptions,
     chosen: tuple[str, ...],
     drop: tuple[str, ...],
-    file: str,
 ) -> Iterator[Problem]:
-    """Yield what speaks against a column of weights."""
-    if weight not in names:
-        yield _unknown("weight", weight, names, file)
-    uses = {
+    """Yield what else a column of weights is used for."""
+    uses: dict[str, Iterable[str]] = {
         "is the label": [label],
         "is in data_options.columns": chosen,
         "is in data_options.drop": drop,

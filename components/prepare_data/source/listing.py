@@ -12,21 +12,19 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile
-from kfp_tfjob.options.data import FORMATS
+from kfp_tfjob.options.data import suffixes
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.words import listed
 
-ENDINGS = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 ANY_ENDING = ("",)
-_EXPECTED = f"a file, or a folder with files that end in {', '.join(ENDINGS)}"
 _WILD = re.compile(r"[*?\[]")
 _HIDDEN = (".", "_")  # a name that begins so is no data
 
@@ -49,18 +47,22 @@ def is_pattern(address: str) -> bool:
     return bool(_WILD.search(address))
 
 
-def files_at(store: Store, data_uri: str, endings: tuple[str, ...] = ENDINGS) -> list[SourceFile]:
+def files_at(
+    store: Store, data_uri: str, endings: tuple[str, ...] | None = None
+) -> list[SourceFile]:
     """Return the files of `data_uri`, sorted by name.
 
     Args:
         store: The store.
         data_uri: As in the form.
-        endings: Of the files in a folder that count; an empty one takes any.
+        endings: Of the files in a folder that count, an empty one takes any; None for those of
+            the known formats.
 
     Raises:
         ConfigurationError: An address is not supported.
         DataError: An address has no file, or a file is there twice.
     """
+    endings = endings or suffixes()
     addresses = addresses_of(data_uri) or [data_uri]
     found: list[SourceFile] = []
     for address in addresses:
@@ -102,13 +104,14 @@ def _of_one(store: Store, address: str, endings: tuple[str, ...]) -> list[Source
     if files:
         return files
     wild = _WILD.search(address)
+    expected = f"a file, or a folder with files that end in {', '.join(suffixes())}"
     if not separator and not wild and not (path := Path(address).expanduser()).exists():
-        raise DataError(no_path("data_uri", path, _EXPECTED))
+        raise DataError(no_path("data_uri", path, expected))
     raise DataError(
         Problem(
             "no file matches the pattern in data_uri" if wild else "data_uri holds no data",
             received=repr(address),
-            expected=_EXPECTED,
+            expected=expected,
             fix="correct data_uri"
             + ("" if separator else "; a path works only in a run on this machine"),
             path="data_uri",
@@ -144,8 +147,9 @@ def _paths(text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
     base, pattern = _pattern(top.as_posix())
     top = Path(base or ("/" if top.is_absolute() else "."))
     broken = []
-    for name in _below(top):
-        if _wanted(name, pattern, endings):
+    for name, status, _ in walk(top, _is_data) if top.is_dir() else ():
+        is_file = status is None or stat.S_ISREG(status.st_mode)
+        if is_file and _wanted(name, pattern, endings):
             try:
                 yield replace(SourceFile.local(top / name, name), split=_split_of(name))
             except OSError as error:
@@ -162,45 +166,52 @@ def _paths(text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
         )
 
 
-def _below(top: Path) -> Iterator[str]:
-    """Yield the names of the files below a folder, and of links: to files, to nothing, to itself.
+def walk(
+    top: Path, is_data: Callable[[str], bool]
+) -> Iterator[tuple[str, os.stat_result | None, bool]]:
+    """Yield what is below a folder on this machine, following links.
 
-    A link that leads back to a folder above itself is left out, as its files are there already.
+    Args:
+        top: The folder.
+        is_data: Tells whether a name in a folder counts.
+
+    Yields:
+        The name below `top`; its status, None for a link to nothing or to itself; and whether it
+        is a link back to a folder above itself, which is not followed.
 
     Raises:
         DataError: A folder cannot be read.
     """
-    if not top.is_dir():
-        return
     status = top.stat()
-    waiting = [("", frozenset({(status.st_dev, status.st_ino)}))]
+    waiting = [(os.fspath(top), "", frozenset({(status.st_dev, status.st_ino)}))]
     while waiting:
-        prefix, above = waiting.pop()
+        folder, prefix, above = waiting.pop()
         try:
-            entries = list(os.scandir(top / prefix))
+            entries = os.scandir(folder)
         except OSError as error:
             raise DataError(
                 Problem(
-                    f"the folder {top / prefix} cannot be read",
+                    f"the folder {folder} cannot be read",
                     received=error.strerror,
                     fix="correct its permissions, or data_uri",
                     path="data_uri",
                 )
             ) from error
-        for entry in entries:
-            if entry.name.startswith(_HIDDEN):
-                continue
-            try:
-                status = entry.stat()
-            except OSError:  # a link to nothing, or to itself
-                yield prefix + entry.name
-                continue
-            if stat.S_ISREG(status.st_mode):
-                yield prefix + entry.name
-            elif stat.S_ISDIR(status.st_mode):
+        with entries:
+            for entry in entries:
+                if not is_data(entry.name):
+                    continue
+                name = prefix + entry.name
+                try:
+                    status = entry.stat()
+                except OSError:
+                    yield name, None, False
+                    continue
                 place = (status.st_dev, status.st_ino)
-                if place not in above:
-                    waiting.append((f"{prefix}{entry.name}/", above | {place}))
+                is_loop = stat.S_ISDIR(status.st_mode) and place in above
+                yield name, status, is_loop
+                if stat.S_ISDIR(status.st_mode) and not is_loop:
+                    waiting.append((entry.path, f"{name}/", above | {place}))
 
 
 def _pattern(path: str) -> tuple[str, re.Pattern[str] | None]:
@@ -243,7 +254,7 @@ def _translated(part: str) -> str:
 
 def _wanted(name: str, pattern: re.Pattern[str] | None, endings: tuple[str, ...]) -> bool:
     """Tell whether a name in a folder is data: not hidden, not a marker like _SUCCESS."""
-    if any(part.startswith(_HIDDEN) for part in name.split("/")):
+    if not all(map(_is_data, name.split("/"))):
         return False
     in_folder = True
     if pattern:
@@ -252,6 +263,10 @@ def _wanted(name: str, pattern: re.Pattern[str] | None, endings: tuple[str, ...]
             return False
         in_folder = bool(match["below"])
     return not in_folder or name.lower().endswith(endings)
+
+
+def _is_data(name: str) -> bool:
+    return not name.startswith(_HIDDEN)
 
 
 def _split_of(name: str) -> str:

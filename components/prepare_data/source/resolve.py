@@ -19,7 +19,6 @@ from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import choose, no_rows
 from kfp_tfjob.components.prepare_data.source.listing import (
     ANY_ENDING,
-    ENDINGS,
     addresses_of,
     files_at,
     is_pattern,
@@ -54,7 +53,7 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
     format = options.format if options else "auto"
     if not own and (of_pictures := pictures.find(store, data_uri, format)):
         return of_pictures
-    files = tuple(files_at(store, data_uri, ANY_ENDING if own else ENDINGS))
+    files = tuple(files_at(store, data_uri, ANY_ENDING if own else None))
     addresses = addresses_of(data_uri)
     one = addresses[0] if len(addresses) == 1 else ""
     dataset = None

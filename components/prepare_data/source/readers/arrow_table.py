@@ -18,6 +18,7 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -83,12 +84,17 @@ class ArrowTable:
         reader: Its reader.
         name: Name of the file, for messages.
         options: The typed `data_options`.
+
+    Raises:
+        DataError: It has too many columns.
     """
 
     def __init__(self, reader: Reader, name: str, options: DataOptions) -> None:
         self._reader, self._name = reader, name
         self._chosen = options.columns is not None
         self.names: list[str] = list(reader.schema.names)
+        if len(self.names) > MOST_COLUMNS:
+            raise DataError(too_many_columns(name, len(self.names)))
 
     @property
     def reached(self) -> tuple[int, int, int]:
@@ -198,7 +204,7 @@ def undamaged(name: str, expected: str = "a file that can be read to its end") -
     """Turn pyarrow's errors about a broken file into a DataError."""
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError) as error:
         raise DataError(
             Problem(
                 f"{name} is damaged",

@@ -1,8 +1,8 @@
 """Restricts a reader to a range of a file, so that several can read one file.
 
 A record belongs to the range in which its first byte is. Where a range begins, the first record is
-looked for after a line end; it may be wrong inside a quoted value, so a reader says where it really
-began and ended, and the ranges of a file must follow each other.
+looked for after a line end. Inside a long quoted value, what is found may be wrong, so a reader
+tells where it really began and ended, and the ranges of a file must follow each other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 _LONGEST_LINE = 32 << 20  # bytes that are looked through for a line end
+_WINDOW = 1 << 18  # bytes by which the first record is found
 _PIECE = 1 << 20
 _FEWEST = 1 << 16  # bytes to read at a time, also shortly before the end
 
@@ -37,7 +38,7 @@ def _none() -> int:
 
 
 @dataclass
-class Reach:
+class ByteRange:
     """A range of a file of text, and how far it is read.
 
     Attributes:
@@ -70,18 +71,30 @@ class Reach:
         return data.find(b"\n", self.left - 1) + 1 or len(data)
 
 
-def begin(stream: IO[bytes], span: Span | None) -> Reach:
-    """Move a stream to the first record of a range; without one, it stays where it is."""
+def begin(
+    stream: IO[bytes], span: Span | None, first_in: Callable[[bytes], int] | None = None
+) -> ByteRange:
+    """Move a stream to the first record of a range; without one, it stays where it is.
+
+    Args:
+        stream: The bytes of the file.
+        span: The range.
+        first_in: Returns where the first record begins in a piece of the file, 0 if it is not
+            there; None if it begins after the next line end in any case.
+    """
     if span is None:
-        return Reach()
+        return ByteRange()
     if not span.start:
-        return Reach(stream.tell(), span.end)
+        return ByteRange(stream.tell(), span.end)
     if span.exact:
         stream.seek(span.start)
         position = span.start
     else:
-        stream.seek(span.start - 1)
-        position = span.start - 1 + len(stream.readline(_LONGEST_LINE))
+        position = span.start - 1
+        stream.seek(position)
+        skipped = first_in(stream.read(_WINDOW)) if first_in else 0
+        stream.seek(position + skipped)
+        position += skipped or len(stream.readline(_LONGEST_LINE))
 
     def lines_before() -> int:
         stream.seek(0)
@@ -91,4 +104,4 @@ def begin(stream: IO[bytes], span: Span | None) -> Reach:
             left -= len(piece)
         return lines
 
-    return Reach(position, span.end, lines_before)
+    return ByteRange(position, span.end, lines_before)

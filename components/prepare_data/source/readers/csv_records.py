@@ -17,12 +17,13 @@ from typing import IO
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Reach
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange
 from kfp_tfjob.storage.errors import DataError, Problem
 
 BLOCK = 4 << 20  # bytes
 LONGEST_RECORD = 16 << 20  # bytes; a quote open for longer was opened by mistake
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+_LOOKED = 16  # records by which the start of a range is found
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
 
 
@@ -61,10 +62,10 @@ class CsvRecords:
         name: str,
         delimiter: str,
         block: int = BLOCK,
-        reach: Reach | None = None,
+        reach: ByteRange | None = None,
     ) -> None:
         self._stream, self._name, self._block = stream, name, block
-        self._reach = reach or Reach()
+        self._reach = reach or ByteRange()
         # By byte: what may stand before a quote that opens a value, and behind one that closes it.
         self._before, self._behind = np.zeros((2, 256), bool)
         self._before[[*delimiter.encode(), _NEWLINE, _QUOTE]] = True
@@ -110,6 +111,36 @@ class CsvRecords:
     def lines(self) -> int:
         """The lines that are in blocks so far."""
         return self._line - 1
+
+    def first_in(self, data: bytes, columns: int) -> int:
+        """Return where the first record begins in a piece of the file.
+
+        The piece may begin within a quoted value. What follows tells: records with as many values
+        as the header has names.
+
+        Args:
+            data: The piece.
+            columns: The number of values in a record.
+
+        Returns:
+            The offset; 0 if there is no line end.
+        """
+        text = np.frombuffer(data, np.uint8)
+        newlines = np.flatnonzero(text == _NEWLINE)
+        quotes = np.searchsorted(np.flatnonzero(text == _QUOTE), newlines)
+        first = [newlines[quotes % 2 == within][:1] + 1 for within in (0, 1)]
+        starts = [int(at[0]) for at in (*first, newlines[:1] + 1) if len(at)]
+        return max(starts, key=lambda at: self._fitting(data, at, columns), default=0)
+
+    def _fitting(self, data: bytes, at: int, columns: int) -> int:
+        """Return how many of the next records are well formed and have this number of values."""
+        for i in range(_LOOKED):
+            match = self._record.match(data, at)
+            record = match.group() if match else b""
+            if not match or (record.strip(b"\r\n") and len(self._value.findall(record)) != columns):
+                return i
+            at = match.end()
+        return _LOOKED
 
     def wrong_bytes(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
         """Remove the records that are not UTF-8 and have the wrong number of values.

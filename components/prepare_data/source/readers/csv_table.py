@@ -16,13 +16,14 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns, empty
 from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Reach, Span, begin
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     BLOCK,
     LONGEST_RECORD,
     Block,
     CsvRecords,
 )
+from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.features import dates
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -52,13 +53,14 @@ class CsvTable:
     ) -> None:
         self._name, self._options = name, options
         begins = span is None or not span.start
-        self.reach = begin(stream, span) if begins else Reach()
+        self.reach = begin(stream, span) if begins else ByteRange()
         size = block if begins else _HEADER_BLOCK
         self._records = CsvRecords(stream, name, options.delimiter, size, self.reach)
         self._blocks = iter(self._records)
         self._first: Block | None = self._take_header()
         if not begins:
-            self.reach = begin(stream, span)
+            columns = len(self.schema)
+            self.reach = begin(stream, span, lambda data: self._records.first_in(data, columns))
             self._records = CsvRecords(stream, name, options.delimiter, block, self.reach)
             self._blocks, self._first = iter(self._records), None
         self._nulls = pa.array(sorted({*options.null_values, ""}))
@@ -250,3 +252,6 @@ def _first_record(data: bytes, delimiter: str) -> tuple[bytes, bytes]:
         if data[start:end].strip(b"\r\n"):
             return data[start:end], data[end:]
         start = end
+
+
+FORMAT = FileFormat(lambda head: True, CsvTable, Content.TEXT, has_lines=True)  # any other text

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
-from kfp_tfjob.components.prepare_data.source.readers.pieces import Pieces
+from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
+from kfp_tfjob.components.prepare_data.source.readers.streams import Pieces
 from kfp_tfjob.storage.errors import DataError, Problem
 
-FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
+_FILE_MAGIC, _STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
 _EXPECTED = "an Arrow or Feather file that can be read to its end"
 _AS_BYTES = {
     pa.string(): pa.binary(),
@@ -46,8 +46,6 @@ class IpcTable:
         self._stream, self._name = stream, name
         with undamaged(name, _EXPECTED):
             self.schema = self._open().schema
-        if len(self.schema) > MOST_COLUMNS:
-            raise DataError(too_many_columns(name, len(self.schema)))
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return nothing: batches that are too large show only while they are read."""
@@ -77,7 +75,7 @@ class IpcTable:
     def _open(self, columns: list[int] | None = None) -> pa.ipc.RecordBatchStreamReader:
         self._stream.seek(0)
         head = self._stream.read(_FILE_HEAD)
-        if not head.startswith(FILE_MAGIC):
+        if not head.startswith(_FILE_MAGIC):
             self._stream.seek(0)
         options = pa.ipc.IpcReadOptions(included_fields=sorted(columns or []), use_threads=False)
         return pa.ipc.open_stream(pa.PythonFile(Pieces(self._messages()), "r"), options=options)
@@ -87,7 +85,7 @@ class IpcTable:
         dictionaries: dict[int, int] = {}  # bytes by number; they stay in memory
         while True:
             head = self._stream.read(8)
-            if len(head) < 8 or not head.startswith(STREAM_MAGIC):
+            if len(head) < 8 or not head.startswith(_STREAM_MAGIC):
                 raise ValueError("no message or end of the stream where one has to be")
             yield head
             length = struct.unpack("<i", head[4:])[0]
@@ -205,3 +203,10 @@ def _unpacked(metadata: bytes, body: bytes) -> int:
             size = struct.unpack_from("<q", body, max(offset, 0))[0]
             total += length if size < 0 else size
     return total
+
+
+FORMAT = FileFormat(
+    lambda head: head.startswith((_FILE_MAGIC, _STREAM_MAGIC)),
+    lambda stream, name, options, block, span: IpcTable(stream, name),
+    Content.STORED,
+)

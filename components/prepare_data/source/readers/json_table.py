@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -19,10 +20,10 @@ from pyarrow import json as arrow_json
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, number_text
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Reach, Span, begin
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK, LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.components.prepare_data.source.readers.lists import element_names
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -103,7 +104,7 @@ class JsonTable:
         span: The range to read; None for the whole file.
 
     Raises:
-        DataError: None of the first lines is an object, or there are too many keys.
+        DataError: None of the first lines is an object.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class JsonTable:
     ) -> None:
         self._stream, self._name, self._block = stream, name, block
         self.lines = 0
-        self.reach = begin(stream, span) if span is None or not span.start else Reach()
+        self.reach = begin(stream, span) if span is None or not span.start else ByteRange()
         self._new_keys = options.columns is None  # are faults
         self._dropped = frozenset(options.drop)
         self._head = self._read_head()
@@ -131,8 +132,6 @@ class JsonTable:
             else:
                 nested = found.form == "nested"
                 columns[key] = _nested_type(found.example) if nested else pa.binary()
-        if len(columns) > MOST_COLUMNS:
-            raise DataError(too_many_columns(name, len(columns)))
         self.schema = pa.schema(list(columns.items()))
         if span and span.start:
             self.reach, self._head = begin(stream, span), b""
@@ -389,3 +388,7 @@ def _filled_lines(data: bytes) -> np.ndarray:
     starts = np.concatenate(([0], ends[:-1] + 1))
     length = ends - starts
     return np.flatnonzero((length > 1) | ((length == 1) & (text[starts] != ord("\r"))))
+
+
+_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')  # no header of a CSV begins with it
+FORMAT = FileFormat(lambda head: bool(_OBJECT.match(head)), JsonTable, Content.TEXT, has_lines=True)

@@ -33,7 +33,18 @@ def element_names(name: str, length: int, file: str) -> list[str]:
     return [f"{name}[{i}]" for i in range(length)]
 
 
-class WithLists:
+def with_lists(reader: Reader, name: str) -> Reader:
+    """Return a reader whose columns of lists are one column for each element.
+
+    Args:
+        reader: The reader of the file.
+        name: Name of the file, for messages.
+    """
+    found = _WithLists(reader, name)
+    return found if found.where else reader
+
+
+class _WithLists:
     """A reader whose columns of lists are one column for each element.
 
     The length is that of the type or, where lists may have any, that of the first list.
@@ -46,7 +57,7 @@ class WithLists:
     def __init__(self, reader: Reader, name: str) -> None:
         self._reader, self._name = reader, name
         self._lengths = self._find_lengths()
-        self._where: dict[str, tuple[str, int]] = {}  # of an element: its column and its index
+        self.where: dict[str, tuple[str, int]] = {}  # of an element: its column and its index
         fields = []
         for field in reader.schema:
             length = self._lengths.get(field.name)
@@ -54,7 +65,7 @@ class WithLists:
                 fields.append(field)
                 continue
             for i, element in enumerate(element_names(field.name, length, name)):
-                self._where[element] = (field.name, i)
+                self.where[element] = (field.name, i)
                 fields.append(pa.field(element, field.type.value_type))
             if len(fields) > MOST_COLUMNS:
                 raise DataError(too_many_columns(name, len(fields)))
@@ -73,21 +84,21 @@ class WithLists:
         for chunk in self._reader.chunks(wanted, rows):
             lists = {
                 name: self._checked(name, chunk.columns[name], chunk.faults)
-                for name in {self._where[name][0] for name in names if name in self._where}
+                for name in {self.where[name][0] for name in names if name in self.where}
             }
             found = {}
             for name in names:
-                if name not in self._where:
+                if name not in self.where:
                     found[name] = chunk.columns[name]
                     continue
-                stored, i = self._where[name]
+                stored, i = self.where[name]
                 found[name] = pc.list_element(lists[stored], i)
             yield Chunk(found, chunk.faults, chunk.size, chunk.nulls)
 
     def _stored(self, columns: Columns) -> Columns:
         """Return the columns as they are in the file."""
-        features = dict.fromkeys(self._where.get(name, (name,))[0] for name in columns.all)
-        label = self._where.get(columns.label, (columns.label,))[0]
+        features = dict.fromkeys(self.where.get(name, (name,))[0] for name in columns.all)
+        label = self.where.get(columns.label, (columns.label,))[0]
         features.pop(label, None)
         return Columns(tuple(features), label)
 

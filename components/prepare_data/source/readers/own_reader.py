@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.user_code.own_code import OwnCode, place_of
@@ -124,8 +123,6 @@ class OwnTable:
         self._begun = self._read()
         self._first = [next(self._begun)]
         self.schema = self._first[0].schema
-        if len(self.schema) > MOST_COLUMNS:
-            raise DataError(too_many_columns(name, len(self.schema)))
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return nothing: what is wrong with rows shows only while they are read."""

@@ -20,6 +20,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     undamaged,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _EXPECTED = "a Parquet file that can be read to its end"
@@ -140,3 +141,11 @@ def _check_footer(stream: IO[bytes], name: str) -> None:
                 fix="write the file with larger row groups or fewer columns",
             )
         )
+
+
+FORMAT = FileFormat(
+    lambda head: head.startswith(b"PAR1"),
+    lambda stream, name, options, block, span: ParquetTable(stream, name, span),
+    Content.STORED,
+    units=lambda stream, name: ParquetTable(stream, name).group_sizes,
+)

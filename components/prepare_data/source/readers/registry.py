@@ -1,34 +1,26 @@
-"""Opens a file of the source as a table, in any supported format."""
+"""Opens a file of the source as a table, in any format of FORMATS."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from importlib import import_module
+from typing import IO
 
 from kfp_tfjob.components.prepare_data.rows import empty
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Reader
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
-from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
-from kfp_tfjob.components.prepare_data.source.readers.ipc_table import (
-    FILE_MAGIC,
-    STREAM_MAGIC,
-    IpcTable,
-)
-from kfp_tfjob.components.prepare_data.source.readers.json_table import JsonTable
-from kfp_tfjob.components.prepare_data.source.readers.lists import WithLists
+from kfp_tfjob.components.prepare_data.source.readers.file_format import HEAD, Content, FileFormat
+from kfp_tfjob.components.prepare_data.source.readers.lists import with_lists
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
-from kfp_tfjob.components.prepare_data.source.readers.parquet_table import ParquetTable
-from kfp_tfjob.components.prepare_data.source.readers.text_stream import text_of, unpacked
-from kfp_tfjob.components.prepare_data.source.readers.tfrecord_table import (
-    TFRecordTable,
-    is_tfrecord,
-)
-from kfp_tfjob.options.data import FORMAT_WORDS, FORMATS, DataOptions
+from kfp_tfjob.components.prepare_data.source.readers.streams import text_of, unpacked
+from kfp_tfjob.options import data
+from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 # First bytes of unsupported files, and what to do with such a file.
@@ -55,17 +47,8 @@ _UNREADABLE = {
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body|error)\b", re.IGNORECASE)
 _TAR_AT, _TAR = 257, b"ustar"
 _ZLIB = (b"\x78\x01", b"\x78\x9c", b"\x78\xda")
-_HEAD = 512  # bytes
 # What no header of a CSV begins with.
-_JSON_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')
 _JSON_ARRAY = re.compile(rb"\s*\[\s*[\[{]")
-
-
-class _Reader(NamedTuple):
-    recognise: Callable[[bytes], bool]  # by the first _HEAD bytes, unpacked
-    stream: Callable[[Source, SourceFile, DataOptions], AbstractContextManager[Any]]
-    # Of a stream, with name, options, block and the range to read.
-    read: Callable[[Any, str, DataOptions, int, Span | None], Reader]
 
 
 @contextmanager
@@ -92,12 +75,12 @@ def open_table(
         raise empty(file.name)
     if source.reader:
         with closing(OwnTable(source.reader, lambda: source.raw(file), file.name)) as rows:
-            yield ArrowTable(WithLists(rows, file.name), file.name, options)
+            yield ArrowTable(with_lists(rows, file.name), file.name, options)
         return
-    reader = _READERS[_format_of(source, file, options)]
-    with reader.stream(source, file, options) as stream:
-        columns = reader.read(stream, file.name, options, block, span)
-        yield ArrowTable(columns, file.name, options)
+    known = _format_of(source, file, options)
+    with _opened(source, file, options, known.content) as stream:
+        reader = known.open(stream, file.name, options, block, span)
+        yield ArrowTable(with_lists(reader, file.name), file.name, options)
 
 
 def spans_of(
@@ -112,24 +95,24 @@ def spans_of(
         size: About the bytes of a part.
 
     Returns:
-        Ranges of bytes or of row groups; none if only the whole file can be read.
+        Ranges of bytes or of what the format is cut into; none if only the whole file can be read.
     """
     if source.reader:
         return [], False
     known = _format_of(source, file, options)
-    if known == "parquet":
+    if known.units:
         with source.raw(file) as stream:
-            return _groups(ParquetTable(stream, file.name).group_sizes, size), False
-    if known not in ("csv", "jsonl") or options.encoding not in ("auto", "utf-8"):
+            return _ranges(known.units(stream, file.name), size), False
+    if not known.has_lines or options.encoding not in ("auto", "utf-8"):
         return [], False
-    with _text(source, file, options) as stream, source.raw(file) as raw:
-        if stream.read(_HEAD) != raw.read(_HEAD):
+    with _opened(source, file, options, Content.TEXT) as stream, source.raw(file) as raw:
+        if stream.read(HEAD) != raw.read(HEAD):
             return [], False  # packed, or in another encoding
     return [Span(at, min(at + size, file.size)) for at in range(0, file.size, size)], True
 
 
-def _groups(sizes: list[int], most: int) -> list[Span]:
-    """Return ranges of row groups."""
+def _ranges(sizes: list[int], most: int) -> list[Span]:
+    """Return ranges of parts of these sizes, of about `most` bytes."""
     found, start, held = [], 0, 0
     for i, size in enumerate(sizes):
         if i > start and held + size > most:
@@ -139,64 +122,43 @@ def _groups(sizes: list[int], most: int) -> list[Span]:
     return [*found, Span(start, len(sizes))]
 
 
-def _raw(source: Source, file: SourceFile, options: DataOptions) -> AbstractContextManager[Any]:
-    return source.raw(file)
+@contextmanager
+def _opened(
+    source: Source, file: SourceFile, options: DataOptions, content: Content
+) -> Iterator[IO[bytes]]:
+    if content is Content.STORED:
+        with source.raw(file) as stream:
+            yield stream
+    elif content is Content.UNPACKED:
+        with unpacked(source, file) as stream:
+            yield stream
+    else:
+        with text_of(source, file, options.encoding) as stream:
+            yield stream
 
 
-def _unpacked(
-    source: Source, file: SourceFile, options: DataOptions
-) -> AbstractContextManager[Any]:
-    return unpacked(source, file)
+@cache
+def reader_of(module: str) -> FileFormat:
+    """Return what the module of a reader says of its format."""
+    return import_module(module).FORMAT
 
 
-def _text(source: Source, file: SourceFile, options: DataOptions) -> AbstractContextManager[Any]:
-    return text_of(source, file, options.encoding)
-
-
-_STORED_AS_THEY_ARE = ("parquet", "arrow")  # never packed with gzip or zstd
-# The reader of each format in FORMATS. The first that recognises a file reads it.
-_READERS = {
-    "parquet": _Reader(
-        lambda head: head.startswith(b"PAR1"),
-        _raw,
-        lambda stream, name, options, block, span: WithLists(
-            ParquetTable(stream, name, span), name
-        ),
-    ),
-    "arrow": _Reader(
-        lambda head: head.startswith((FILE_MAGIC, STREAM_MAGIC)),
-        _raw,
-        lambda stream, name, options, block, span: WithLists(IpcTable(stream, name), name),
-    ),
-    "tfrecord": _Reader(
-        is_tfrecord,
-        _unpacked,
-        lambda stream, name, options, block, span: TFRecordTable(
-            stream, name, options.tfrecord_features
-        ),
-    ),
-    "jsonl": _Reader(lambda head: bool(_JSON_OBJECT.match(head)), _text, JsonTable),
-    "csv": _Reader(lambda head: True, _text, CsvTable),  # any other text
-}
-
-
-def _format_of(source: Source, file: SourceFile, options: DataOptions) -> str:
-    """Return the name of the format, from the first bytes of the file.
+def _format_of(source: Source, file: SourceFile, options: DataOptions) -> FileFormat:
+    """Return the format of a file, from its first bytes.
 
     Raises:
         DataError: The format is not supported, or it is not the one in data_options.format.
     """
-    with source.raw(file) as stream:
-        head = stream.read(_HEAD)
-    if not any(_READERS[name].recognise(head) for name in _STORED_AS_THEY_ARE):
+    head, found = b"", None
+    for content in Content:
+        with _opened(source, file, options, content) as stream:
+            head = stream.read(HEAD)
+        # CSV is the first, as any text may be one.
+        known = (item for item in reversed(data.FORMATS) if _is(item, content, head))
+        if found := next(known, None):
+            break
         _refuse_unreadable(file, head)
-        with unpacked(source, file) as stream:
-            head = stream.read(_HEAD)
-        _refuse_unreadable(file, head)
-        if not _READERS["tfrecord"].recognise(head):
-            with text_of(source, file, options.encoding) as stream:
-                head = stream.read(_HEAD)
-    if _JSON_ARRAY.match(head):
+    if found is None or _JSON_ARRAY.match(head):
         raise DataError(
             Problem(
                 f"{file.name} cannot be read",
@@ -205,20 +167,24 @@ def _format_of(source: Source, file: SourceFile, options: DataOptions) -> str:
                 fix="write one object on each line, without a comma after it",
             )
         )
-    found = next(name for name, reader in _READERS.items() if reader.recognise(head))
-    if options.format not in ("auto", found):
-        words = {known.name: known.words for known in FORMATS}
+    if options.format not in ("auto", found.name):
+        words = {known.name: known.words for known in data.FORMATS}
         raise DataError(
             Problem(
                 f"{file.name} is not what data_options.format says",
                 received=f"a file that is not {words[options.format]}"
-                if found == "csv"
-                else f"a {words[found]} file",
+                if found.name == "csv"
+                else f"a {found.words} file",
                 expected=options.format,
                 fix="correct data_options.format, or leave it out",
             )
         )
-    return found
+    return reader_of(found.reader)
+
+
+def _is(item: data.Format, content: Content, head: bytes) -> bool:
+    known = reader_of(item.reader)
+    return known.content is content and known.recognise(head)
 
 
 def _unreadable(head: bytes) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import IO, Any
 
 import google_crc32c
@@ -18,10 +19,9 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import LONGEST_RECORD
-from kfp_tfjob.components.prepare_data.source.readers.lists import element_names
+from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.options.data import tfrecord_type
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -44,6 +44,14 @@ class _Feature:
 
     kind: str
     length: int
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of its column; several texts make no columns."""
+        single = _KINDS[self.kind]
+        if self.length == 1:
+            return single
+        return pa.list_(single) if self.kind == "bytes_list" else pa.list_(single, self.length)
 
 
 class TFRecordTable:
@@ -80,18 +88,7 @@ class TFRecordTable:
             self._features.pop(key, None)
             kind, length = tfrecord_type(text)
             self._features[key] = _Feature(f"{kind}_list", length)
-        self._where: dict[str, tuple[str, int]] = {}  # of a column: its feature and its place
-        fields = []
-        for key, found in self._features.items():
-            if found.length > 1 and found.kind == "bytes_list":
-                fields.append(pa.field(key, pa.list_(pa.binary())))
-                continue
-            names = [key] if found.length == 1 else element_names(key, found.length, name)
-            self._where.update({column: (key, i) for i, column in enumerate(names)})
-            fields += [pa.field(column, _KINDS[found.kind]) for column in names]
-            if len(fields) > MOST_COLUMNS:
-                raise DataError(too_many_columns(name, len(fields)))
-        self.schema = pa.schema(fields)
+        self.schema = pa.schema([(key, found.type) for key, found in self._features.items()])
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return nothing: the type of a list of texts tells that it cannot be a feature."""
@@ -103,15 +100,7 @@ class TFRecordTable:
         for records in self._batches(min(rows, _MOST_RECORDS)):
             faults = BlockFaults(self._name, np.arange(row, row + len(records)))
             parsed = [self._parsed(record, row + i) for i, record in enumerate(records)]
-            names = columns.all
-            keys = dict.fromkeys(self._where[name][0] for name in names)
-            lists = {key: self._values(key, parsed, faults) for key in keys}
-            found = {}
-            for name in names:
-                key, i = self._where[name]
-                values, absent = lists[key]
-                column = [row_values[i] for row_values in values]
-                found[name] = pa.array(column, _KINDS[self._features[key].kind], mask=absent)
+            found = {key: self._column(key, parsed, faults) for key in columns.all}
             yield Chunk(found, faults, sum(map(len, records)))
             row += len(records)
 
@@ -131,10 +120,8 @@ class TFRecordTable:
         yield from self._first
         yield from self._records
 
-    def _values(
-        self, key: str, parsed: list[Any], faults: BlockFaults
-    ) -> tuple[list[Any], np.ndarray]:
-        """Return the values of a feature in each record, and which records lack it."""
+    def _column(self, key: str, parsed: list[Any], faults: BlockFaults) -> pa.Array:
+        """Return a feature in each record; null where a record lacks it."""
         wanted = self._features[key]
         gap = [_ZEROS[wanted.kind]] * wanted.length
         values, absent = [], np.zeros(len(parsed), bool)
@@ -152,7 +139,10 @@ class TFRecordTable:
                 wrong[i] = True
                 shown[i] = f"{kind} of {len(found):,}"
         faults.mark(wrong, "list", key, lambda i: shown[i])
-        return values, absent
+        if wanted.length == 1:
+            return pa.array([value for (value,) in values], wanted.type, mask=absent)
+        flat = pa.array(list(chain.from_iterable(values)), _KINDS[wanted.kind])
+        return pa.FixedSizeListArray.from_arrays(flat, wanted.length, mask=pa.array(absent))
 
     def _parsed(self, record: bytes, number: int) -> Any:
         from google.protobuf.message import DecodeError
@@ -196,7 +186,7 @@ class TFRecordTable:
         )
 
 
-def is_tfrecord(head: bytes) -> bool:
+def _is_tfrecord(head: bytes) -> bool:
     """Tell whether a file begins with a length and its checksum."""
     return len(head) >= 12 and _crc_of(head[:8]) == head[8:12]
 
@@ -245,3 +235,12 @@ def _example() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("kfp_tfjob.Example"))
+
+
+FORMAT = FileFormat(
+    _is_tfrecord,
+    lambda stream, name, options, block, span: TFRecordTable(
+        stream, name, options.tfrecord_features
+    ),
+    Content.UNPACKED,
+)

@@ -1,4 +1,4 @@
-"""Opens a file of text as UTF-8: unpacks it, and converts other encodings, piece by piece."""
+"""Opens a file unpacked, and text as UTF-8: converts other encodings, piece by piece."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import IO, Any
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.readers.pieces import Pieces
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _PIECE = 1 << 20  # bytes; what a small file unpacks to is never in memory as a whole
@@ -26,6 +25,32 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _LONGEST_MARK = 4  # bytes
+
+
+class Pieces(io.RawIOBase):
+    """The bytes of an iterator as a stream.
+
+    Args:
+        pieces: Yields bytes.
+    """
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read the next bytes; 0 at the end."""
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
 
 
 class _Borrowed:
