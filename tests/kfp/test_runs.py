@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kfp_tfjob.pipelines.references import References
 from tests.kfp import cluster
 from tests.kfp.lab import Lab
 from tests.kfp.parameters import POD
@@ -20,21 +22,24 @@ _PODS = {
     "prepare": {"cpu": "60m", "memory": "700Mi", **_PLACE},
     "evaluate": {"cpu": "70m", "memory": "1900Mi", **_PLACE},
 }
+# The pods of steps that a run sizes: the key of `pod`, and the image.
+_SIZED = {
+    "prepare-data": ("prepare", "tools"),
+    "evaluate": ("evaluate", "trainer"),
+    "publish": ("evaluate", "trainer"),
+}
 
 
 def test_champion(lab: Lab, row) -> None:
     run = lab.start("champion", train_workers=1, pod=POD | _PODS)
     assert lab.finished(run) == "SUCCEEDED"
-    pods = {cluster.node(pod): pod["spec"] for pod in cluster.pods(run)}
-    for step, key in (
-        ("prepare-data", "prepare"),
-        ("evaluate", "evaluate"),
-        ("publish", "evaluate"),
-    ):
-        (main,) = (it for it in pods[step]["containers"] if it["name"] == "main")
+    pods, images = _specs(run), References.read(Path(lab.settings.references))
+    for step, (key, image) in _SIZED.items():
+        main = _main(pods[step])
         cpu, memory = _PODS[key]["cpu"], _PODS[key]["memory"]
         requests = {"cpu": cpu, "memory": memory}
         assert main["resources"] == {"requests": requests, "limits": {"memory": memory}}
+        assert main["image"] == images.image(image)
         assert pods[step]["nodeSelector"] == _PLACE["node_selector"]
         assert _TOLERATION in pods[step]["tolerations"]
     assert "nodeSelector" not in pods["sync-output"]
@@ -61,7 +66,24 @@ def test_rest(lab: Lab, row, repository: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert run in done.stdout
     assert [it["run_id"] for it in lab.bucket.champions("rest")] == [run]
+    pods, compiled = _specs(run), {"cpu": "50m", "memory": "2Gi"}
+    for step in _SIZED:  # the parameters do not mention them
+        found = {"requests": compiled, "limits": {"memory": compiled["memory"]}}
+        assert _main(pods[step])["resources"] == found
+        assert "nodeSelector" not in pods[step]
+        assert _TOLERATION not in pods[step]["tolerations"]
     row(run)
+
+
+def _specs(run_id: str) -> dict[str, dict[str, Any]]:
+    """Return the specs of the pods of a run, by the names of its tasks."""
+    return {cluster.node(pod): pod["spec"] for pod in cluster.pods(run_id)}
+
+
+def _main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the container of the step."""
+    (found,) = (it for it in spec["containers"] if it["name"] == "main")
+    return found
 
 
 def test_two_at_once(lab: Lab, row) -> None:

@@ -1,8 +1,9 @@
-"""A recurring run with three ticks: the first trains, and nothing has changed for the others."""
+"""A recurring run with three ticks, of which the first trains; and the end of its schedule."""
 
 import pytest
 
 from tests.kfp.lab import Lab, until
+from tests.kfp.prerequisites import command
 
 pytestmark = pytest.mark.kfp
 
@@ -27,11 +28,18 @@ def test_schedule(lab: Lab, row) -> None:
         return lab.started[2:]
 
     until("the third tick", third)
-    lab.sdk.disable_recurring_run(schedule)
     first, *others = runs = lab.started[:3]
+    refused = command("schedule", "delete", schedule)
+    assert refused.returncode == 2, refused.stderr
+    assert runs[2][:8] in refused.stderr  # it is in flight
+    assert str(lab.sdk.get_recurring_run(schedule).status) == "DISABLED"
     assert [lab.finished(run) for run in runs] == ["SUCCEEDED"] * 3
     assert [it["run_id"] for it in lab.bucket.champions("schedule")] == [first]
     for run in others:
         assert lab.bucket.document(f"runs/{run}/unchanged.json")["run_id"] == first
     for run in runs:
         row(run)
+    deleted = command("schedule", "delete", schedule)
+    assert deleted.returncode == 0, deleted.stderr
+    assert not lab.sdk.list_recurring_runs(experiment_id=lab.experiment_id).recurring_runs
+    assert [lab.state(run) for run in runs] == ["SUCCEEDED"] * 3
