@@ -177,6 +177,8 @@ class Attempt:
                 place = seen.job["metadata"].get("namespace", "")
                 return replace(found, fix=secret_remedy(self.launch.spec, missing, place))
         fix = remedy(found.verdict, self.launch.spec, seen.pods, events)
+        if found.verdict == Verdict.OPERATOR_ABSENT:
+            fix = kind_of(seen.job).absent
         if found.verdict == Verdict.PARTLY_PLACED and (never := self._lacks_room(seen)):
             # Releasing nodes helps only if other jobs hold the missing ones, not if too few exist.
             return Judgement(Verdict.UNSCHEDULABLE, f"{never}; {found.sentence}", fix=fix)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
-from kfp_tfjob.cluster.choice import open_backend
+from kfp_tfjob.cluster.choice import is_local, open_backend
 from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.launch_tfjob import earlier
@@ -19,7 +20,7 @@ from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
 from kfp_tfjob.components.launch_tfjob.earlier import Found
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.limits import out_of_time
-from kfp_tfjob.components.launch_tfjob.records import Claim, require_same
+from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.launch_tfjob.report.pages import curves_html, job_html
 from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory, read
 from kfp_tfjob.components.step import Step, is_retry
@@ -291,7 +292,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
 
         given = prepared(step, given)
     given.pop("model_code", None)
-    spec = JobSpec.parse(**given)
+    spec = _settled(step, JobSpec.parse(**given))
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.
     with RunLogs(step.store, step.run) as logs, open_backend(*limits, spec.kind) as backend:
@@ -300,6 +301,18 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     Path(curves).write_text(curves_html(launched.progress, title))
     Path(job).write_text(job_html(launched.manifest, tensorboard_command(step)))
     return launched
+
+
+def _settled(step: Step, spec: JobSpec) -> JobSpec:
+    """Return the job with the kind that the run began with, else with one that the cluster runs."""
+    if known := Records(step).kind():
+        if spec.options.job not in ("auto", known.name.lower()):
+            log.warning("this run began with a %s and continues with one", known.name)
+        return replace(spec, kind=known)
+    if is_local():
+        return spec
+    api = open_cluster(spec.options.api_timeout_seconds, spec.kind)
+    return Subject(api, spec, run_id=step.run_id, task_key=step.task_key).settled.spec
 
 
 def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None) -> Launched:

@@ -65,7 +65,7 @@ class Launch:
             claim: The claim of an attempt.
             manifest: The job of that attempt.
         """
-        record = replace(claim, inputs=self.records.inputs(self.spec))
+        record = replace(claim, inputs=self.records.inputs(self.spec), kind=self.spec.kind.name)
         name, digest = manifest["metadata"]["name"], spec_hash(manifest)
         data = record.to_bytes(self.step.run_id, name, digest)
         return self.records.keep_claim(claim.attempt, data)

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.cluster import quota, waiting
-from kfp_tfjob.jobs.status import decides, is_chief, is_over, is_suspended, replica_of
+from kfp_tfjob.jobs.kinds import kind_of
+from kfp_tfjob.jobs.status import (
+    decides,
+    is_being_deleted,
+    is_chief,
+    is_over,
+    is_suspended,
+    replica_of,
+)
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.words import listed
@@ -202,8 +210,7 @@ class JobLimits:
 
     def _is_cared_for(self, seen: Snapshot) -> bool:
         """Tell whether an operator handles the job; one unable to create pods writes no status."""
-        conditions = (seen.job.get("status") or {}).get("conditions")
-        return bool(conditions) or bool(waiting.not_made(seen.events()))
+        return kind_of(seen.job).is_noticed(seen.job) or bool(waiting.not_made(seen.events()))
 
     def _is_pending(self, seen: Snapshot) -> bool:
         if not self._is_cared_for(seen):
@@ -233,8 +240,11 @@ def _reasons(seen: Snapshot) -> list[str]:
 
 
 def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether the operator should have decided: the chief is done, or any replica failed."""
-    return any(
+    """Tell whether the operator should have decided: the chief is done, or any replica failed.
+
+    A Job fails only after its other pods, which it stops, have ended.
+    """
+    return not any(is_being_deleted(pod) for pod in pods) and any(
         pod["status"].get("phase") == "Failed"
         or (pod["status"].get("phase") == "Succeeded" and decides(pod))
         for pod in pods

@@ -20,8 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
@@ -50,6 +53,7 @@ class Claim:
         fruitless: Consecutive attempts before this one that stored no newer checkpoint.
         inputs: What decides which model is trained, by parameter; empty in a claim of an earlier
             version.
+        kind: The kind of the job; a claim of an earlier version is about a TFJob.
     """
 
     attempt: int
@@ -58,6 +62,7 @@ class Claim:
     checkpoint: int
     fruitless: int
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = TFJOB.name
 
     @classmethod
     def first(cls, attempt: int, checkpoint: int) -> Claim:
@@ -118,6 +123,7 @@ class Claim:
             int(record["checkpoint"]),
             int(record["fruitless"]),
             record.get("inputs", {}),
+            record.get("kind", TFJOB.name),
         )
 
 
@@ -138,6 +144,11 @@ class Records:
     def claim(self, attempt: int) -> Claim:
         """Return the claim of an attempt."""
         return Claim.from_bytes(self.step.store.read(self.step.run.attempt(attempt)), attempt)
+
+    def kind(self) -> JobKind | None:
+        """Return the kind of the run's jobs; None before the first."""
+        claimed = self.claimed()
+        return kind_named(self.claim(claimed[0]).kind) if claimed else None
 
     def keep_claim(self, attempt: int, record: bytes) -> bool:
         """Store a claim; return False if a different launcher was faster."""

@@ -35,7 +35,9 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
 
     Raises:
         ForbiddenError: This account may not create such jobs, which the cluster has.
+        ConfigurationError: The cluster runs no kind of job that this project creates.
     """
+    subject = subject.settled
     api = subject.api
     try:
         problems = [Finding.of(it) for it in support.try_job(api, subject.job)]
@@ -43,4 +45,4 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
         if support.serves(api):
             raise
         problems = [Finding.of(support.absent(api.kind, "no such API"))]
-    yield from problems or [ok(f"the training operator accepts the {api.kind.name} (dry run)")]
+    yield from problems or [ok(f"{api.kind.called} accepts the {api.kind.name} (dry run)")]

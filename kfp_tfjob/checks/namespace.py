@@ -14,12 +14,13 @@ from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
+from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _RBAC = "rbac.authorization.k8s.io"
@@ -67,12 +68,20 @@ def exists(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def _kind(subject: Subject) -> JobKind:
+    """Return the kind of the job; the default for a cluster without any, which is another finding."""
+    try:
+        return subject.settled.api.kind
+    except ConfigurationError:
+        return subject.api.kind
+
+
 def account(subject: Subject) -> Iterator[Finding]:
     """Ask for the rights of the account of the runs."""
     api, who = subject.api, subject.who
     where = f"in namespace {api.namespace}"
     fix = f"ask an administrator to run `{subject.install}`, or to apply deploy/base"
-    needed = rights.to_run(api.kind)
+    needed = rights.to_run(_kind(subject))
     lacking = rights.missing(api, needed, subject.account)
     late = rights.missing(api, rights.TO_STOP, subject.account)
     silent = rights.missing(api, rights.TO_EXPLAIN, subject.account)

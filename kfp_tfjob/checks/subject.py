@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kfp_tfjob.checks.step_pods import StepPod
+from kfp_tfjob.cluster import support
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.manifests import STANDALONE
@@ -40,6 +41,22 @@ class Subject:
     def job(self) -> dict[str, Any]:
         """The manifest of the job."""
         return build_job(self.spec, Identity(self.run_id, 1, task_key=self.task_key))
+
+    @cached_property
+    def settled(self) -> Subject:
+        """The same with the kind of job that `train_options.job: auto` stands for.
+
+        Raises:
+            ConfigurationError: The cluster runs no kind of job that auto may choose.
+            ClusterUnavailableError: The API server did not respond in time.
+        """
+        if self.spec.options.job != "auto":
+            return self
+        kind = support.choose(self.api, lambda kind: self._of(kind).job)
+        return replace(self._of(kind), api=self.api.of(kind))
+
+    def _of(self, kind: JobKind) -> Subject:
+        return replace(self, spec=replace(self.spec, kind=kind))
 
     @cached_property
     def nodes(self) -> list[Object]:

@@ -16,6 +16,7 @@ from kfp_tfjob.cluster import waiting
 from kfp_tfjob.cluster.backend import Backend, Object
 from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import is_over, role_of
 from kfp_tfjob.storage.text import lines
@@ -66,7 +67,8 @@ class Follower:
         lagging = [pod for pod in pods if not waiting.has_begun(pod) or waiting.reason(pod)]
         missing = len(pods) < waiting.wanted(job)
         self._waits = bool(missing or lagging) and not is_over(job)
-        self.events = self._ask(missing, lagging) if self._waits else []
+        creators = kind_of(job).creators(job) if missing else []
+        self.events = self._ask(creators, lagging) if self._waits else []
         said = picture(job, pods, self.events)
         now = time.monotonic()
         # Fifty pods that start one by one must not log fifty lines.
@@ -81,14 +83,13 @@ class Follower:
         unchanged = time.monotonic() - self._said_at
         return min(max(unchanged / _PART, _SOONEST), _LATEST) if self._waits else _LATEST
 
-    def _ask(self, missing: bool, lagging: list[Object]) -> list[Object]:
-        """Return the events of a job with missing pods, and of one waiting pod of each role.
+    def _ask(self, creators: list[str], lagging: list[Object]) -> list[Object]:
+        """Return the events of what creates missing pods, and of one waiting pod of each role.
 
         A pod itself has the scheduler's message, and pods of one role have equal requests.
         """
         silent = {role_of(pod): pod for pod in reversed(lagging) if not waiting.scheduler_says(pod)}
-        names = [self._name] if missing else []
-        names += [pod["metadata"]["name"] for pod in silent.values()]
+        names = creators + [pod["metadata"]["name"] for pod in silent.values()]
         return [event for name in names for event in self._backend.events(name)]
 
     @property

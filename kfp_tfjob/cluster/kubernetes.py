@@ -29,9 +29,9 @@ from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_end import was_terminated
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
-from kfp_tfjob.cluster.stopping import orders
+from kfp_tfjob.cluster.stopping import Running, chief_of, orders
 from kfp_tfjob.cluster.watching import JobWatcher
-from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.retry import Patience
@@ -121,11 +121,13 @@ class KubernetesBackend:
         except ApiError as error:
             found = translate(error, what)
             if isinstance(found, NotFoundError) and "namespaces" not in str(found):
-                raise _no_operator(f"this cluster does not know {kind.name}s", found) from error
+                raise _no_operator(
+                    kind, f"this cluster does not know {kind.name}s", found
+                ) from error
             raise found from error
         except ClusterUnavailableError as error:
             if webhook_is_away(error.__cause__):
-                raise _no_operator("the training operator does not answer", error) from error
+                raise _no_operator(kind, f"{kind.called} does not answer", error) from error
             raise
 
     def get(self, name: str) -> Object | None:
@@ -190,10 +192,10 @@ class KubernetesBackend:
         Raises:
             ForbiddenError: RBAC forbids the call.
         """
+        if not (chief := chief_of(self._api.kind, name, self._watched(name).pods)):
+            return
         try:
-            self._api.annotate(
-                self._api.core("pods", self._api.kind.pod_name(name, CHIEF, 0)), values
-            )
+            self._api.annotate(self._api.core("pods", chief), values)
         except NotFoundError:
             return  # it is not created yet, or has just ended
 
@@ -205,7 +207,9 @@ class KubernetesBackend:
             run: The value of its label RUN_LABEL.
             seconds: How long the chief and its sidecar have to stop.
         """
-        *before, _ = orders(self._api, name, run, seconds)
+        pods = [] if self._api.kind.names_pods else self.pods(name)
+        job = Running(name, chief_of(self._api.kind, name, pods), seconds)
+        *before, _ = orders(self._api, job, run)
         for order in before:
             try:
                 self._api.request(order.method, order.path, order.query, order.body, order.content)
@@ -284,11 +288,15 @@ class KubernetesBackend:
         """Stop following."""
         self.close()
 
-    def _running(self) -> list[str]:
-        """Return the followed jobs that have not ended, without a request."""
+    def _running(self) -> dict[str, str]:
+        """Return the chief's pod of each followed job that has not ended, without a request."""
         with self._lock:
             followed = dict(self._watching)
-        return [name for name, seen in followed.items() if not (seen.job and is_over(seen.job))]
+        return {
+            name: chief_of(self._api.kind, name, seen.pods)
+            for name, seen in followed.items()
+            if not (seen.job and is_over(seen.job))
+        }
 
     def _watched(self, name: str) -> JobWatcher:
         with self._lock:  # a separate thread reads the lines
@@ -303,12 +311,12 @@ def _said_at(event: Object) -> str:
     return str(said or event["metadata"].get("creationTimestamp") or "")[:19]
 
 
-def _no_operator(what: str, error: Exception) -> OperatorAbsentError:
+def _no_operator(kind: JobKind, what: str, error: Exception) -> OperatorAbsentError:
     return OperatorAbsentError(
         Problem(
             what,
             received=str(error),
-            expected="the Kubeflow training operator v1.9",
-            fix="install or start it; check its Deployment in the namespace kubeflow",
+            expected=kind.controller,
+            fix=f"install or start it; check {kind.deployment}",
         )
     )

@@ -17,7 +17,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -62,7 +62,7 @@ class WorkflowWatcher:
         api: ClusterClient,
         run_id: str,
         owner: Object | None,
-        jobs: Callable[[], Collection[str]],
+        jobs: Callable[[], Mapping[str, str]],
         seconds: int,
         farewell: Farewell,
     ) -> None:

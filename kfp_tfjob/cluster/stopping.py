@@ -16,15 +16,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import CALL_FAILED, MERGE, ClusterClient
 from kfp_tfjob.cluster.errors import ApiError
-from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
-from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over
+from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_chief, is_over
 
 log = logging.getLogger(__name__)
 
@@ -47,30 +48,59 @@ class Order:
     content: str = "application/json"
 
 
-def orders(api: ClusterClient, job: str, run: str, seconds: int) -> tuple[Order, ...]:
+@dataclass(frozen=True)
+class Running:
+    """A job to stop.
+
+    Attributes:
+        name: Its name.
+        chief: The name of its chief's pod; empty if no such pod has been seen.
+        seconds: How long the chief and its sidecar have to stop.
+    """
+
+    name: str
+    chief: str
+    seconds: int
+
+
+def orders(api: ClusterClient, job: Running, run: str) -> tuple[Order, ...]:
     """Return the requests that stop a job, in this order.
 
     Args:
         api: The cluster.
-        job: The name of the job.
+        job: The job.
         run: The value of its label RUN_LABEL.
-        seconds: How long the chief and its sidecar have to stop.
     """
-    last = Order("DELETE", api.jobs(job), {"propagationPolicy": "Foreground"})
-    short = str(min(OTHERS_SECONDS, seconds))
-    chief = api.core("pods", api.kind.pod_name(job, CHIEF, 0))
-    told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{seconds}s"}}}
-    others = f"{RUN_LABEL}={run},{api.kind.other_pods_of(job, CHIEF)}"
+    pods, kind = api.core("pods"), api.kind
+    long = {"gracePeriodSeconds": str(job.seconds)}
+    short = {"gracePeriodSeconds": str(min(OTHERS_SECONDS, job.seconds))}
+    if job.chief:
+        chief = api.core("pods", job.chief)
+        told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{job.seconds}s"}}}
+        first = (Order("PATCH", chief, {}, told, MERGE), Order("DELETE", chief, long))
+    else:  # a pod that has just been created has nothing to store yet
+        selector = f"{RUN_LABEL}={run},{kind.pods_of_role(job.name, CHIEF)}"
+        first = (Order("DELETE", pods, {"labelSelector": selector, **long}),) * 2
+    others = f"{RUN_LABEL}={run},{kind.other_pods_of(job.name, CHIEF)}"
     return (
-        Order("PATCH", chief, {}, told, MERGE),
-        Order("DELETE", chief, {"gracePeriodSeconds": str(seconds)}),
-        Order(
-            "DELETE",
-            api.core("pods"),
-            {"labelSelector": others, "gracePeriodSeconds": short},
-        ),
-        last,
+        *first,
+        Order("DELETE", pods, {"labelSelector": others, **short}),
+        Order("DELETE", api.jobs(job.name), {"propagationPolicy": "Foreground"}),
     )
+
+
+def chief_of(kind: JobKind, job: str, pods: Iterable[Object]) -> str:
+    """Return the name of a job's chief pod; empty if it is not among pods and not known in advance.
+
+    Args:
+        kind: The kind of the job.
+        job: The name of the job.
+        pods: Pods that have been seen.
+    """
+    if kind.names_pods:
+        return kind.pod_name(job, CHIEF, 0)
+    found = (pod["metadata"] for pod in pods if is_chief(pod))
+    return next((it["name"] for it in found if it["labels"].get(kind.name_label) == job), "")
 
 
 class Stopping:
@@ -93,13 +123,14 @@ class Stopping:
             both = threading.Barrier(_CONNECTIONS)
             self._warming = [self._pool.submit(self._warm, both) for _ in range(_CONNECTIONS)]
 
-    def stop(self, jobs: Collection[str]) -> None:
+    def stop(self, jobs: Mapping[str, str]) -> None:
         """Stop jobs, then all others of the run; repeat failed requests for a minute.
 
         Args:
-            jobs: The names that are known without a request.
+            jobs: The pod of the chief of each job that is known without a request.
         """
-        began, failed = time.monotonic(), self._stop(dict.fromkeys(jobs, self._seconds))
+        known = [Running(name, chief, self._seconds) for name, chief in jobs.items()]
+        began, failed = time.monotonic(), self._stop(known)
         while True:
             if failed:  # logged after the requests, because writing a line may block
                 log.warning("stopping the run: %s", "; ".join(failed))
@@ -118,17 +149,10 @@ class Stopping:
         """Release the connections; calls in progress finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _stop(self, jobs: Mapping[str, int]) -> list[str]:
-        """Send the requests for all jobs at the same time; return the failures.
-
-        Args:
-            jobs: The seconds that the chief of each job has to stop.
-        """
+    def _stop(self, jobs: Collection[Running]) -> list[str]:
+        """Send the requests for all jobs at the same time; return the failures."""
         calls: list[Future[str]] = []
-        for step in zip(
-            *(orders(self._api, job, self._run, seconds) for job, seconds in jobs.items()),
-            strict=True,
-        ):
+        for step in zip(*(orders(self._api, job, self._run) for job in jobs), strict=True):
             now = [self._pool.submit(self._make, order) for order in step]
             # A late response delays nothing, and its request is not cancelled.
             wait(now, _STEP_SECONDS)
@@ -150,18 +174,29 @@ class Stopping:
                     return _words(error)
         return ""
 
-    def _left(self) -> dict[str, int]:
+    def _left(self) -> list[Running]:
         """Return the jobs of the run that have not ended and are not being deleted.
 
         Those of other tasks have their own time to stop, because their launchers may be down.
         """
-        query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
-        found, _ = self._api.once("GET", self._api.jobs(), query, _CALL_SECONDS)
-        return {
-            job["metadata"]["name"]: cancel_grace(job, self._seconds)
-            for job in self._api.with_kind(found.get("items") or [])
+        kind, pods = self._api.kind, []
+        found = self._listed(self._api.jobs())
+        left = [
+            job
+            for job in self._api.with_kind(found)
             if not is_over(job) and not is_being_deleted(job)
-        }
+        ]
+        if left and not kind.names_pods:
+            pods = self._listed(self._api.core("pods"))
+        names = [job["metadata"]["name"] for job in left]
+        return [
+            Running(name, chief_of(kind, name, pods), cancel_grace(job, self._seconds))
+            for name, job in zip(names, left, strict=True)
+        ]
+
+    def _listed(self, path: str) -> list[Object]:
+        query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
+        return self._api.once("GET", path, query, _CALL_SECONDS)[0].get("items") or []
 
     def _warm(self, together: threading.Barrier) -> None:
         try:

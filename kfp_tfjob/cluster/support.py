@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kfp_tfjob.cluster.backend import JobExistsError
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import (
     ClusterUnavailableError,
+    ForbiddenError,
     NotFoundError,
     webhook_is_away,
 )
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
+from kfp_tfjob.jobs.kinds import AUTOMATIC
+from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.storage.errors import Problem
-
-_OPERATOR = "the Kubeflow training operator v1.9"
-
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 def too_old(version: Mapping[str, str]) -> Iterator[Problem]:
     """Refuse a cluster without native sidecars: the uploader would block training.
@@ -55,7 +55,7 @@ def absent(kind: JobKind, received: str) -> Problem:
     return Problem(
         f"this cluster does not support {kind.name}s",
         received=received,
-        expected=_OPERATOR,
+        expected=kind.controller,
         fix="ask an administrator to install it",
     )
 
@@ -83,9 +83,9 @@ def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem
         if not webhook_is_away(error.__cause__):
             raise
         yield Problem(
-            "the training operator does not answer",
+            f"{api.kind.called} does not answer",
             received=str(error.__cause__),
-            fix="check its Deployment in the namespace kubeflow",
+            fix=f"check {api.kind.deployment}",
         )
         return
     chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
@@ -93,6 +93,57 @@ def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem
         yield Problem(
             f"the CRD of {api.kind.name}s on this cluster is too old",
             received="it drops initContainers[].restartPolicy, so the sidecar would never start",
-            expected=f"the CRD of {_OPERATOR.removeprefix('the Kubeflow ')}",
-            fix="apply the CRDs of v1.9 with `kubectl apply --server-side`",
+            expected=f"the CRD of {api.kind.controller.removeprefix('the Kubeflow ')}",
+            fix="apply its CRDs with `kubectl apply --server-side`",
         )
+
+
+def choose(api: ClusterClient, manifest: Callable[[JobKind], Mapping[str, Any]]) -> JobKind:
+    """Return the first kind of AUTOMATIC that the cluster runs, by creating a job as a dry run.
+
+    With a queue, it is the kind whose job comes back suspended: the queue manages that one.
+
+    Args:
+        api: The cluster.
+        manifest: Returns the job of a kind.
+
+    Raises:
+        ConfigurationError: The cluster runs none of them.
+        ClusterUnavailableError: The API server did not respond in time.
+    """
+    found: list[JobKind] = []
+    forbidden: list[JobKind] = []
+    missing: list[str] = []
+    for kind in AUTOMATIC:
+        job = manifest(kind)
+        try:
+            kept = api.of(kind).request("POST", api.of(kind).jobs(), {"dryRun": "All"}, job)
+        except (JobExistsError, JobRefusedError):
+            return kind  # its controller answers; other checks report the refusal
+        except ForbiddenError:
+            forbidden.append(kind)
+        except NotFoundError as error:
+            missing.append(str(error))
+        except ClusterUnavailableError as error:
+            if not webhook_is_away(error.__cause__):
+                raise
+            missing.append(f"{kind.called} does not answer")
+        else:
+            if kind.suspends(kept) or not _is_queued(job):
+                return kind
+            found.append(kind)
+    if found or forbidden:
+        return (found or forbidden)[0]
+    ways = ", or ".join(f"{kind.controller}, `{kind.install}`" for kind in AUTOMATIC)
+    raise ConfigurationError(
+        Problem(
+            f"this cluster runs neither {' nor '.join(f'{kind.name}s' for kind in AUTOMATIC)}",
+            received="; ".join(missing),
+            expected=" or ".join(kind.controller for kind in AUTOMATIC),
+            fix=f"ask an administrator to install {ways}",
+        )
+    )
+
+
+def _is_queued(job: Mapping[str, Any]) -> bool:
+    return QUEUE_LABEL in job["metadata"]["labels"]

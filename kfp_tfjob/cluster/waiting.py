@@ -15,8 +15,11 @@ _PULL = frozenset(
 _CONFIGURATION = frozenset(
     "CreateContainerConfigError CreateContainerError RunContainerError".split()
 )
-# Of the training operator.
-_NOT_MADE = frozenset({"FailedCreatePod", "FailedCreateService"})
+# Of the training operator; of the Job controller, and of JobSet.
+_NOT_MADE = frozenset(
+    "FailedCreatePod FailedCreateService"
+    " FailedCreate JobCreationFailed HeadlessServiceCreationFailed".split()
+)
 PULLING = "pulling its images"  # a use of a Secret
 _NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.

@@ -148,7 +148,8 @@ def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
     at = _time(metadata["deletionTimestamp"]) - grace
     if at > failed_at:
         return None  # the operator cleans up after a failure
-    return _Removed(at, f"{replica} was deleted while it ran", at < failed_at)
+    certain = at < failed_at and not kind_of_pod(pod).stops_peers
+    return _Removed(at, f"{replica} was deleted while it ran", certain)
 
 
 def _speaks_before(item: ContainerFailure, removed: _Removed) -> bool:

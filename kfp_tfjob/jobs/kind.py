@@ -7,11 +7,13 @@ names, defines the environment that its operator sets, and overrides any other d
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+TOPOLOGY, REPLICA_INDEX = "TOPOLOGY", "REPLICA_INDEX"  # variables for the supervisor
 CHIEF = "chief"  # the role that stores the output and reports progress
 _LABEL = "training.kubeflow.org/"
 
@@ -47,7 +49,7 @@ class JobKind(ABC):
         roles: The name of each role in the manifest, in the manifest's order.
         container: The main container's name, which the operator requires.
         operator: The name under which the operator marks its pods.
-        variables: The variables that the operator sets in the main container.
+        variables: The variables that the operator or the supervisor sets in the main container.
         decider: The role that ends the job when it ends.
         group: The API group.
         version: The API version.
@@ -57,6 +59,14 @@ class JobKind(ABC):
         operator_label: On every pod: `operator`.
         conditions: The condition types for `created`, `running`, `succeeded`, `failed` and
             `suspended`.
+        prefix: The first letters of the names of jobs.
+        longest_name: The most characters of a name, so that those of pods and Services fit.
+        names_pods: Whether the names of pods are known in advance.
+        stops_peers: Whether pods are deleted before the job shows that one of them has failed.
+        controller: What to install.
+        called: What messages call it.
+        deployment: Where to look if it does not answer.
+        install: The command that installs it.
     """
 
     name: str
@@ -79,6 +89,18 @@ class JobKind(ABC):
             for state in ("created", "running", "succeeded", "failed", "suspended")
         }
     )
+    prefix: str = ""
+    # <job>-evaluator-0 and <job>-worker-999 must be Service names of at most 63 characters.
+    longest_name: int = 50
+    names_pods: bool = True
+    stops_peers: bool = False
+    controller: str = "the Kubeflow training operator v1.9"
+    called: str = "the training operator"
+    deployment: str = "its Deployment in the namespace kubeflow"
+    install: str = (
+        "kubectl apply --server-side -k"
+        " 'github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.3'"
+    )
 
     @abstractmethod
     def environment(
@@ -96,6 +118,13 @@ class JobKind(ABC):
     def api_version(self) -> str:
         """The apiVersion of a manifest."""
         return f"{self.group}/{self.version}"
+
+    @property
+    def absent(self) -> str:
+        """What to do if nothing creates the pods of a job."""
+        described = f"`kubectl describe {self.name.lower()}` shows why it creates no pods"
+        named = self.controller.replace("Kubeflow ", "")
+        return f"install or start {named}; if it runs, {described}, for instance a quota"
 
     @property
     def in_sdk(self) -> bool:
@@ -134,6 +163,24 @@ class JobKind(ABC):
         """Return the run policy from the spec of a job."""
         return job["spec"]["runPolicy"]
 
+    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return the variables by which a replica finds the others, if no operator sets them.
+
+        Args:
+            name: The job's name.
+            role: The role of the pod.
+            counts: The number of pods of each role.
+        """
+        return []
+
+    def is_noticed(self, job: Mapping[str, Any]) -> bool:
+        """Tell whether the operator handles a job."""
+        return bool((job.get("status") or {}).get("conditions"))
+
+    def creators(self, job: Mapping[str, Any]) -> list[str]:
+        """Return the names of the objects whose events say why pods are not created."""
+        return [job["metadata"]["name"]]
+
     def decides(self, role: str) -> bool:
         """Tell whether a job ends when the pod of this role ends."""
         return role == self.decider
@@ -141,6 +188,10 @@ class JobKind(ABC):
     def suspends(self, job: Mapping[str, Any]) -> bool:
         """Tell whether the spec of a job suspends it."""
         return bool(self.run_policy(job).get("suspend"))
+
+    def owns(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a pod with these labels belongs to a job of this kind."""
+        return labels.get(self.operator_label) == self.operator
 
     def label_of(self, role: str) -> str:
         """Return the value of the role label for the pods of a role."""
@@ -172,7 +223,7 @@ class JobKind(ABC):
         return labels | ({f"{_LABEL}job-role": "master"} if role == self.decider else {})
 
     def pod_name(self, name: str, role: str, index: int) -> str:
-        """Return the name of a pod of a job."""
+        """Return the name of a pod of a job; only its beginning unless `names_pods`."""
         return f"{name}-{self.label_of(role)}-{index}"
 
     def log_name(self, replica: str, container: str) -> str:
@@ -183,6 +234,29 @@ class JobKind(ABC):
         """Return the label selector of all pods of a job."""
         return f"{self.name_label}={name}"
 
+    def pods_of_role(self, name: str, role: str) -> str:
+        """Return the label selector of a job's pods in one role."""
+        return f"{self.pods_of(name)},{self.role_label}={self.label_of(role)}"
+
     def other_pods_of(self, name: str, role: str) -> str:
         """Return the label selector of a job's pods in all other roles."""
         return f"{self.pods_of(name)},{self.role_label}!={self.label_of(role)}"
+
+    def _topology(
+        self, host: Callable[[str], str], role: str, counts: Mapping[str, int]
+    ) -> list[dict[str, Any]]:
+        """Return the variables from which the supervisor learns where the other replicas are.
+
+        Args:
+            host: Returns the address of the replicas of a role, with {} for their number.
+            role: The role of the pod.
+            counts: The number of pods of each role.
+        """
+        replicas = {name: [count, host(name)] for name, count in counts.items()}
+        path = f"metadata.labels['{self.index_label}']"
+        index = {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
+        value = json.dumps({"replicas": replicas, "role": role}, sort_keys=True)
+        return [
+            {"name": TOPOLOGY, "value": value},
+            {"name": REPLICA_INDEX, "valueFrom": index},
+        ]

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 
 DEFAULT: JobKind = TFJOB
-KINDS: list[JobKind] = [TFJOB]
+# `auto` takes the first whose controller answers.
+AUTOMATIC: tuple[JobKind, ...] = (TFJOB, JOBSET)
+KINDS: list[JobKind] = [TFJOB, JOBSET, PYTORCHJOB]
 
 
 def kind_of(job: Mapping[str, Any]) -> JobKind:
@@ -22,12 +26,11 @@ def kind_of(job: Mapping[str, Any]) -> JobKind:
 
 
 def kind_named(name: str) -> JobKind:
-    """Return the kind with this name; the default for a name that no longer exists."""
-    return next((kind for kind in KINDS if kind.name == name), DEFAULT)
+    """Return the kind with this name in any case; the default for a name that is none."""
+    return next((kind for kind in KINDS if kind.name.lower() == name.lower()), DEFAULT)
 
 
 def kind_of_pod(pod: Mapping[str, Any]) -> JobKind:
-    """Return the kind of the job that a pod belongs to, from the label of its operator."""
+    """Return the kind of the job that a pod belongs to, from its labels."""
     labels = pod["metadata"].get("labels") or {}
-    found = (kind for kind in KINDS if labels.get(kind.operator_label) == kind.operator)
-    return next(found, DEFAULT)
+    return next((kind for kind in KINDS if kind.owns(labels)), DEFAULT)

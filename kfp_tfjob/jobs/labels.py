@@ -16,6 +16,7 @@ STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
 RUN_LABEL = "kfp-tfjob/run"
 TASK_LABEL = "kfp-tfjob/task"
 KEY_LABEL = "kfp-tfjob/task-key"  # only on the jobs of a task with a key
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MANAGER = "kfp-tfjob"
 MANAGER_LABEL = "app.kubernetes.io/managed-by"
 # The containers of every kind of job besides the main one.

@@ -21,6 +21,7 @@ from kfp_tfjob.jobs.labels import (
     KEY_LABEL,
     MANAGER,
     MANAGER_LABEL,
+    QUEUE_LABEL,
     RUN_LABEL,
     SETUP,
     STOP_WITHIN_ANNOTATION,
@@ -44,8 +45,6 @@ JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
-# <job>-evaluator-0 and <job>-worker-999 must be Service names of at most 63 characters.
-LONGEST_NAME = 50
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 # The sidecar runs as long as the trainer and is mostly idle, so it reserves no whole core.
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
@@ -78,7 +77,7 @@ class Identity:
     def job_name(self, kind: JobKind) -> str:
         """Return the name of the job: a DNS-1035 label, unique for each task and attempt."""
         suffix = f"-{self.task_key}-{self.attempt}" if self.task_key else f"-{self.attempt}"
-        return dns_label(f"{kind.name.lower()}-{self.run_id}", LONGEST_NAME - len(suffix)) + suffix
+        return dns_label(f"{kind.prefix}-{self.run_id}", kind.longest_name - len(suffix)) + suffix
 
 
 def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
@@ -109,9 +108,7 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
     )
     metadata: dict[str, Any] = {
         "name": identity.job_name(spec.kind),
-        "labels": (spec.pod.all.labels or {})
-        | ({"kueue.x-k8s.io/queue-name": queue} if queue else {})
-        | labels,
+        "labels": (spec.pod.all.labels or {}) | ({QUEUE_LABEL: queue} if queue else {}) | labels,
         "annotations": {
             HASH_ANNOTATION: spec_hash({"spec": body}),
             CANCEL_GRACE_ANNOTATION: str(spec.options.cancel_grace_seconds),
@@ -197,6 +194,8 @@ class _PodTemplate:
             if spec.options.keras != "auto":  # without it, the supervisor chooses
                 legacy = "1" if spec.options.keras == 2 else "0"
                 environment += pod_template.variables({keras.VARIABLE: legacy})
+        name = self.identity.job_name(spec.kind)
+        environment += spec.kind.sets(name, self.role, spec.counts)
         environment = pod_template.once([*environment, *pod_template.of_user(settings)])
         container = self._container(self.spec.kind.container, spec.image, resources, environment)
         container["command"] = [*SUPERVISOR, "--", *command]

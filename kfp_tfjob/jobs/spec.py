@@ -190,7 +190,7 @@ class JobSpec:
             tools_image=tools_image,
             options=options,
             pod=typed(PodOptions, "pod", pod),
-            kind=kinds.DEFAULT,
+            kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
         )
         ConfigurationError.raise_if([*problems, *spec._problems(numbers_are_right=not problems)])
         return spec

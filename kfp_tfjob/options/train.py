@@ -123,6 +123,11 @@ class TrainOptions(TrainerOptions):
         "What a run does if an earlier run of the model had the same data, code and options, and"
         " was judged: train again, or end at once without training.",
     )
+    job: Literal["auto", "tfjob", "jobset", "pytorchjob"] = option(
+        "auto",
+        "The kind of job: auto takes TFJob if the cluster's training operator answers, else JobSet;"
+        " a run keeps the kind that its first attempt had.",
+    )
     deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
     run_deadline_seconds: Seconds = option(
         7 * DAY,

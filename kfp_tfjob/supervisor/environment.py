@@ -45,7 +45,14 @@ VARIABLES = {
     "FLUSH_BARRIER": "1 if a sidecar stores the output",
     "RESTORE": "1 if `setup` restores the newest checkpoint",
     "STORAGE_SECRET_DIR": "the mounted Secret with the keys of the store",
-    "TF_CONFIG": "the cluster and the role of this replica in it; set by the training operator",
+    "TF_CONFIG": "the cluster and the role of this replica in it; set by the training operator or"
+    " the supervisor",
+    "TOPOLOGY": "the cluster, for the supervisor, where no operator sets TF_CONFIG",
+    "REPLICA_INDEX": "the number of this replica within its role, with TOPOLOGY",
+    "MASTER_ADDR": "the host of the chief, for torch.distributed; set by the supervisor",
+    "MASTER_PORT": "a free port of the chief",
+    "RANK": "the number of this replica among chief and workers",
+    "WORLD_SIZE": "the number of chief and workers",
     "HOME": "home folder for the user id of the pod",
     "TMPDIR": "a folder for temporary files",
 }

@@ -57,7 +57,7 @@ class Supervisor:
         except Refused as error:
             return self._end(exit_codes.CONFIGURATION, str(error))
         chosen = keras.choose(self.command, self.variables, self._cluster.size)
-        self.variables = {**self.variables, **chosen}
+        self.variables = {**self._cluster.variables, **self.variables, **chosen}
         self._restarts, self._patience = Restarts(told), told.start_deadline
         if told.podinfo_dir:
             orders.follow(told.podinfo_dir, told.orphan_timeout, self._stop)

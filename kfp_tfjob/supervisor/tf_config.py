@@ -1,7 +1,8 @@
-"""Reads the replicas of the job, and which of them this one is, from the operator's variable.
+"""Reads the replicas of the job, and which of them this one is, from a variable.
 
-The training operator writes TF_CONFIG. A variable of a different operator gets its reader in
-READERS.
+The training operator writes TF_CONFIG. For other operators, the job manifest has TOPOLOGY: how many
+replicas of each role there are, and where. The command gets both forms that programs read:
+TF_CONFIG, and the variables of torch.distributed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Callable, Mapping, Sequence
 from kfp_tfjob.supervisor.environment import Refused
 
 _TRAINS = ("chief", "worker")
-_TF_CONFIG, _LOOK = "TF_CONFIG", "check the TFJob"
+_TF_CONFIG, _TOPOLOGY, _LOOK = "TF_CONFIG", "TOPOLOGY", "check the TFJob"
+_ALONE = ("127.0.0.1", 29500)  # the port that torch uses by default
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Topology:
             raise Refused(
                 _TF_CONFIG,
                 f"TF_CONFIG is not valid: {wrong}",
-                variables[_TF_CONFIG][:500],
+                str(variables.get(_TF_CONFIG) or variables.get(_TOPOLOGY))[:500],
                 "a different address name:port for each replica, and this replica among them",
                 _LOOK,
             )
@@ -95,6 +97,46 @@ class Topology:
                 "a JSON object with cluster and task",
                 _LOOK,
             ) from None
+
+    @classmethod
+    def of_topology(cls, variables: Mapping[str, str]) -> Topology:
+        """Read TOPOLOGY and REPLICA_INDEX; one replica alone needs no addresses.
+
+        Raises:
+            Refused: One of them is damaged.
+        """
+        text = variables[_TOPOLOGY]
+        try:
+            found = json.loads(text)
+            members = {
+                str(role): [str(host).format(index) for index in range(count)]
+                for role, (count, host) in found["replicas"].items()
+            }
+            if sum(map(len, members.values())) < 2:
+                return cls()
+            return cls(str(found["role"]), int(variables["REPLICA_INDEX"]), members)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise Refused(
+                _TOPOLOGY,
+                f"TOPOLOGY is not valid: {type(error).__name__}: {error}",
+                text[:500],
+                "what the job manifest sets, and REPLICA_INDEX",
+                "do not set these variables yourself",
+            ) from None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which programs of TensorFlow and of torch find the other replicas."""
+        found = {}
+        if self.members:
+            task = {"type": self.kind, "index": self.index}
+            config = {"cluster": self.members, "task": task, "environment": "cloud"}
+            found[_TF_CONFIG] = json.dumps(config)
+        if self.kind in _TRAINS:
+            host, port = self.chief_address if self.members else _ALONE
+            found.update(MASTER_ADDR=host, MASTER_PORT=str(port))
+            found.update(RANK=str(self.place), WORLD_SIZE=str(self.size))
+        return found
 
     def _contradiction(self) -> str:
         """Return why this cluster cannot work; the others would wait until the deadline."""
@@ -155,9 +197,10 @@ class Topology:
         }
 
 
-# The readers of the cluster, by the variable that an operator sets.
+# The readers of the cluster, by variable; a local run sets TF_CONFIG for every kind of job.
 READERS: Mapping[str, Callable[[Mapping[str, str]], Topology]] = {
     _TF_CONFIG: Topology.of_tf_config,
+    _TOPOLOGY: Topology.of_topology,
 }
 
 

@@ -19,7 +19,7 @@ from tests.cluster.processes import wait_until
 from tests.cluster.workloads import container, template, tfjob
 
 _SECONDS = 60
-_RULE = {"apiGroups": ["kubeflow.org"], "apiVersions": ["v1"], "resources": ["tfjobs"]}
+_RULE = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["tfjobs", "jobsets"]}
 _RULES = [_RULE | {"operations": ["CREATE"]}]
 
 

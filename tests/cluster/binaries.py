@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 MODULES = Path(__file__).parent / "go"
 KUBERNETES_VERSION = "v1.33.12"
 OPERATOR_MODULE = "github.com/kubeflow/training-operator"
+JOBSET_MODULE = "sigs.k8s.io/jobset"
 
 _GO_ENVIRONMENT = {
     "GOTOOLCHAIN": "local",
@@ -75,12 +76,21 @@ PROGRAMS = {
     "training-operator": Program(
         "training-operator", f"{OPERATOR_MODULE}/cmd/training-operator.v1"
     ),
+    "jobset": Program("jobset", JOBSET_MODULE),
     "coredns": Program("coredns", "."),
     "kube-apiserver": _kubernetes("kube-apiserver"),
     "kube-controller-manager": _kubernetes("kube-controller-manager"),
     "kube-scheduler": _kubernetes("kube-scheduler"),
     "kubelet": _kubernetes("kubelet"),
 }
+
+
+# The module and the folder of the manifests of each controller.
+_SHIPPED = {
+    "training-operator": (OPERATOR_MODULE, "manifests/overlays/standalone"),
+    "jobset": (JOBSET_MODULE, "config/default"),
+}
+_KINDS = ("TFJob", "PyTorchJob", "JobSet")
 
 
 def cache() -> Path:
@@ -93,14 +103,14 @@ def build() -> dict[str, Path]:
     """Build what is not in the cache.
 
     Returns:
-        For each name of PROGRAMS the executable, and for `training-operator.json` the operator's
-        manifests as one List.
+        For each name of PROGRAMS the executable, and for `training-operator.json` and `jobset.json`
+        the manifests of these controllers as one List each.
 
     Raises:
         ConfigurationError: There is no Go, or a build failed; with the compiler's last words.
     """
     made = {name: _folder(program) / name for name, program in PROGRAMS.items()}
-    manifests = made["training-operator"].with_suffix(".json")
+    manifests = {name: made[name].with_suffix(".json") for name in _SHIPPED}
     cache().mkdir(parents=True, exist_ok=True)
     with open(cache() / "lock", "w") as lock, ThreadPoolExecutor(_AT_ONCE) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -110,9 +120,10 @@ def build() -> dict[str, Path]:
         # The module with the most to do comes first, so that it does not end alone.
         by_size = sorted(modules.values(), key=len, reverse=True)
         list(pool.map(_build, by_size))
-        if not manifests.exists():
-            _render_operator(made["kubectl"], manifests)
-    return made | {manifests.name: manifests}
+        for name, target in manifests.items():
+            if not target.exists():
+                _render(name, made["kubectl"], target)
+    return made | {target.name: target for target in manifests.values()}
 
 
 def unbuilt() -> list[str]:
@@ -173,19 +184,22 @@ def _build(names: list[str]) -> None:
     log.info("built %s in %.0f s", ", ".join(names), time.monotonic() - began)
 
 
-def _render_operator(kubectl: Path, target: Path) -> None:
-    """Render what the operator's module ships: RBAC, webhook configuration and the CRD of TFJob.
+def _render(name: str, kubectl: Path, target: Path) -> None:
+    """Render what a controller's module ships: RBAC, webhook configuration and our kinds' CRDs.
 
-    The CRDs of the other kinds are left out: they are 3.5 MB, and seconds of every start.
+    The CRDs of the operator's other kinds are left out: they are megabytes, and seconds of every
+    start.
     """
-    source = _go("training-operator", ["list", "-m", "-f", "{{.Dir}}", OPERATOR_MODULE]).strip()
-    overlay = Path(source) / "manifests" / "overlays" / "standalone"
-    rendered = subprocess.run([kubectl, "kustomize", overlay], check=True, capture_output=True)
+    module, overlay = _SHIPPED[name]
+    source = _go(name, ["list", "-m", "-f", "{{.Dir}}", module]).strip()
+    rendered = subprocess.run(
+        [kubectl, "kustomize", Path(source) / overlay], check=True, capture_output=True
+    )
     kept = [
         manifest
         for manifest in yaml.safe_load_all(rendered.stdout)
         if manifest["kind"] != "CustomResourceDefinition"
-        or manifest["spec"]["names"]["kind"] == "TFJob"
+        or manifest["spec"]["names"]["kind"] in _KINDS
     ]
     target.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": kept}))
 

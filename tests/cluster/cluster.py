@@ -31,6 +31,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from tests.cluster import (
     binaries,
     host,
+    jobset_controller,
     node_images,
     prerequisites,
     seed,
@@ -39,6 +40,7 @@ from tests.cluster import (
 )
 from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
+from tests.cluster.jobset_controller import JobSetController
 from tests.cluster.node import EXTRA, SCARCE, Node, clean_up
 from tests.cluster.object_store import ObjectStore
 from tests.cluster.pki import Authority
@@ -71,12 +73,14 @@ class Cluster(Access):
         phases: Seconds that each part of the start took; after `start`.
         apiserver: stop, start, restart.
         operator: stop, start.
+        jobset: stop, start.
         objects: The S3 server that pods reach: stop, start, client, secret.
         nodes: By name; freeze, thaw, kill, kill_pod, load_image.
     """
 
     apiserver: ApiServer
     operator: TrainingOperator
+    jobset: JobSetController
     objects: ObjectStore
 
     def __init__(self) -> None:
@@ -184,7 +188,7 @@ class Cluster(Access):
 
     def picture(self, namespace: str) -> str:
         """Return what there is in a namespace and what was said of it, for a test that fails."""
-        there = self.kubectl("get", "tfjobs,pods", "-n", namespace, "-o", "wide")
+        there = self.kubectl("get", "tfjobs,jobsets,jobs,pods", "-n", namespace, "-o", "wide")
         said = self.kubectl("get", "events", "-n", namespace, "--sort-by=.lastTimestamp")
         return f"{there}\n{said}"
 
@@ -262,7 +266,10 @@ class Cluster(Access):
             manifests = training_operator.manifests(rendered)
             self.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
             self.kubectl("apply", "-f", "-", stdin=workflows.definition())
+            shipped = jobset_controller.manifests(self._programs["jobset.json"], self._authority)
+            self.kubectl("apply", "--server-side", "-f", "-", stdin=shipped)
             self.operator.start()
+            self.jobset.start()
         with self._phase("nodes"):
             for node in nodes:
                 self._wait_for_node(node)
@@ -279,6 +286,7 @@ class Cluster(Access):
         self._controllers = controllers(*common, self._authority)
         self.objects = ObjectStore(*common)
         self.operator = TrainingOperator(*common, self._authority, lambda: self.api)
+        self.jobset = JobSetController(*common, self._authority)
         admin = "/O=system:masters/CN=admin"
         super().__init__(self._authority.kubeconfig("admin", admin, SERVER))
         for number in range(1, len(_TAINTS) + 1):

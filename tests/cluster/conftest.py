@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.cluster.access import Access
@@ -90,8 +92,16 @@ def launch_store(cluster: Access, tmp_path_factory: pytest.TempPathFactory) -> S
 
 
 @pytest.fixture
-def launch(own_cluster: Cluster, namespace: str, launch_store: Store) -> Iterator[Launch]:
-    with new_launch(own_cluster, namespace, launch_store) as found:
+def kind(request: pytest.FixtureRequest) -> JobKind:
+    """The kind of the jobs of a launch; `on_both_kinds` gives a test one after the other."""
+    return getattr(request, "param", TFJOB)
+
+
+@pytest.fixture
+def launch(
+    own_cluster: Cluster, namespace: str, launch_store: Store, kind: JobKind
+) -> Iterator[Launch]:
+    with new_launch(own_cluster, namespace, launch_store, kind=kind) as found:
         yield found
 
 
@@ -122,7 +132,8 @@ def row(
     def ended(
         launch: Launch, verdict: str, code: int, jobs: int, gpus: int = 0, name: str = ""
     ) -> None:
-        fault = name or request.node.name.removeprefix("test_").replace("_", " ")
+        fault = name or request.node.originalname.removeprefix("test_").replace("_", " ")
+        fault += "" if launch.kind is TFJOB else f" ({launch.kind.name})"
         record_property("job fault", check(launch, Row(fault, verdict, code, jobs, gpus)))
 
     return ended
@@ -163,6 +174,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if rows:
         terminalreporter.section(f"{len(rows)} faults")
         width = max(len(found[0]) for found in rows)
-        title = f"{'fault':{width}} {'verdict':18} {'code':>4} {'TFJobs':>6} {'GPUs':>4}"
+        title = f"{'fault':{width}} {'verdict':18} {'code':>4} {'jobs':>6} {'GPUs':>4}"
         lines = [f"{a:{width}} {b:18} {c:4d} {d:6d} {e:4d}" for a, b, c, d, e in rows]
         terminalreporter.write_line("\n".join([title, *lines]))

@@ -30,7 +30,11 @@ from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.components.launch_tfjob import engine, launch
 from kfp_tfjob.components.launch_tfjob.engine import Launched
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options import images
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
@@ -111,6 +115,7 @@ class Launch:
         kubeconfig: Of the service account.
         step: The run and its store.
         objects: The S3 server behind that store.
+        kind: The kind of its jobs.
     """
 
     cluster: Cluster
@@ -118,6 +123,7 @@ class Launch:
     kubeconfig: Path
     step: Step
     objects: ObjectStore
+    kind: JobKind = TFJOB
     ended: Ended | None = None
     backends: list[KubernetesBackend] = field(default_factory=list)
     _thread: threading.Thread | None = None
@@ -136,7 +142,7 @@ class Launch:
         settings = {key: dict(value) for key, value in (pod or {}).items()}
         settings["all"] = SMALL | settings.get("all", {})
         program = ["python3", "-c", _PROGRAM.replace("$", "$$") + body]
-        command = {"command": program, "stage_data": False}
+        command = {"command": program, "stage_data": False, "job": self.kind.name.lower()}
         values = self.parameters(settings, workers, gpus, command | LIMITS | options, batch)
         return JobSpec.parse(**values | ({"train_image": image} if image else {}))
 
@@ -171,7 +177,7 @@ class Launch:
         self, kubeconfig: Path | None = None, operator_seconds: float = OPERATOR_SECONDS
     ) -> KubernetesBackend:
         """Return a back end of the service account."""
-        api = client_of(kubeconfig or self.kubeconfig, self.namespace)
+        api = client_of(kubeconfig or self.kubeconfig, self.namespace).of(self.kind)
         found = KubernetesBackend(api, operator_seconds, LOST_NODE_SECONDS)
         self.backends.append(found)
         return found
@@ -209,6 +215,7 @@ class Launch:
             "task_key": self.step.task_key,
             "secret": self.objects.secret,
             "spec": values,
+            "kind": self.kind.name,
         }
         return subprocess.Popen(
             [sys.executable, "-c", code, json.dumps(settings)],
@@ -243,15 +250,23 @@ class Launch:
     def name(self, attempt: int = 1) -> str:
         """Return the name of a job."""
         task = f"-{self.step.task_key}" if self.step.task_key else ""
-        return f"tfjob-{self.step.run_id}{task}-{attempt}"
+        return f"{self.kind.prefix}-{self.step.run_id}{task}-{attempt}"
+
+    def pod(self, replica: str = "chief-0", attempt: int = 1) -> str:
+        """Return the name of a pod, or the known part of it if there is no such pod."""
+        role, index = replica.split("-")
+        name = self.kind.pod_name(self.name(attempt), role, int(index))
+        pods = self.cluster.core.list_namespaced_pod(self.namespace).items
+        names = [pod.metadata.name for pod in pods]
+        return next((it for it in names if it == name or it.startswith(f"{name}-")), name)
 
     def task(self, key: str) -> Launch:
         """Return another launch in the same run."""
         return replace(self, step=replace(self.step, task_key=key))
 
     def jobs(self) -> list[str]:
-        """Return the names of the TFJobs that are there."""
-        path = ("kubeflow.org", "v1", self.namespace, "tfjobs")
+        """Return the names of the jobs that are there."""
+        path = (self.kind.group, self.kind.version, self.namespace, self.kind.plural)
         items = self.cluster.custom.list_namespaced_custom_object(*path)["items"]
         return sorted(item["metadata"]["name"] for item in items)
 
@@ -269,7 +284,7 @@ class Launch:
 
     def go(self, replica: str = "chief-0") -> None:
         """Let the program UNTIL_GO of attempt 1 end."""
-        pod = (f"{self.name()}-{replica}", "-n", self.namespace, "-c", "tensorflow")
+        pod = (self.pod(replica), "-n", self.namespace, "-c", self.kind.container)
         self.cluster.kubectl("exec", *pod, "--", "touch", "/tmp/go")
 
     def kill_sidecar(self) -> int:
@@ -285,18 +300,18 @@ class Launch:
 
     def sidecar_restarts(self) -> int:
         """Return how often the sidecar of attempt 1 was started again."""
-        pod = self.cluster.core.read_namespaced_pod(f"{self.name()}-chief-0", self.namespace)
+        pod = self.cluster.core.read_namespaced_pod(self.pod(), self.namespace)
         statuses = pod.status.init_container_statuses or []
         return next((item.restart_count for item in statuses if item.name == "uploader"), 0)
 
     def node_of(self, replica: str = "chief-0") -> str:
         """Return the node of a pod of attempt 1."""
-        pod = self.cluster.core.read_namespaced_pod(f"{self.name()}-{replica}", self.namespace)
+        pod = self.cluster.core.read_namespaced_pod(self.pod(replica), self.namespace)
         return pod.spec.node_name
 
     def phase(self, replica: str = "chief-0", attempt: int = 1) -> str:
         """Return the phase of a pod, or nothing."""
-        name = f"{self.name(attempt)}-{replica}"
+        name = self.pod(replica, attempt)
         for pod in self.cluster.core.list_namespaced_pod(self.namespace).items:
             if pod.metadata.name == name:
                 return pod.status.phase
@@ -306,7 +321,7 @@ class Launch:
         """Tell whether the program of a replica has said something."""
         try:
             log = self.cluster.core.read_namespaced_pod_log(
-                f"{self.name(attempt)}-{replica}", self.namespace, container="tensorflow"
+                self.pod(replica, attempt), self.namespace, container=self.kind.container
             )
         except ApiException:
             return False
@@ -338,6 +353,11 @@ class Launch:
         for backend in self.backends:
             backend.close()
         self.kubeconfig.unlink(missing_ok=True)
+
+
+on_both_kinds = pytest.mark.parametrize(
+    "kind", [TFJOB, JOBSET], indirect=True, ids=lambda kind: kind.name
+)
 
 
 class Row(NamedTuple):
@@ -372,7 +392,8 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
         step = Step("launch_tfjob", settings["run_id"], layout, store, settings["task_key"])
         objects: Any = SimpleNamespace(secret=settings["secret"])
         cluster: Any = None  # whose administrator a step is not
-        found = Launch(cluster, settings["namespace"], Path(settings["kubeconfig"]), step, objects)
+        place = settings["namespace"], Path(settings["kubeconfig"])
+        found = Launch(cluster, *place, step, objects, kind_named(settings["kind"]))
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
         log_writer.STORE_SECONDS = float(os.environ.get("STORE_SECONDS", 30))
         with RunLogs(step.store, step.run) as logs, found.backend() as backend:
@@ -392,7 +413,11 @@ def rules() -> list[dict[str, Any]]:
 
 
 def new_launch(
-    cluster: Cluster, namespace: str, store: Store, objects: ObjectStore | None = None
+    cluster: Cluster,
+    namespace: str,
+    store: Store,
+    objects: ObjectStore | None = None,
+    kind: JobKind = TFJOB,
 ) -> Launch:
     """Return a new run in a namespace, on the S3 server of the cluster or another."""
     cluster.storage_secret(namespace, objects)
@@ -400,7 +425,7 @@ def new_launch(
     run_id = uuid.uuid4().hex[:8]
     layout = Layout.parse(f"s3://{BUCKET}/{namespace}")
     step = Step("launch_tfjob", f"r{run_id}", layout, store)
-    return Launch(cluster, namespace, kubeconfig, step, objects or cluster.objects)
+    return Launch(cluster, namespace, kubeconfig, step, objects or cluster.objects, kind)
 
 
 def store_of(objects: ObjectStore, folder: Path) -> Store:

@@ -22,7 +22,9 @@ from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
+from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy
 from tests.cluster.launches import UNTIL_GO, Ended, Launch, client_of, rules
@@ -78,10 +80,14 @@ def _fail(workflow: Workflow) -> None:
     workflow.patch({"status": {"phase": "Failed"}})
 
 
+_ENDS = [_terminate, _shut_down, _delete, Workflow.delete, _expire, _fail]
+
+
 @pytest.mark.parametrize(
-    "end",
-    [_terminate, _shut_down, _delete, Workflow.delete, _expire, _fail],
-    ids=lambda f: f.__name__,
+    ("kind", "end"),
+    [*((TFJOB, end) for end in _ENDS), (JOBSET, _terminate), (JOBSET, _delete)],
+    indirect=["kind"],
+    ids=lambda it: getattr(it, "__name__", "") or it.name,
 )
 def test_a_run_that_is_ended(launch, step, row, figure, end):
     """No signal: what the launcher sees is enough. The pods' own grace would be ten minutes."""
@@ -270,7 +276,7 @@ class _Stopped:
     """
 
     def __init__(self, launch: Launch) -> None:
-        self._api = client_of(launch.kubeconfig, launch.namespace)
+        self._api = client_of(launch.kubeconfig, launch.namespace).of(launch.kind)
         self._list_pods = launch.cluster.core.list_namespaced_pod
         self._namespace, self._job = launch.namespace, launch.name()
         self._version = self._list_pods(self._namespace).metadata.resource_version

@@ -1,4 +1,4 @@
-"""The table of faults: for each the verdict, the exit code, the TFJobs left and the GPUs held.
+"""The table of faults: for each the verdict, the exit code, the jobs left and the GPUs held.
 
 Here are those of a job; test_launch_outages.py has those of what is below it, and
 test_launch_lives.py those of launchers and runs.
@@ -12,14 +12,15 @@ import time
 import pytest
 from kubernetes import client
 
+from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from tests.cluster.admission import policy, webhook
 from tests.cluster.cluster import SCARCE_NODE
-from tests.cluster.launches import UNTIL_GO, Launch, new_launch, rules
+from tests.cluster.launches import UNTIL_GO, Launch, new_launch, on_both_kinds, rules
 from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.workloads import container, pod
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, on_both_kinds]
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_chief_pod_deleted(launch, row):
     launch.wait_said()
     stored = run.checkpoints / "1" / "manifest.json"
     launch.wait_for(lambda: stored in [item.address for item in store.list(run.checkpoints)])
-    launch.cluster.core.delete_namespaced_pod(f"{launch.name()}-chief-0", launch.namespace)
+    launch.cluster.core.delete_namespaced_pod(launch.pod(), launch.namespace)
     ended = launch.join()
     row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts == 2
@@ -112,7 +113,7 @@ def test_chief_pod_deleted(launch, row):
 def test_worker_pod_deleted(launch, row):
     launch.start(launch.spec("time.sleep(0 if attempt > 1 else 600)", workers=1, gpus=1))
     launch.wait_said(replica="worker-0")
-    launch.cluster.core.delete_namespaced_pod(f"{launch.name()}-worker-0", launch.namespace)
+    launch.cluster.core.delete_namespaced_pod(launch.pod("worker-0"), launch.namespace)
     ended = launch.join()
     row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts == 2
@@ -121,16 +122,16 @@ def test_worker_pod_deleted(launch, row):
 def test_recovery_is_bounded(launch, row):
     launch.start(launch.spec("time.sleep(600)", gpus=1, max_attempts=1))
     launch.wait_said()
-    launch.cluster.core.delete_namespaced_pod(f"{launch.name()}-chief-0", launch.namespace)
+    launch.cluster.core.delete_namespaced_pod(launch.pod(), launch.namespace)
     ended = launch.join()
     row(launch, "preempted_or_lost", 1, jobs=0)
     assert "chief-0 was deleted while it ran" in ended.message
 
 
-def test_tfjob_deleted_by_somebody(launch, row):
+def test_job_deleted_by_somebody(launch, row):
     launch.start(launch.spec("time.sleep(600)", gpus=1))
     launch.wait_said()
-    launch.cluster.kubectl("delete", "tfjob", launch.name(), "-n", launch.namespace)
+    launch.cluster.kubectl("delete", launch.kind.plural, launch.name(), "-n", launch.namespace)
     launch.join()
     row(launch, "cancelled", 2, jobs=0)
 
@@ -163,8 +164,9 @@ def test_suspended_for_ever(launch, row):
 
 
 def _suspend(launch: Launch, value: bool) -> None:
-    body = {"spec": {"runPolicy": {"suspend": value}}}
-    path = ("kubeflow.org", "v1", launch.namespace, "tfjobs", launch.name())
+    kind = launch.kind
+    body = {"spec": {"suspend": value} if kind is JOBSET else {"runPolicy": {"suspend": value}}}
+    path = (kind.group, kind.version, launch.namespace, kind.plural, launch.name())
     launch.cluster.custom.patch_namespaced_custom_object(*path, body)
 
 
@@ -183,12 +185,13 @@ def test_policy_refuses(launch, row):
 
 
 def test_rbac_missing(launch, row):
-    only = [rule for rule in rules() if "tfjobs" not in rule["resources"]]
-    only.append({"apiGroups": ["kubeflow.org"], "resources": ["tfjobs"], "verbs": ["get", "list"]})
+    group, plural = launch.kind.group, launch.kind.plural
+    only = [rule for rule in rules() if plural not in rule["resources"]]
+    only.append({"apiGroups": [group], "resources": [plural], "verbs": ["get", "list"]})
     kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "poor", only)
     launch.start(launch.spec(gpus=1), launch.backend(kubeconfig)).join()
     row(launch, "user_error", 2, jobs=0)
-    assert 'cannot create resource "tfjobs"' in launch.ended.message
+    assert f'cannot create resource "{plural}"' in launch.ended.message
 
 
 def test_deadline(launch, row):
@@ -220,8 +223,10 @@ def test_same_name_of_another_run(launch, row):
     spec = launch.spec(gpus=1)
     theirs = build_job(spec, Identity("other", 1))
     theirs["metadata"]["name"] = launch.name()
-    theirs["spec"]["runPolicy"]["suspend"] = True
-    launch.cluster.create_tfjob(launch.namespace, theirs)
+    place = theirs["spec"] if launch.kind is JOBSET else theirs["spec"]["runPolicy"]
+    place["suspend"] = True
+    path = (launch.kind.group, launch.kind.version, launch.namespace, launch.kind.plural)
+    launch.cluster.custom.create_namespaced_custom_object(*path, theirs)
     launch.run(spec)
     row(launch, "user_error", 2, jobs=1)
     assert "a different owner" in launch.ended.message
@@ -265,7 +270,7 @@ def test_two_jobs_want_the_same_gpus(launch, row, own_cluster, launch_store, sca
     body = "time.sleep(20)"
     with (
         own_cluster.namespace() as namespace,
-        new_launch(own_cluster, namespace, launch_store) as other,
+        new_launch(own_cluster, namespace, launch_store, kind=launch.kind) as other,
     ):
         for each in (launch, other):
             each.start(each.spec(body, workers=2, gpus=2, **limits))

@@ -12,7 +12,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import end_jobs_on
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.options.images import TOOLS
-from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch
+from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch, on_both_kinds
 from tests.cluster.workflows import Workflow
 from tests.cluster.workloads import container, pod
 
@@ -25,6 +25,7 @@ def workflow(launch: Launch) -> Workflow:
     return Workflow(launch.cluster, launch.namespace).create()
 
 
+@on_both_kinds
 def test_launcher_killed_and_started_again(launch, row):
     process = launch.start_process(UNTIL_GO, gpus=1)
     try:
@@ -55,6 +56,7 @@ def test_launcher_terminated_leaves_its_job(launch, row):
     assert ended.launched.attempts == 1
 
 
+@on_both_kinds
 def test_launcher_gone_for_good(launch, row):
     """The dead-man's switch: without a heartbeat the chief saves, stops and frees the GPUs."""
     body = "time.sleep(0 if attempt > 1 else 600)"
@@ -81,6 +83,7 @@ def test_launcher_gone_for_good(launch, row):
     assert ended.launched.attempts == 2
 
 
+@on_both_kinds
 def test_chief_pending_and_launcher_gone(launch, row):
     """Workers that hold GPUs wait for the chief's name only so long."""
     nowhere = {"chief": {"node_selector": {"kubernetes.io/hostname": "nowhere"}}}
@@ -98,6 +101,7 @@ def test_chief_pending_and_launcher_gone(launch, row):
     row(launch, "partly_placed", 2, jobs=0)
 
 
+@on_both_kinds
 def test_workflow_object_deleted(launch, workflow, row, monkeypatch):
     backend = launch.backend()
     owner = _owner(launch, monkeypatch, workflow, backend)
@@ -108,6 +112,7 @@ def test_workflow_object_deleted(launch, workflow, row, monkeypatch):
     row(launch, "cancelled", 2, jobs=0)
 
 
+@on_both_kinds
 def test_exit_task_after_terminate(launch, workflow, row, monkeypatch):
     """The chief ignores SIGTERM, its grace is long, and its sidecar is at work."""
     body = (
@@ -137,7 +142,10 @@ def test_exit_task_after_terminate(launch, workflow, row, monkeypatch):
     assert left.terminated is True and list(left.cancelled) == [launch.name()]
     markdown = finish.run(launch.step, "test", left).markdown
     assert "cancelled" in markdown and "a person terminated the run" in markdown
-    assert "hello from chief-0" in markdown and f"describe tfjob {launch.name()}" in markdown
+    assert (
+        "hello from chief-0" in markdown
+        and f"describe {launch.kind.name.lower()} {launch.name()}" in markdown
+    )
     failure = json.loads(launch.step.store.read(launch.step.run.failure("json")))
     launch.ended = Ended(failure["verdict"], failure["code"])
     row(launch, "cancelled", 143, jobs=0)

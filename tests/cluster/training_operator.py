@@ -85,6 +85,7 @@ class TrainingOperator:
                 f"--health-probe-bind-address={_PROBE}",
                 f"--webhook-server-port={_WEBHOOK_PORT}",
                 "--enable-scheme=tfjob",
+                "--enable-scheme=pytorchjob",
             ],
             logs,
             state,

@@ -1,4 +1,4 @@
-"""The kind of job is a seam: a kind that only this file knows is built, run, read and judged."""
+"""The kind of job is a seam: each kind is built, run, read, stopped and judged."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from kubernetes.client import Configuration
 
-from kfp_tfjob.cluster import capacity, quota, waiting
+from kfp_tfjob.cluster import capacity, quota, support, waiting
+from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
-from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
+from kfp_tfjob.cluster.errors import (
+    ApiError,
+    ClusterUnavailableError,
+    ForbiddenError,
+    NotFoundError,
+)
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.picture import picture
-from kfp_tfjob.cluster.stopping import orders
+from kfp_tfjob.cluster.stopping import Running, chief_of, orders
 from kfp_tfjob.components.finish import cluster
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.jobs import kinds
+from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of, kind_of_pod
+from kfp_tfjob.jobs.kinds import DEFAULT, kind_of, kind_of_pod
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION
 from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
+from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.record import AttemptEnd, end_of
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import (
@@ -45,40 +53,18 @@ from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
 
 # What names a kind of job in code, and the files that may.
-NAMES = re.compile(r"TFJob|TF_CONFIG|tfReplicaSpecs|tfjobs|kubeflow\.org")
+NAMES = re.compile(r"TFJob|TF_CONFIG|tfReplicaSpecs|tfjobs|kubeflow\.org|JobSet|jobset|pytorch")
 ALLOWED = {
     "jobs/kind.py": "the group and the labels that the kinds of the training operator share",
     "jobs/tfjob.py": "the kind itself",
+    "jobs/jobset.py": "the kind itself",
+    "jobs/pytorchjob.py": "the kind itself",
 }
 
 
-class _PyTorchJob(JobKind):
-    def environment(
-        self, hosts: Mapping[str, Sequence[str]], role: str, index: int
-    ) -> dict[str, str]:
-        address, _, port = hosts["chief"][0].partition(":")
-        rank = index if role == "chief" else len(hosts["chief"]) + index
-        size = sum(map(len, hosts.values()))
-        found = {"MASTER_ADDR": address, "MASTER_PORT": port}
-        return found | {"WORLD_SIZE": str(size), "RANK": str(rank)}
-
-
-PYTORCHJOB = _PyTorchJob(
-    name="PyTorchJob",
-    plural="pytorchjobs",
-    replicas_key="pytorchReplicaSpecs",
-    roles={"chief": "Master", "worker": "Worker"},
-    container="pytorch",
-    operator="pytorchjob-controller",
-    variables=frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}),
-)
-
-
 @pytest.fixture
-def kind() -> Iterator[JobKind]:
-    KINDS.append(PYTORCHJOB)
-    yield PYTORCHJOB
-    KINDS.remove(PYTORCHJOB)
+def kind() -> JobKind:
+    return PYTORCHJOB
 
 
 def test_a_role_that_the_kind_lacks_is_a_problem(kind, monkeypatch):
@@ -129,7 +115,8 @@ def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, 
 def test_the_exit_task_ends_jobs_of_every_kind(kind, monkeypatch, of_tfjobs):
     job = manifest(DEFAULTS, kind)
     name = job["metadata"]["name"]
-    left, ended = exit_task(monkeypatch, {"tfjobs": of_tfjobs, "pytorchjobs": [job]})
+    jobs = {"tfjobs": of_tfjobs, "jobsets": NotFoundError("no CRD"), "pytorchjobs": [job]}
+    left, ended = exit_task(monkeypatch, jobs)
     assert ended == [(kind, name)]
     assert [(end.kind, end.job) for end in left.ends] == [("PyTorchJob", name)]
     assert (left.cancelled, left.trouble) == ([name], "")
@@ -137,9 +124,10 @@ def test_the_exit_task_ends_jobs_of_every_kind(kind, monkeypatch, of_tfjobs):
 
 def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(kind, monkeypatch):
     job = manifest(DEFAULTS, TFJOB)
-    left, ended = exit_task(monkeypatch, {"tfjobs": [job], "pytorchjobs": NotFoundError("no CRD")})
+    absent = {"jobsets": NotFoundError("no CRD"), "pytorchjobs": NotFoundError("no CRD")}
+    left, ended = exit_task(monkeypatch, {"tfjobs": [job], **absent})
     assert ended == [(TFJOB, job["metadata"]["name"])] and not left.trouble
-    nothing = {"tfjobs": ForbiddenError("RBAC"), "pytorchjobs": NotFoundError("no CRD")}
+    nothing = {"tfjobs": ForbiddenError("RBAC"), **absent}
     assert "RBAC" in exit_task(monkeypatch, nothing)[0].trouble
 
 
@@ -173,6 +161,10 @@ def test_the_manifest_differs_from_a_tfjob_in_names_only(kind):
     assert [item["name"] for item in pod["initContainers"]] == ["setup", "uploader"]
     assert [item["name"] for item in pod["containers"]] == ["pytorch"]
 
+    for item in specs.values():  # the operator of PyTorchJobs does not say where workers are
+        (main,) = item["template"]["spec"]["containers"]
+        assert [it["name"] for it in main["env"][-2:]] == ["TOPOLOGY", "REPLICA_INDEX"]
+        del main["env"][-2:]
     text = json.dumps(job["spec"])
     for theirs, ours in (
         ("pytorchReplicaSpecs", "tfReplicaSpecs"),
@@ -275,7 +267,8 @@ def test_it_is_asked_for_and_stopped_under_its_own_names(kind):
     api = ClusterClient(connect(Configuration(host="http://localhost")), "team-a", kind=kind)
     assert api.jobs("j") == "/apis/kubeflow.org/v1/namespaces/team-a/pytorchjobs/j"
     assert api.within(1).kind is kind
-    patch, chief, others, job = orders(api, "j", "r", 30)
+    found = Running("j", chief_of(kind, "j", []), 30)
+    patch, chief, others, job = orders(api, found, "r")
     assert patch.path == chief.path == "/api/v1/namespaces/team-a/pods/j-master-0"
     assert others.query["labelSelector"].endswith("training.kubeflow.org/replica-type!=master")
     assert job.path.endswith("/pytorchjobs/j")
@@ -302,7 +295,7 @@ def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
     master, worker = (json.loads((tmp_path / name).read_text()) for name in ("Master", "Worker"))
     assert (master["RANK"], worker["RANK"], worker["WORLD_SIZE"]) == ("0", "1", "2")
     assert worker["MASTER_PORT"] == master["MASTER_PORT"]
-    assert "TF_CONFIG" not in master
+    assert json.loads(worker["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
 
 
 def test_a_tfjob_of_one_replica_is_given_no_tf_config():
@@ -354,3 +347,126 @@ def test_only_the_kind_names_what_is_its_own(repository: Path):
         if any(NAMES.search(text) for text in _code(path.read_text()))
     }
     assert naming == set(ALLOWED)
+
+
+def test_a_jobset_is_noticed_before_it_has_a_condition():
+    assert not JOBSET.is_noticed(manifest(DEFAULTS, JOBSET))
+    assert JOBSET.is_noticed({"status": {"replicatedJobsStatus": []}})
+    assert not TFJOB.is_noticed({"status": {"replicatedJobsStatus": []}})
+
+
+def test_the_jobs_of_a_jobset_say_why_pods_are_not_created():
+    job = manifest(DEFAULTS, JOBSET)
+    name = job["metadata"]["name"]
+    assert JOBSET.creators(job) == [name, f"{name}-chief-0", f"{name}-worker-0"]
+    events = [{"reason": "FailedCreate", "message": "exceeded quota: q"}]
+    assert waiting.not_made(events) == ["exceeded quota: q"]
+
+
+def test_the_name_of_a_chiefs_pod_comes_from_the_pods_that_were_seen():
+    def seen(job: str, role: str) -> dict:
+        labels = JOBSET.pod_labels(job, role, 0)
+        return {"metadata": {"name": f"{JOBSET.pod_name(job, role, 0)}-abcde", "labels": labels}}
+
+    pods = [seen("k", "chief"), seen("j", "worker"), seen("j", "chief")]
+    assert chief_of(JOBSET, "j", pods) == "j-chief-0-0-abcde"
+    assert chief_of(JOBSET, "i", pods) == ""
+    assert chief_of(TFJOB, "i", []) == "i-chief-0"
+
+
+@pytest.mark.parametrize("key", ["", "a-task-with-a-key-20c"])
+def test_the_longest_names_of_the_pods_of_a_jobset_fit(key):
+    for attempt in (1, 9999):
+        name = Identity("a" * 36, attempt, task_key=key[:20]).job_name(JOBSET)
+        longest = (f"{name}-evaluator-0-0-abcde", f"{name}-worker-0-999-abcde")
+        assert max(map(len, longest)) <= 63
+    assert Identity(RUN_ID, 1).job_name(JOBSET) == f"js-{RUN_ID}-1"
+
+
+def test_the_pods_that_a_job_stops_do_not_hide_why_it_failed():
+    """The Job of the workers stops worker-1 in the second in which worker-0 failed."""
+
+    def at(second: int) -> str:
+        return f"2026-01-01T00:00:{second:02d}Z"
+
+    failed = {"type": "Failed", "status": "True", "lastTransitionTime": at(20), "message": "m"}
+    job = manifest(DEFAULTS, JOBSET) | {"status": {"conditions": [failed]}}
+    cause = pod(JOBSET, "worker", 0, 1, "tensorflow")
+    cause["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = at(5)
+    stopped = pod(JOBSET, "worker", 1, 143, "tensorflow")
+    stopped["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = at(6)
+    stopped["metadata"] |= {"deletionTimestamp": at(15), "deletionGracePeriodSeconds": 10}
+    found = judge(job, [pod(JOBSET, "chief", 0, None, "tensorflow"), stopped, cause])
+    assert (found.verdict, found.code) == ("user_error", 1)
+    # Alone, the deletion is what happened.
+    found = judge(job, [pod(JOBSET, "chief", 0, None, "tensorflow"), stopped])
+    assert found.verdict == "preempted_or_lost" and "was deleted" in found.sentence
+
+
+class Cluster:
+    """Answers dry runs: a kind's plural to an error, or to whether its queue suspends the job."""
+
+    namespace = "team-a"
+
+    def __init__(self, answers: Mapping[str, Exception | bool], kind: JobKind = TFJOB) -> None:
+        self.answers, self.kind = answers, kind
+
+    def of(self, kind: JobKind) -> Cluster:
+        return Cluster(self.answers, kind)
+
+    def jobs(self) -> str:
+        return self.kind.plural
+
+    def request(self, method: str, path: str, query: Mapping[str, str], job: dict) -> dict:
+        assert (method, query) == ("POST", {"dryRun": "All"})
+        answer = self.answers[path]
+        if isinstance(answer, Exception):
+            raise answer
+        place = job["spec"] if self.kind is JOBSET else job["spec"]["runPolicy"]
+        place["suspend"] = answer
+        return job
+
+
+AWAY = ClusterUnavailableError("no answer")
+AWAY.__cause__ = ApiError(500, "", '{"message": "failed calling webhook \\"x\\""}')
+ABSENT = NotFoundError("no CRD")
+
+
+@pytest.mark.parametrize(
+    ("tfjobs", "jobsets", "queue", "chosen"),
+    [
+        (False, False, "", TFJOB),
+        (False, ABSENT, "", TFJOB),
+        (ABSENT, False, "", JOBSET),
+        (AWAY, False, "", JOBSET),
+        (ForbiddenError("RBAC"), False, "", JOBSET),
+        (ForbiddenError("RBAC"), ABSENT, "", TFJOB),
+        (JobRefusedError("a quota"), False, "", TFJOB),
+        (False, True, "gpus", JOBSET),
+        (True, False, "gpus", TFJOB),
+        (False, False, "gpus", TFJOB),
+        (ABSENT, True, "gpus", JOBSET),
+    ],
+)
+def test_the_cluster_decides_which_kind_auto_is(tfjobs, jobsets, queue, chosen):
+    pods = {"pod": {"all": {"queue": queue}}} if queue else {}
+    api = Cluster({"tfjobs": tfjobs, "jobsets": jobsets})
+    assert support.choose(api, lambda kind: manifest(DEFAULTS | pods, kind)) is chosen
+
+
+def test_a_cluster_without_any_is_told_every_way_out():
+    api = Cluster({"tfjobs": ABSENT, "jobsets": AWAY})
+    with pytest.raises(ConfigurationError) as caught:
+        support.choose(api, lambda kind: manifest(DEFAULTS, kind))
+    (problem,) = caught.value.problems
+    assert "neither TFJobs nor JobSets" in problem.what
+    assert all(kind.install in problem.fix for kind in (TFJOB, JOBSET))
+    with pytest.raises(ClusterUnavailableError):
+        support.choose(Cluster({"tfjobs": ClusterUnavailableError("down")}), lambda _: {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"), [("auto", DEFAULT), ("tfjob", TFJOB), ("jobset", JOBSET)]
+)
+def test_a_kind_can_be_asked_for(asked, kind):
+    assert JobSpec.parse(**DEFAULTS | {"train_options": {"job": asked}}).kind is kind

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.jobs.job_yaml import to_yaml
+from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.labels import run_label
 from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.jobs.spec import JobSpec
@@ -36,11 +38,13 @@ def _containers(manifest):
             yield role, container
 
 
+@pytest.mark.parametrize("kind", ["tfjob", "jobset"])
 @pytest.mark.parametrize("name", JOBS)
-def test_golden(name, repository: Path):
+def test_golden(name, kind, repository: Path):
     parameters, identity = JOBS[name]
-    text = to_yaml(build_job(JobSpec.parse(**parameters), identity))
-    path = repository / "tests/golden" / f"{name}.yaml"
+    spec = replace(JobSpec.parse(**parameters), kind=kind_named(kind))
+    text = to_yaml(build_job(spec, identity))
+    path = repository / "tests/golden" / f"{name.replace('tfjob', kind)}.yaml"
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()

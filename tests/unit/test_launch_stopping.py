@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,7 +13,8 @@ from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import stopping as stopping_requests
 from kfp_tfjob.cluster.client import ClusterClient, connect
-from kfp_tfjob.cluster.stopping import Stopping, orders
+from kfp_tfjob.cluster.stopping import Running, Stopping, orders
+from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -92,17 +94,29 @@ def test_the_orders():
         "kfp-tfjob/run=x,training.kubeflow.org/job-name=tfjob-x-1"
         ",training.kubeflow.org/replica-type!=chief"
     )
-    found = [
-        (order.method, order.path, order.query) for order in orders(client(), "tfjob-x-1", "x", 60)
-    ]
+    job = Running("tfjob-x-1", "tfjob-x-1-chief-0", 60)
+    found = [(order.method, order.path, order.query) for order in orders(client(), job, "x")]
     assert found == [
         ("PATCH", chief, {}),
         ("DELETE", chief, {"gracePeriodSeconds": "60"}),
         ("DELETE", PODS, {"labelSelector": others, "gracePeriodSeconds": "10"}),
         ("DELETE", f"{JOBS}/tfjob-x-1", {"propagationPolicy": "Foreground"}),
     ]
-    assert orders(client(), "tfjob-x-1", "x", 60)[0].body == told
-    assert orders(client(), "tfjob-x-1", "x", 5)[2].query["gracePeriodSeconds"] == "5"
+    assert orders(client(), job, "x")[0].body == told
+    soon = orders(client(), replace(job, seconds=5), "x")
+    assert soon[2].query["gracePeriodSeconds"] == "5"
+
+
+def test_a_chief_whose_pod_has_not_been_seen_is_deleted_by_its_labels():
+    api = client().of(JOBSET)
+    *first, others, job = orders(api, Running("js-x-1", "", 60), "x")
+    of_job = "kfp-tfjob/run=x,jobset.sigs.k8s.io/jobset-name=js-x-1"
+    role = "jobset.sigs.k8s.io/replicatedjob-name"
+    query = {"labelSelector": f"{of_job},{role}=chief", "gracePeriodSeconds": "60"}
+    assert {(order.method, order.path) for order in first} == {("DELETE", PODS)}
+    assert all(order.query == query for order in first)
+    assert others.query["labelSelector"] == f"{of_job},{role}!=chief"
+    assert job.path == "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team-a/jobsets/js-x-1"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +155,7 @@ def test_an_api_that_is_slow_gets_every_request_in_time_and_in_order(server, mon
     for call in stopping._warming:
         call.result()
     server.began, warm = time.monotonic(), server.connections
-    stopping.stop(["j"])
+    stopping.stop({"j": "j-chief-0"})
     stopping.close()
     first = server.made[:4]
     assert [(method, path.partition("?")[0]) for method, path, _ in first] == [
@@ -166,7 +180,7 @@ def test_a_request_on_a_dead_tls_connection_is_sent_again(server, monkeypatch):
 
     monkeypatch.setattr(pool, "request", request)
     stopping = Stopping(api, "x", 60)
-    assert stopping._make(orders(api, "j", "x", 60)[0]) == ""
+    assert stopping._make(orders(api, Running("j", "j-chief-0", 60), "x")[0]) == ""
     assert [method for method, _, _ in server.made] == ["PATCH"]
     stopping.close()
 

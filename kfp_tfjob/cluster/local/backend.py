@@ -35,7 +35,7 @@ SECRETS = "KFP_TFJOB_SECRETS"
 FOLDER = "KFP_TFJOB_WORK"
 # Fields of the manifest without a meaning for processes on one machine.
 IGNORED = {
-    "run policy": frozenset({"ttlSecondsAfterFinished"}),
+    "run policy": frozenset("failurePolicy network successPolicy ttlSecondsAfterFinished".split()),
     "pod": frozenset(
         "affinity automountServiceAccountToken enableServiceLinks imagePullSecrets nodeSelector"
         " priorityClassName schedulerName securityContext serviceAccountName tolerations".split()
@@ -48,8 +48,8 @@ IGNORED = {
 _KNOWN = {
     "run policy": frozenset({"cleanPodPolicy"}),
     "pod": frozenset(
-        "activeDeadlineSeconds containers initContainers terminationGracePeriodSeconds"
-        " volumes".split()
+        "activeDeadlineSeconds containers initContainers restartPolicy"
+        " terminationGracePeriodSeconds volumes".split()
     ),
     "container": frozenset("name command args env volumeMounts restartPolicy".split()),
     "mount": frozenset("name mountPath".split()),
@@ -339,7 +339,7 @@ class _Job:
         self.stop()  # cleanPodPolicy Running
 
     def _condition(self, state: str, message: str) -> None:
-        kind = self._kind.conditions[state]
+        kind = self._kind.conditions.get(state, state.capitalize())
         self._conditions[state] = {
             "type": kind,
             "status": "True",

@@ -1,0 +1,119 @@
+"""Describes a JobSet, which needs no training operator: one Indexed Job for each role.
+
+Nothing in it restarts: attempts belong to the launcher. It has no exit codes in its conditions, and
+deletes its pods at every end, so verdicts come from the pods that the launcher has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfp_tfjob.jobs.kind import JobKind, Replica
+from kfp_tfjob.jobs.tfjob import TF_CONFIG, tf_config
+
+_LABEL = "jobset.sigs.k8s.io/"
+_PORT = 2222
+# A drained or preempted pod is not replaced: the next attempt begins with all replicas.
+_DISRUPTION = {
+    "action": "FailJob",
+    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+}
+
+
+class _JobSet(JobKind):
+    def environment(
+        self, hosts: Mapping[str, Sequence[str]], role: str, index: int
+    ) -> dict[str, str]:
+        """Return TF_CONFIG for a local run; on a cluster, the supervisor sets it."""
+        return tf_config(hosts, role, index)
+
+    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return the names of the pods behind the JobSet's headless Service."""
+        return self._topology(
+            lambda each: f"{self.pod_name(name, each, 0)[:-1]}{{}}.{name}:{_PORT}", role, counts
+        )
+
+    def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> dict[str, Any]:
+        """Return the spec of a JobSet that ends with its chief, and with the first failure."""
+        return {
+            "failurePolicy": {"maxRestarts": 0},
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            self.replicas_key: [
+                {"name": item.role, "replicas": 1, "template": {"spec": _job(item)}}
+                for item in replicas
+                if item.count
+            ],
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": [self.decider]},
+            "ttlSecondsAfterFinished": ttl_seconds,
+        }
+
+    def replicas(self, job: Mapping[str, Any]) -> list[Replica]:
+        """Return the roles of a JobSet from `spec`."""
+        found = {it["name"]: it["template"]["spec"] for it in job["spec"][self.replicas_key]}
+        return [Replica(it, int(job["parallelism"]), job["template"]) for it, job in found.items()]
+
+    def run_policy(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what is not about pods."""
+        return {key: value for key, value in job["spec"].items() if key != self.replicas_key}
+
+    def is_noticed(self, job: Mapping[str, Any]) -> bool:
+        """Tell whether the controller has counted the Jobs, which it does in its first pass."""
+        return "replicatedJobsStatus" in (job.get("status") or {}) or super().is_noticed(job)
+
+    def creators(self, job: Mapping[str, Any]) -> list[str]:
+        """Return the JobSet and its Jobs, which create the pods."""
+        name = job["metadata"]["name"]
+        return [name, *(f"{name}-{item.role}-0" for item in self.replicas(job))]
+
+    def owns(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a pod has the label that every pod of a JobSet has."""
+        return self.name_label in labels
+
+    def pod_labels(self, name: str, role: str, index: int) -> dict[str, str]:
+        """Return the labels of a pod that this project reads."""
+        return {self.name_label: name, self.role_label: role, self.index_label: str(index)}
+
+    def pod_name(self, name: str, role: str, index: int) -> str:
+        """Return the hostname of a pod; five letters follow in its name."""
+        return f"{name}-{role}-0-{index}"
+
+
+def _job(replica: Replica) -> dict[str, Any]:
+    """Return the spec of the Job of a role."""
+    template = {**replica.template, "spec": {**replica.pod, "restartPolicy": "Never"}}
+    return {
+        "backoffLimit": 0,
+        "completionMode": "Indexed",
+        "completions": replica.count,
+        "parallelism": replica.count,
+        "podFailurePolicy": {"rules": [_DISRUPTION]},
+        "podReplacementPolicy": "Failed",  # not while a pod is still storing its checkpoint
+        "template": template,
+    }
+
+
+JOBSET = _JobSet(
+    name="JobSet",
+    plural="jobsets",
+    replicas_key="replicatedJobs",
+    roles={role: role for role in ("chief", "worker", "ps", "evaluator")},
+    container="tensorflow",
+    operator="",
+    variables=frozenset({TF_CONFIG}),
+    group="jobset.x-k8s.io",
+    version="v1alpha2",
+    name_label=f"{_LABEL}jobset-name",
+    role_label=f"{_LABEL}replicatedjob-name",
+    index_label="batch.kubernetes.io/job-completion-index",
+    conditions={"succeeded": "Completed", "failed": "Failed", "suspended": "Suspended"},
+    prefix="js",
+    longest_name=43,  # <job>-evaluator-0-0-abcde and <job>-worker-0-999-abcde
+    names_pods=False,
+    stops_peers=True,
+    controller="JobSet 0.12 or later",
+    called="the JobSet controller",
+    deployment="its Deployment in the namespace jobset-system",
+    install="kubectl apply --server-side -f"
+    " https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+)

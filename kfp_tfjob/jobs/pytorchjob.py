@@ -1,0 +1,41 @@
+"""Describes the PyTorchJob of the training operator; the chief is its Master."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.tfjob import TF_CONFIG, tf_config
+
+_PORT = 23456  # of the operator
+
+
+class _PyTorchJob(JobKind):
+    def environment(
+        self, hosts: Mapping[str, Sequence[str]], role: str, index: int
+    ) -> dict[str, str]:
+        """Return what the training operator sets, and what the supervisor needs locally."""
+        address, _, port = hosts["chief"][0].partition(":")
+        rank = index if role == "chief" else len(hosts["chief"]) + index
+        found = {"MASTER_ADDR": address, "MASTER_PORT": port, "RANK": str(rank)}
+        found["WORLD_SIZE"] = str(sum(map(len, hosts.values())))
+        return found | tf_config(hosts, role, index)
+
+    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return where the Services of the replicas are; those of workers are not in RANK."""
+        return self._topology(
+            lambda each: f"{name}-{self.label_of(each)}-{{}}:{_PORT}", role, counts
+        )
+
+
+PYTORCHJOB = _PyTorchJob(
+    name="PyTorchJob",
+    plural="pytorchjobs",
+    replicas_key="pytorchReplicaSpecs",
+    roles={"chief": "Master", "worker": "Worker"},
+    container="pytorch",
+    operator="pytorchjob-controller",
+    variables=frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", TF_CONFIG}),
+    prefix="pytorchjob",
+)

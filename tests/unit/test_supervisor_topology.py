@@ -1,0 +1,117 @@
+"""Where the other replicas are: each kind's job manifest and its operator tell the supervisor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.supervisor.environment import Refused
+from kfp_tfjob.supervisor.tf_config import Topology
+from tests.unit.launch_parameters import DEFAULTS
+
+NAME = "x-1"
+PARAMETERS = DEFAULTS | {"train_batch_size": 60, "train_options": {"command": ["true"]}}
+
+
+def replicas(kind: JobKind, **parameters: object) -> Iterator[tuple[str, Topology]]:
+    """Yield what the supervisor of each pod reads from its manifest and its labels."""
+    spec = replace(JobSpec.parse(**PARAMETERS | parameters), kind=kind)
+    job = build_job(spec, Identity("x", 1))
+    for item in kind.replicas(job):
+        (main,) = item.pod["containers"]
+        for index in range(item.count):
+            labels = kind.pod_labels("x-1", item.role, index)
+            read = {"EXPECTED_REPLICAS": str(spec.replicas)}
+            for it in main["env"]:
+                if it["name"] == "TOPOLOGY":
+                    read["TOPOLOGY"] = it["value"]
+                if it["name"] == "REPLICA_INDEX":
+                    path = it["valueFrom"]["fieldRef"]["fieldPath"]
+                    read["REPLICA_INDEX"] = labels[path.split("'")[1]]
+            yield f"{item.role}-{index}", Topology.read(read)
+
+
+def test_a_jobset_tells_every_replica_where_the_others_are():
+    pod = {"ps": {"replicas": 1}, "evaluator": {"replicas": 1}}
+    found = dict(replicas(JOBSET, train_workers=2, pod=pod))
+    assert list(found) == ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]
+    members = {
+        "chief": ["js-x-1-chief-0-0.js-x-1:2222"],
+        "worker": ["js-x-1-worker-0-0.js-x-1:2222", "js-x-1-worker-0-1.js-x-1:2222"],
+        "ps": ["js-x-1-ps-0-0.js-x-1:2222"],
+        "evaluator": ["js-x-1-evaluator-0-0.js-x-1:2222"],
+    }
+    for name, read in found.items():
+        config = json.loads(read.variables["TF_CONFIG"])
+        assert config["cluster"] == read.members == members
+        assert f"{config['task']['type']}-{config['task']['index']}" == name
+    assert found["chief-0"].writes and not found["worker-1"].writes
+    # As torch.distributed reads it; parameter servers and evaluators take no part in it.
+    torch = found["worker-1"].variables
+    del torch["TF_CONFIG"]
+    assert torch == {
+        "MASTER_ADDR": "js-x-1-chief-0-0.js-x-1",
+        "MASTER_PORT": "2222",
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+    }
+    assert "RANK" not in found["ps-0"].variables
+
+
+def test_a_pytorchjob_names_the_services_of_its_operator():
+    found = dict(replicas(PYTORCHJOB, train_workers=1))
+    assert found["worker-0"].members == {
+        "chief": ["pytorchjob-x-1-master-0:23456"],
+        "worker": ["pytorchjob-x-1-worker-0:23456"],
+    }
+    assert found["worker-0"].variables["RANK"] == "1"
+
+
+@pytest.mark.parametrize("kind", [JOBSET, PYTORCHJOB], ids=lambda kind: kind.name)
+def test_one_replica_alone_has_no_cluster(kind):
+    ((_, read),) = replicas(kind, train_workers=0)
+    assert read == Topology()
+    assert read.variables == {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"TOPOLOGY": "{"},
+        {"TOPOLOGY": '{"role": "chief"}'},
+        {"TOPOLOGY": '{"replicas": {"chief": [2, "a-{}:1"]}, "role": "chief"}'},
+        {
+            "TOPOLOGY": '{"replicas": {"chief": [2, "a-{}:1"]}, "role": "chief"}',
+            "REPLICA_INDEX": "2",
+        },
+        {
+            "TOPOLOGY": '{"replicas": {"chief": [2, "a:1"]}, "role": "chief"}',
+            "REPLICA_INDEX": "0",
+        },
+    ],
+)
+def test_a_damaged_topology_is_refused(wrong):
+    with pytest.raises(Refused):
+        Topology.read(wrong)
+
+
+def test_an_operators_variable_comes_first():
+    config = {
+        "cluster": {"chief": ["a:1"], "worker": ["b:1"]},
+        "task": {"type": "chief", "index": 0},
+    }
+    read = Topology.read({"TF_CONFIG": json.dumps(config), "TOPOLOGY": "{"})
+    assert read.members == config["cluster"]
