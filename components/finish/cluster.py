@@ -132,6 +132,8 @@ def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
     ends = [end for left in found for end in left.ends]
     if not ends:
         for error in refused:
+            if isinstance(error, NotFoundError):
+                continue  # the cluster has no such kind
             log.warning("the run may have jobs that cannot be listed: %s", error)
     return Left(ends, [name for left in found for name in left.cancelled], found[0].terminated)
 

@@ -69,7 +69,7 @@ def exists(subject: Subject) -> Iterator[Finding]:
 
 
 def _kind(subject: Subject) -> JobKind:
-    """Return the kind of the job; the default for a cluster without any, which is another finding."""
+    """Return the kind of the job; a cluster without any is a finding of `cluster.job_kind`."""
     try:
         return subject.settled.api.kind
     except ConfigurationError:

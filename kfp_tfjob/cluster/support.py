@@ -20,6 +20,7 @@ from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
+
 def too_old(version: Mapping[str, str]) -> Iterator[Problem]:
     """Refuse a cluster without native sidecars: the uploader would block training.
 
