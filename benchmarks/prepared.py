@@ -55,8 +55,6 @@ def write(
         "splits": {"train": {"rows": rows, "shards": names}},
         **coding.to_schema(),
     }
-    if not codes:
-        del schema["coding"]
     moments = {"mean": 0.0, "std": 1.0}
     statistics = {
         "features": {feature.name: moments for feature in coding.features},

@@ -348,15 +348,16 @@ def _row(row: np.ndarray) -> dict[str, float]:
 
 def _expected(publisher: Publisher, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the predictions of version 1 and 2, by TensorFlow without the server."""
-    from kfp_tfjob.features.served_model import ServedModel, Task
+    from kfp_tfjob.features.served_model import Block, ServedModel, Task
 
-    task = Task("classification", COLUMNS, CLASSES)
+    kinds = ("number",) * len(COLUMNS)
+    task = Task("classification", COLUMNS, CLASSES, kinds, is_packed=True)
     found = {}
     for number in (1, 2):
         version = publisher.layout.model(PETS).version(number)
         pull(publisher.store, version, folder / str(number))
         model = ServedModel(folder / str(number) / "model", task, "the model")
-        found[str(number)] = model.predict(rows)
+        found[str(number)] = model.predict(Block(COLUMNS, rows))
     return found
 
 

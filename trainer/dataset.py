@@ -43,8 +43,7 @@ class Dataset:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         digest: SHA-256 of its manifest; empty if it has none.
-        coding: How packed rows come from the columns of the table; None for numbers without gaps,
-            which are packed as they are, and for pictures.
+        coding: How packed rows come from the columns of the table; None for pictures.
         picture: What the model gets of a picture; None for tables.
         row_weights: How much rows count; None if all count the same.
     """
@@ -87,16 +86,16 @@ class Dataset:
             ):
                 raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
             picture = PictureInput.of_schema(schema)
-            coding = Coding(()) if picture else Coding.of_schema(schema)
-            names = (PICTURE,) if picture else coding.names
-            if picture:
+            coding = None if picture else Coding.of_schema(schema)
+            names = coding.names if coding else (PICTURE,)
+            if coding is None:
                 columns = [{"mean": HALF, "std": HALF}]
-            elif coding.plain:
-                columns = [statistics["features"][name] for name in names]
-            else:
+            elif "packed" in statistics:
                 columns = statistics["packed"]
                 if (found := tuple(column["name"] for column in columns)) != names:
                     raise ValueError(f"statistics of {found}, not of {names}")
+            else:  # numbers without gaps, before codec 3
+                columns = [statistics["features"][name] for name in names]
             regression = schema["task"] == REGRESSION
             label = statistics["label"]["train"] if regression else {"mean": 0.0, "std": 1.0}
             return cls(
@@ -113,7 +112,7 @@ class Dataset:
                 schema=schema,
                 statistics=statistics,
                 digest=digest,
-                coding=None if picture or coding.plain else coding,
+                coding=coding,
                 picture=picture,
                 row_weights=RowWeights.of(schema, statistics),
             )
@@ -189,10 +188,7 @@ class Dataset:
     def _columns(self) -> tuple[Column, ...]:
         if self.coding is not None:
             return self.coding.columns
-        names = self.feature_names
-        if self.picture:
-            return (Column(PICTURE, PICTURE, 0, self.num_features, 0),)
-        return tuple(Column(name, NUMBER, at, 1, 0) for at, name in enumerate(names))
+        return (Column(PICTURE, PICTURE, 0, self.num_features, 0),)
 
     @property
     def num_classes(self) -> int:

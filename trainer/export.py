@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfp_tfjob.features.decoding import decode
-from kfp_tfjob.features.raw_columns import TYPES, RawColumns
+from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_json
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
@@ -53,8 +53,7 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
 
 def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     names = [column.name for column in dataset.columns]
-    is_packed = dataset.coding is None and dataset.picture is None
-    kinds = [] if is_packed else [column.kind for column in dataset.columns]
+    kinds = [column.kind for column in dataset.columns]
     arguments = argument_names(names)
     outputs = _outputs(model, dataset)
     holder = tf.Module()
@@ -63,11 +62,11 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     holder.weights = list(model.variables)
     if wanted := dataset.picture:
         types, pack = [tf.string], lambda columns: decode(columns[0], wanted)
-    elif dataset.coding is None:
-        types, pack = [tf.float32] * len(names), lambda columns: tf.stack(columns, axis=1)
     else:
+        assert dataset.coding is not None
         holder.raw_columns = RawColumns(dataset.coding)
-        types, pack = [TYPES[kind] for kind in kinds], holder.raw_columns.pack
+        types = [type_of(feature) for feature in dataset.coding.features]
+        pack = holder.raw_columns.pack
 
     def serve(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
         return outputs(pack(columns))
@@ -85,7 +84,7 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     # state of random numbers, would refer to all replicas and could not be saved.
     serve_columns = tf.function(serve, input_signature=specs)
     signatures = {"serve": serve_columns, "serving_default": serve_columns}
-    if is_packed:
+    if dataset.coding and dataset.coding.is_identity:
         signatures["serve_packed"] = tf.function(serve_packed, input_signature=packed)
     tf.saved_model.save(holder, str(folder), signatures=signatures)
     (folder / COLUMNS).parent.mkdir(exist_ok=True)

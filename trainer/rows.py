@@ -27,12 +27,11 @@ class Rows:
     """
 
     def __init__(self, dataset: Dataset, records: TFRecords) -> None:
+        assert dataset.coding is not None  # pictures have rows of their own
         self._classes, self._coding = dataset.num_classes, dataset.coding
         self._classification = dataset.task == CLASSIFICATION
         self._records = records
-        floats, codes, dates = (
-            self._coding.lengths if self._coding else (dataset.num_features, 0, 0)
-        )
+        floats, codes, dates = self._coding.lengths
         self._lists = [
             item
             for item in (
@@ -70,8 +69,6 @@ class Rows:
         if self._classification:
             _check(labels, self._classes)
         weights = found["weight"][:, 0] if self._is_weighted else None
-        if self._coding is None:
-            return found["features"], labels, weights
         nothing = np.empty((len(records), 0), np.int64)
         floats = found.get("features", nothing.astype(np.float32))
         packed = self._coding.pack(floats, found.get("codes", nothing), found.get("dates", nothing))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
+from kfp_tfjob.components.prepare_data.cells import MANY, Cells, cells_of, parse_together
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.rows import Rows, Texts
@@ -50,6 +50,8 @@ class Converter:
 
     def __init__(self, kinds: Kinds, label: str) -> None:
         self._kinds, self._label = kinds, label
+        self._names = tuple(item.name for item in kinds.features)
+        self._is_plain = bool(self._names) and kinds.of(NUMBER) == self._names
         self._convert: dict[str, Callable[[Cells, str, BlockFaults], np.ndarray]] = {
             NUMBER: self._numbers,
             BOOLEAN: self._booleans,
@@ -67,17 +69,24 @@ class Converter:
         count = len(faults.lines)
         found: dict[str, list] = {kind: [] for kind in (NUMBER, DATE, TEXT)}
         with undamaged(faults.file):
-            for feature in self._kinds.features:
-                column = self.column(chunk, feature)
+            block = chunk.numbers
+            whole = block.rows if self._is_plain and block.names == self._names else None
+            if len(self._names) > MANY:
+                parse_together(chunk, self._names)
+            for feature in self._kinds.features if whole is None else ():
+                if feature.kind == NUMBER and feature.name in block.places:
+                    found[NUMBER].append(block.rows[:, block.places[feature.name]])
+                    continue
+                column, raw = self.column(chunk, feature), chunk.columns[feature.name]
                 if isinstance(column, Texts):
-                    self._gaps(feature, column.codes, faults)
+                    self._gaps(feature, column.codes, raw, faults)
                     found[TEXT].append(column)
                     continue
-                self._gaps(feature, column, faults)
+                self._gaps(feature, column, raw, faults)
                 found[DATE if feature.kind == DATE else NUMBER].append(column)
         labels, codes = table.labels(chunk, self._label)
         return Rows(
-            _columns(found[NUMBER], count, np.float32),
+            _columns(found[NUMBER], count, np.float32) if whole is None else whole,
             labels,
             codes,
             faults.lines,
@@ -104,15 +113,18 @@ class Converter:
             return self._texts(cells, feature.name, chunk.faults)
         return self._convert[feature.kind](cells, feature.name, chunk.faults)
 
-    def _gaps(self, feature: Feature, found: np.ndarray, faults: BlockFaults) -> None:
-        """Mark the gaps of a column whose rule is `fail` or `drop`."""
-        if feature.gaps is None or feature.imputed:
+    def _gaps(
+        self, feature: Feature, found: np.ndarray, column: pa.Array, faults: BlockFaults
+    ) -> None:
+        """Mark the gaps of a column that must not have any."""
+        is_text = feature.kind in (CATEGORY, TEXT)
+        if feature.imputed or (is_text and feature.gaps is None):
             return
-        if feature.kind in (CATEGORY, TEXT):
+        if is_text:
             gaps = found == 0
         else:
             gaps = found == NO_DATE if feature.kind == DATE else np.isnan(found)
-        faults.mark(gaps, "missing", feature.name, lambda i: "")
+        faults.mark(gaps, "missing", feature.name, lambda i: _shown(column, i))
 
     def _numbers(self, cells: Cells, name: str, faults: BlockFaults) -> np.ndarray:
         """Return float64 of shape [rows]; 0 for a fault."""
@@ -242,4 +254,4 @@ def _shown(column: pa.Array, i: int) -> str:
         return ""
     if isinstance(value, bytes):
         return value.decode(errors="replace").strip(values.BLANKS)
-    return "" if value is None else str(value)
+    return "" if value is None or value != value else str(value)

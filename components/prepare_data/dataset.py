@@ -25,7 +25,7 @@ from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, Sorte
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
-from kfp_tfjob.features.coding import NUMBER, Coded, Coding
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
@@ -161,17 +161,13 @@ def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) ->
         scan.exchange, scan.runs, job.row_kind, job.edges, is_class, meanings.__getitem__
     )
     sample = _sample(rows, job)
-    if scan.kinds.plain:
-        coding = None
-        known = Coding(tuple(Coded(name, NUMBER) for name in job.features))
-    else:
-        counted = scan.counted[0]
-        if is_class:
-            counted.merge(scan.counted[1], [None] * len(counted.codes))
-        texts = {name: found.texts for name, found in scan.dictionaries.items()}
-        coding = known = learned.learn(scan.kinds, counted, sample.rows, texts, options)
+    counted = scan.counted[0]
+    if is_class:
+        counted.merge(scan.counted[1], [None] * len(counted.codes))
+    texts = {name: found.texts for name, found in scan.dictionaries.items()}
+    coding = learned.learn(scan.kinds, counted, sample.rows, texts, options)
     of_label = None if is_class else sample.labels
-    edges = Edges.of(known, sample.rows, of_label, label.name)
+    edges = Edges.of(coding, sample.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
     splits = split_of(job.edges, job.fractions)
     shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
@@ -235,16 +231,14 @@ def _crossing_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str
 
 def _schema(
     scan: Scan,
-    coding: Coding | None,
+    coding: Coding,
     label: Label,
     options: DataOptions,
     rows: dict[str, int],
     stems: dict[str, list[str]],
 ) -> dict[str, Any]:
     """Return schema.json; its digest covers what makes two models comparable, but no counts."""
-    names = scan.columns.features
-    numbers = {"features": [{"name": name, "type": "float32"} for name in names]}
-    columns = coding.to_schema() if coding else numbers
+    columns = coding.to_schema()
     comparable = {
         "task": label.task,
         "features": columns["features"],
@@ -259,17 +253,15 @@ def _schema(
         },
     }
     text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
-    more: dict[str, Any] = {}
-    if coding:
-        raw = [f"{stem}.parquet" for stem in stems["test"]]
-        more = {"coding": columns["coding"], "test_raw": raw}
+    more: dict[str, Any] = {"coding": columns["coding"]}
+    if not coding.is_identity:
+        more["test_raw"] = [f"{stem}.parquet" for stem in stems["test"]]
     if formats := {item.name: item.format for item in scan.kinds.features if item.format}:
         more["formats"] = formats  # of files; the model takes numbers and dates
     if options.weight is not None:
         more["weight"] = {"name": options.weight}
     left_out = [{"name": item.name, "reason": item.reason} for item in scan.kinds.left_out]
-    if coding:
-        left_out += [{"name": name, "reason": "data_options.drop"} for name in options.drop]
+    left_out += [{"name": name, "reason": "data_options.drop"} for name in options.drop]
     return {
         "format": SCHEMA_FORMAT,
         **comparable,

@@ -13,12 +13,14 @@ from struct import iter_unpack
 
 import numpy as np
 
+_NOTHING = np.empty((0, 0), np.int64)
+
 
 def row_hashes(
     features: np.ndarray,
     salt: str,
-    texts: np.ndarray | None = None,
-    dates: np.ndarray | None = None,
+    texts: np.ndarray = _NOTHING,
+    dates: np.ndarray = _NOTHING,
 ) -> np.ndarray:
     """Return the hash of each row.
 
@@ -32,14 +34,13 @@ def row_hashes(
         uint64 of shape [rows]; -0.0 counts as 0.0, and every NaN as the same one.
     """
     numbers = features.astype("<f4", copy=False) + np.float32(0)
-    if texts is None or dates is None:
-        data, width = _bytes_of(numbers), 4 * features.shape[1]
-    else:
-        numbers[np.isnan(numbers)] = np.float32(np.nan)
-        parts = [numbers, texts.astype(">u8"), dates.astype("<i8")]
-        views = [np.ascontiguousarray(part).view(np.uint8) for part in parts if part.shape[1]]
-        whole = np.hstack(views)
-        data, width = _bytes_of(whole), whole.shape[1]
+    gaps = np.isnan(numbers)
+    if gaps.any():
+        numbers[gaps] = np.float32(np.nan)
+    parts = [numbers, texts.astype(">u8"), dates.astype("<i8")]
+    views = [np.ascontiguousarray(part).view(np.uint8) for part in parts if part.shape[1]]
+    whole = views[0] if len(views) == 1 else np.hstack(views)
+    data, width = _bytes_of(whole), whole.shape[1]
     empty = blake2b(digest_size=8, key=salt.encode()).copy  # a copy costs less than a new one
     digests = []
     for (row,) in iter_unpack(f"{width}s", data):

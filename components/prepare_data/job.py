@@ -14,7 +14,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, of_numbers
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, LeftOut
 from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
@@ -37,7 +37,7 @@ class Job:
         label: The label column.
         options: The typed `data_options`.
         columns: The columns of the first file.
-        kinds: The kinds of the features; None if they are to be found out.
+        kinds: The kinds of the features; none if they are to be found out.
         limits: With data_options.split.time, the times from which rows are in the next split.
         block: Bytes of text to parse at a time.
         assumed: Whether the kinds are those of the first block, and are compared with all values.
@@ -47,7 +47,7 @@ class Job:
     label: str
     options: DataOptions
     columns: Columns
-    kinds: Kinds | None = None
+    kinds: Kinds = NO_KINDS
     limits: tuple[float, ...] = ()
     block: int = 0
     assumed: bool = False
@@ -68,23 +68,16 @@ class Job:
         return edges_of(self.source.size, self.fractions)
 
     @cached_property
-    def known_kinds(self) -> Kinds:
-        """The kinds of the features: numbers, unless others are given."""
-        return self.kinds or of_numbers(self.columns.features, self.options)
-
-    @cached_property
     def row_kind(self) -> np.dtype:
         """The type of a row of the runs."""
-        kinds, weighted = self.known_kinds, self.options.weight is not None
-        if kinds.plain:
-            return kind_of(len(kinds.features), weighted=weighted)
+        kinds, weighted = self.kinds, self.options.weight is not None
         texts, dates = len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE))
         return kind_of(len(kinds.features) - texts - dates, texts, dates, weighted)
 
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The names of the features."""
-        return tuple(item.name for item in self.known_kinds.features)
+        return tuple(item.name for item in self.kinds.features)
 
     @cached_property
     def name(self) -> str:
@@ -98,7 +91,6 @@ class Job:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        kinds = self.kinds and _plain_of(self.kinds)
         return {
             "uri": self.source.uri,
             "files": [
@@ -109,7 +101,7 @@ class Job:
             "label": self.label,
             "options": self.options.model_dump(mode="json"),
             "columns": [list(self.columns.features), list(self.columns.extra)],
-            "kinds": kinds,
+            "kinds": _plain_of(self.kinds),
             "limits": list(self.limits),
             "block": self.block,
             "assumed": self.assumed,
@@ -124,13 +116,12 @@ class Job:
         )
         reader = plain["reader"] and OwnReader.from_plain(plain["reader"])
         features, extra = plain["columns"]
-        kinds = plain["kinds"] and _kinds_of(plain["kinds"])
         return cls(
             Source(plain["uri"], files, store(), reader=reader),
             plain["label"],
             DataOptions.model_validate(plain["options"]),
             Columns(tuple(features), plain["label"], extra=tuple(extra)),
-            kinds,
+            _kinds_of(plain["kinds"]),
             tuple(plain["limits"]),
             plain["block"],
             plain["assumed"],

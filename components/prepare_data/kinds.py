@@ -22,7 +22,7 @@ plays a part. `data_options.types` replaces the rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kfp_tfjob.components.prepare_data import values
@@ -65,7 +65,8 @@ class Feature:
     Attributes:
         name: The column.
         kind: One of those in kfp_tfjob/features/coding.py.
-        gaps: The rule for its gaps; None if a gap has a code of its own.
+        gaps: The rule for its gaps. None if a gap has a code of its own or, in a table of numbers
+            without gaps, is an invalid value.
         missing: The gaps that were found.
         asked: Whether data_options.missing has a rule for it.
         format: How files write its numbers or dates; empty for 1234.5 and ISO 8601.
@@ -105,23 +106,16 @@ class Kinds:
     left_out: tuple[LeftOut, ...]
 
     @property
-    def plain(self) -> bool:
-        """Whether there are only plain numbers, without a gap that a value stands for.
-
-        A rule in data_options.missing that fills gaps makes a model that accepts them.
-        """
-        return all(
-            item.kind == NUMBER
-            and not (item.format or (item.imputed and (item.missing or item.asked)))
-            for item in self.features
-        )
+    def are_complete(self) -> bool:
+        """Whether all features are numbers, and a missing one is an invalid value."""
+        return all(item.kind == NUMBER and item.gaps is None for item in self.features)
 
     def is_like(self, others: Kinds) -> bool:
         """Tell whether rows are the same with other kinds; the counts of gaps may differ."""
         mine, theirs = (
             [replace(item, missing=0) for item in kinds.features] for kinds in (self, others)
         )
-        return mine == theirs and self.plain == others.plain
+        return mine == theirs
 
     def without(self, lost: Iterable[LeftOut]) -> Kinds:
         """Return the same with these columns left out."""
@@ -172,7 +166,7 @@ def _format(seen: Seen, kind: str) -> str:
 def _kind(seen: Seen) -> str | Problem:
     total, counts = seen.count, seen.counts
     for word in BOOLEANS:
-        if counts[word] and counts[word] + seen.zero_or_one == total:
+        if counts[word] and seen.only_bits and counts[word] + counts[Form.NUMBER] == total:
             return BOOLEAN
     numbers = counts[Form.NUMBER] + counts[Form.INFINITE] + sum(counts[form] for form in _WRITTEN)
     if not seen.is_other or (_format(seen, NUMBER) and numbers >= MOST * total):
@@ -266,11 +260,6 @@ def is_wanted(name: str, options: DataOptions) -> bool:
     return name in options.types or name in (options.columns or ())
 
 
-def of_numbers(names: Iterable[str], options: DataOptions) -> Kinds:
-    """Return the kinds of a table of numbers without a gap."""
-    return Kinds(tuple(Feature(name, NUMBER, options.gaps(name, NUMBER), 0) for name in names), ())
-
-
 def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns:
     """Return the columns to read if their kinds are known or assumed.
 
@@ -290,6 +279,7 @@ def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns
         extra,
         frozenset(kinds.of(DATE)) - written,
         frozenset(kinds.of(BOOLEAN, CATEGORY, TEXT)) | (written & {*kinds.of(DATE)}),
+        not kinds.are_complete,
     )
 
 
@@ -312,5 +302,34 @@ def decide(seen: Iterable[Seen], options: DataOptions) -> tuple[Kinds, list[Prob
     others = sum(item.kind != NUMBER for item in features)
     if others > MOST_OTHERS:
         return NO_KINDS, [too_many_others(others)]
+    if all(map(_is_complete, features)):
+        # The model of such a table takes float32, and no gap.
+        features = tuple(replace(item, gaps=None) for item in features)
     left_out = tuple(item for item in found if isinstance(item, LeftOut))
     return Kinds(features, left_out), [item for item in found if isinstance(item, Problem)]
+
+
+def _is_complete(feature: Feature) -> bool:
+    """Tell whether a feature has plain numbers, without a gap that a value stands for.
+
+    A rule in data_options.missing that fills gaps makes a model that accepts them.
+    """
+    filled = feature.imputed and (feature.missing or feature.asked)
+    return feature.kind == NUMBER and not (feature.format or filled)
+
+
+def with_rules(kinds: Kinds, seen: Mapping[str, Seen], options: DataOptions) -> Kinds | None:
+    """Return the kinds with rules for gaps if there are some after all; None if they hold so far.
+
+    Args:
+        kinds: Assumed from the first rows.
+        seen: What the columns have so far, by name.
+        options: The typed `data_options`.
+    """
+    features = [
+        replace(item, gaps=options.gaps(item.name, item.kind), missing=seen[item.name].gaps)
+        for item in kinds.features
+    ]
+    if not kinds.are_complete or all(map(_is_complete, features)):
+        return None
+    return replace(kinds, features=tuple(features))

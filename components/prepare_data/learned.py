@@ -43,28 +43,34 @@ class Counted:
     """What rows of train say, in any order.
 
     Args:
-        floats: Numbers and booleans in a row.
         codes: Categories and texts in a row.
         dates: Dates in a row.
         summed: Which of the numbers have their sum taken.
     """
 
-    def __init__(self, floats: int, codes: int, dates: int, summed: tuple[int, ...] = ()) -> None:
+    def __init__(self, codes: int, dates: int, summed: tuple[int, ...] = ()) -> None:
         self._summed = summed
-        self.count = np.zeros(floats, np.int64)
+        self._count = dict.fromkeys(summed, 0)
         self._sums: dict[int, Counter[int]] = {j: Counter() for j in summed}
         self.dates = np.zeros(dates, np.int64)
         self._date_sums = [0] * dates
         self.first = np.full(dates, _NEVER)
         self.codes = [np.zeros(0, np.int64) for _ in range(codes)]
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything of the rows counts."""
+        return bool(self._summed or self.codes or len(self.dates))
+
     def add(self, rows: np.ndarray) -> None:
         """Add rows of a run."""
         if not len(rows):
             return
-        self.count += (~np.isnan(rows["features"])).sum(0)
         for j in self._summed:
-            self._sums[j].update(_exact_sum(rows["features"][:, j]))
+            values = rows["features"][:, j]
+            values = values[~np.isnan(values)]
+            self._count[j] += len(values)
+            self._sums[j].update(_exact_sum(values))
         dates = rows["dates"]
         there = dates != NO_DATE
         self.dates += there.sum(0)
@@ -84,8 +90,8 @@ class Counted:
             later: The part.
             maps: For each column of codes, the code here of each code there; None if equal.
         """
-        self.count += later.count
         for j in self._summed:
+            self._count[j] += later._count[j]
             self._sums[j].update(later._sums[j])
         self.dates += later.dates
         self._date_sums = [
@@ -113,7 +119,7 @@ class Counted:
             (Fraction(value) * Fraction(2) ** power for power, value in self._sums[j].items()),
             Fraction(0),
         )
-        return float(total / max(int(self.count[j]), 1))
+        return float(total / max(self._count[j], 1))
 
     def mean_date(self, j: int) -> int:
         """Return the mean of a date; 0 without a value."""
@@ -123,7 +129,7 @@ class Counted:
         """Return it as JSON values."""
         return {
             "summed": list(self._summed),
-            "count": self.count.tolist(),
+            "count": list(self._count.values()),
             "sums": [sorted(self._sums[j].items()) for j in self._summed],
             "dates": self.dates.tolist(),
             "date_sums": self._date_sums,
@@ -134,9 +140,8 @@ class Counted:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Counted:
         """Return what `to_plain` has written."""
-        sizes = (len(plain["count"]), len(plain["codes"]), len(plain["dates"]))
-        found = cls(*sizes, tuple(plain["summed"]))
-        found.count = np.array(plain["count"], np.int64)
+        found = cls(len(plain["codes"]), len(plain["dates"]), tuple(plain["summed"]))
+        found._count = dict(zip(plain["summed"], plain["count"], strict=True))
         pairs = zip(plain["summed"], plain["sums"], strict=True)
         found._sums = {j: Counter(dict(map(tuple, sums))) for j, sums in pairs}
         found.dates = np.array(plain["dates"], np.int64)
@@ -150,13 +155,12 @@ def counted_for(kinds: Kinds) -> Counted:
     """Return the counts of a table without rows."""
     numbers = [item for item in kinds.features if item.kind in (NUMBER, BOOLEAN)]
     summed = tuple(j for j, item in enumerate(numbers) if item.gaps and item.gaps.rule == "mean")
-    return Counted(len(numbers), len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE)), summed)
+    return Counted(len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE)), summed)
 
 
 def _exact_sum(values: np.ndarray) -> dict[int, int]:
     """Return the sum of float32 as whole numbers by the power of two that they are scaled by."""
-    values = values[~np.isnan(values)].astype(np.float64)
-    values = values[values != 0]
+    values = values[values != 0].astype(np.float64)
     if not len(values):
         return {}
     fractions, powers = np.frexp(values)
@@ -179,7 +183,7 @@ def learn(
     """Return the coding.
 
     Args:
-        kinds: The kinds; not those of a table of numbers without a gap.
+        kinds: The kinds.
         counted: Counts over train.
         sample: The first `sample_rows` of train in the order of their hashes.
         texts: The texts of each category in the order of their codes.
@@ -210,6 +214,8 @@ def _coded(
             missing = _missing(feature, np.sort(dates[dates != NO_DATE]), counted.mean_date(j))
             origin = int(counted.first[j]) if counted.dates[j] else 0
             yield Coded(feature.name, DATE, missing, origin=origin)
+        elif feature.gaps is None:
+            yield Coded(feature.name, feature.kind)
         else:
             numbers = sample["features"][:, j].astype(np.float64)
             is_mean = feature.gaps is not None and feature.gaps.rule == "mean"

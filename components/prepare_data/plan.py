@@ -61,7 +61,7 @@ class Plan:
         job: The pass that has read the rows.
         base: The folder of the dataset.
         label: The label with its task and classes; `class_of` is not used.
-        coding: What was learned; None for a table of numbers without a gap.
+        coding: What was learned.
         edges: The bins of the distributions.
         runs: The name and the part of each run.
         shards: The shards.
@@ -70,7 +70,7 @@ class Plan:
     job: Job
     base: S3Address
     label: Label
-    coding: Coding | None
+    coding: Coding
     edges: Edges
     runs: list[list[Any]]
     shards: list[Shard]
@@ -81,7 +81,7 @@ class Plan:
         return {
             "base": str(self.base),
             "label": [self.label.name, self.label.task, classes and list(classes)],
-            "coding": self.coding and self.coding.to_schema(),
+            "coding": self.coding.to_schema(),
             "edges": self.edges.to_plain(),
             "runs": self.runs,
             "shards": [list(vars(shard).values()) for shard in self.shards],
@@ -96,7 +96,7 @@ class Plan:
             job,
             S3Address.parse(plain["base"]),
             label,
-            plain["coding"] and Coding.of_schema(plain["coding"]),
+            Coding.of_schema(plain["coding"]),
             Edges.from_plain(plain["edges"]),
             plain["runs"],
             [Shard(*item) for item in plain["shards"]],

@@ -17,27 +17,25 @@ class Columns:
     Attributes:
         features: Names, in the order of the model's input.
         label: Name.
-        numbers: The features that a reader of text may parse as numbers; None for all.
+        numbers: The features that a reader of text may parse as numbers.
         extra: Columns that decide about the split; a reader of text leaves them as they are.
         dates: The features that a reader of text may parse as dates.
         texts: The features that a reader of text may return as dictionaries.
+        gaps: Whether a reader of text may parse a block with missing numbers or dates.
     """
 
     features: tuple[str, ...]
     label: str
-    numbers: frozenset[str] | None = None
+    numbers: frozenset[str] = frozenset()
     extra: tuple[str, ...] = ()
     dates: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
+    gaps: bool = True
 
     @property
     def all(self) -> tuple[str, ...]:
         """Every column to read, each once."""
         return tuple(dict.fromkeys((*self.features, self.label, *self.extra)))
-
-    def parsed(self, name: str) -> bool:
-        """Tell whether a reader of text may parse a feature as numbers."""
-        return name not in self.extra and (self.numbers is None or name in self.numbers)
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ class Rows:
     """The good rows of one block.
 
     Attributes:
-        features: float32 of shape [rows, features], finite; in a table with other columns than
-            numbers, NaN is a gap.
+        features: float32 of shape [rows, features], finite, or NaN for a gap.
         labels: The distinct labels of the block, as text.
         codes: int32 of shape [rows], indices of `labels`.
         lines: int64 of shape [rows], the line where each begins.

@@ -19,7 +19,7 @@ from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.placing import folder_problems, time_limits
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.scanned import NotPlainError, OtherKindsError, Scan
+from kfp_tfjob.components.prepare_data.scanned import OtherKindsError, Scan
 from kfp_tfjob.components.prepare_data.seen import Seen, merge
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.header import choose
@@ -27,8 +27,7 @@ from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES, Part, par
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import first_kinds
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS
-from kfp_tfjob.features.coding import NUMBER
-from kfp_tfjob.options.data import IMPUTING, DataOptions
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 log = logging.getLogger(__name__)
@@ -63,15 +62,10 @@ def read(
     limits: tuple[float, ...] = ()
     if options.split.time:
         limits = tuple(time_limits(source, options, folder, block).tolist())
-    job = Job(source, data_label, options, reading.columns(block), None, limits, block)
+    job = Job(source, data_label, options, reading.columns(block), limits=limits, block=block)
     DataError.raise_if(folder_problems(source, options))
     reading.parts = parts_of(source, options, part)
     kinds = reading.first_kinds(job)
-    if kinds is None and _may_be_plain(options):
-        try:
-            return reading.rows(job)
-        except NotPlainError:
-            pass
     assumed = kinds is not None
     while True:
         kinds = kinds or reading.kinds(job)
@@ -80,13 +74,7 @@ def read(
         try:
             return reading.rows(replace(job, kinds=kinds, assumed=assumed))
         except OtherKindsError as error:
-            kinds, assumed = error.kinds, False
-
-
-def _may_be_plain(options: DataOptions) -> bool:
-    """Tell whether the options ask for nothing that a table of numbers does not have."""
-    imputed = any(gaps.rule in IMPUTING for gaps in options.missing.values())
-    return not imputed and not set(options.types.values()) - {NUMBER}
+            kinds, assumed = error.kinds, error.assumed
 
 
 class _Reading:
@@ -123,7 +111,7 @@ class _Reading:
         except DataError:
             return None  # the tasks say where
         known = {item.name for item in (*found.features, *found.left_out)}
-        usable = found.features and not found.plain and known == set(job.columns.features)
+        usable = found.features and known == set(job.columns.features)
         return found if usable else None
 
     def kinds(self, job: Job) -> Kinds:
@@ -164,7 +152,6 @@ class _Reading:
         """Sort the rows.
 
         Raises:
-            NotPlainError: No kinds are given, and there is more than numbers.
             OtherKindsError: Some columns are no features after all, or of another kind than
                 assumed.
             DataError: The kind of a column is unclear.
@@ -175,6 +162,9 @@ class _Reading:
             scan.merge(found, lines)
             if job.assumed:
                 self._look(seen, found, lines)
+                if kinds := columns_kinds.with_rules(job.kinds, seen, self._options):
+                    log.info("the first rows have no gap, but later ones do: they are read again")
+                    raise OtherKindsError(kinds, assumed=True)
         if job.assumed:
             scan = self._proven(scan, seen)
         if lost := scan.identifiers:

@@ -29,20 +29,17 @@ from kfp_tfjob.features.coding import CATEGORY, TEXT
 from kfp_tfjob.storage.errors import DataError
 
 
-class NotPlainError(Exception):
-    """The source is not a table of numbers without a gap, or has bad rows."""
-
-
 class OtherKindsError(Exception):
     """The rows show that the kinds are others.
 
     Args:
         kinds: The kinds; None if they are not known.
+        assumed: Whether they are only assumed, as the kinds before.
     """
 
-    def __init__(self, kinds: Kinds | None) -> None:
+    def __init__(self, kinds: Kinds | None, assumed: bool = False) -> None:
         super().__init__(kinds)
-        self.kinds = kinds
+        self.kinds, self.assumed = kinds, assumed
 
 
 @dataclass
@@ -79,7 +76,7 @@ class Scan:
     @classmethod
     def empty(cls, job: Job, executor: Executor) -> Scan:
         """Return the result of reading nothing."""
-        kinds = job.known_kinds
+        kinds = job.kinds
         return cls(
             job,
             executor,
@@ -142,14 +139,11 @@ class Scan:
             lines: The lines of its file before the part.
 
         Raises:
-            NotPlainError: No kinds are given, and there is more than numbers.
             OtherKindsError: Texts of a category are too many, so the kinds are others.
             DataError: They are too many in a category that the options ask for, or in all together.
         """
         if "lost" in found:
             raise self._lost(*found["lost"])
-        if not found["plain"]:
-            raise NotPlainError
         faults = Faults.from_plain(found["faults"])
         vocabulary = Vocabulary.from_plain(found["vocabulary"])
         faults.shift(lines)
@@ -171,9 +165,8 @@ class Scan:
         if problem := too_large(self.dictionaries):
             raise OtherKindsError(None) if self.job.assumed else DataError(problem)
         self.text_codes.append(codes)
-        if not self.kinds.plain:
-            for counted, plain in zip(self.counted, found["counted"], strict=True):
-                counted.merge(Counted.from_plain(plain), codes)
+        for counted, plain in zip(self.counted, found["counted"], strict=True):
+            counted.merge(Counted.from_plain(plain), codes)
         self.runs += [Run.read(self.exchange, name, part) for name in found["runs"]]
         if found["crossing"]:
             self.shared.append(found["crossing"])

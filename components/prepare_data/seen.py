@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.cells import Cells, cells_of
+from kfp_tfjob.components.prepare_data.cells import MANY, Cells, cells_of, parse_together
 from kfp_tfjob.components.prepare_data.distinct_texts import DistinctTexts, fit
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, numeric, temporal
 from kfp_tfjob.features import dates
 from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_OTHERS = 2_000  # columns that are not numbers
-_WIDE = 1_000  # columns; in wider tables with few rows, a call for each would cost the most
 MOST = 0.9  # of the values make a column a number or a date
 
 
@@ -86,7 +85,7 @@ class Seen:
         undecodable: The values that are not UTF-8; their rows are bad, whatever the kind.
         counts: The other values by form.
         examples: File, line and text of the first value of some forms.
-        zero_or_one: The numbers that are 0 or 1.
+        only_bits: Whether every number, as float32, is 0 or 1.
         texts: The different texts, without numbers and dates: which of these are parsed without a
             look at their text depends on the blocks.
     """
@@ -96,7 +95,7 @@ class Seen:
         self.gaps = self.undecodable = 0
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, tuple[str, int, str]] = {}
-        self.zero_or_one = 0
+        self.only_bits = True
         self.texts = DistinctTexts()
         self._last: str = Form.NUMBER  # of the last block, which the next one probably has too
 
@@ -123,7 +122,7 @@ class Seen:
             "undecodable": self.undecodable,
             "counts": {form: count for form, count in self.counts.items() if count},
             "examples": {form: list(example) for form, example in self.examples.items()},
-            "zero_or_one": self.zero_or_one,
+            "only_bits": self.only_bits,
             "texts": self.texts.to_plain(),
         }
 
@@ -131,7 +130,7 @@ class Seen:
     def from_plain(cls, plain: Mapping[str, Any]) -> Seen:
         """Return counts from the values of `to_plain`."""
         found = cls(plain["name"])
-        found.gaps, found.zero_or_one = plain["gaps"], plain["zero_or_one"]
+        found.gaps, found.only_bits = plain["gaps"], plain["only_bits"]
         found.undecodable = plain["undecodable"]
         found.counts.update(plain["counts"])
         found.examples = {form: tuple(example) for form, example in plain["examples"].items()}
@@ -150,7 +149,7 @@ class Seen:
         self.undecodable += later.undecodable
         self.counts.update(later.counts)
         self.examples = later.examples | self.examples
-        self.zero_or_one += later.zero_or_one
+        self.only_bits &= later.only_bits
         self.texts.merge(later.texts)
 
     def add(self, cells: Cells, file: str, lines: np.ndarray) -> None:
@@ -169,7 +168,12 @@ class Seen:
             words = (str(item).lower() for item in column.unique().drop_null().to_pylist())
             self.texts.add(dict.fromkeys(words, _INDEX[_WORDS["true"]]))
         elif numeric(column.type):
-            self.add_numbers(cells.floats)
+            found = cells.floats
+            gaps = int(np.isnan(found).sum())
+            infinite = int((np.abs(found) > values.LARGEST).sum())
+            self.gaps += gaps
+            self.counts[Form.INFINITE] += infinite
+            self._add_numbers(len(found) - gaps - infinite, found)
         else:
             self._add_texts(cells, file, lines)
 
@@ -177,14 +181,10 @@ class Seen:
         self.gaps += column.null_count
         self.counts[form] += len(column) - column.null_count
 
-    def add_numbers(self, found: np.ndarray) -> None:
-        """Count numbers: float64 of shape [rows], NaN for a gap."""
-        gaps = int(np.isnan(found).sum())
-        infinite = int((np.abs(found) > values.LARGEST).sum())
-        self.gaps += gaps
-        self.counts[Form.NUMBER] += len(found) - gaps - infinite
-        self.counts[Form.INFINITE] += infinite
-        self.zero_or_one += _zeros_and_ones(found)
+    def _add_numbers(self, count: int, found: np.ndarray) -> None:
+        """Count finite numbers; NaN is a gap."""
+        self.counts[Form.NUMBER] += count
+        self.only_bits = self.only_bits and bool((_bits(found) | ~np.isfinite(found)).all())
 
     def _add_texts(self, cells: Cells, file: str, lines: np.ndarray) -> None:
         """Count texts. Those that are not UTF-8 have no form."""
@@ -193,8 +193,7 @@ class Seen:
             gaps = int(np.count_nonzero(cells.gaps))
             if self._last == Form.NUMBER and (found := cells.numbers) is not None:
                 self.gaps += gaps
-                self.counts[Form.NUMBER] += len(wrong) - gaps
-                self.zero_or_one += _zeros_and_ones(found)
+                self._add_numbers(len(wrong) - gaps, found)
                 return
             if self._last == Form.DATE and cells.dates is not None:
                 self.gaps += gaps
@@ -232,7 +231,8 @@ class Seen:
             if form in _KEPT and form not in self.examples:
                 row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
                 self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
-        self.zero_or_one += int(rows[new][bits].sum())
+        other = (forms[new] == _INDEX[Form.NUMBER]) & ~bits & (rows[new] > 0)
+        self.only_bits &= not other.any()
         self._last = _FORMS[int(by_form.argmax())]
         if not self.texts.is_lost:
             tracked = new[(rows[new] > 0) & ~np.isin(forms[new], _UNTRACKED)]
@@ -245,36 +245,23 @@ def see(seen: dict[str, Seen], chunk: Chunk) -> None:
     Raises:
         DataError: Too many columns are not numbers.
     """
-    rest = set(seen)
-    if len(seen) > _WIDE:
-        rest -= _see_numbers(seen, chunk)
-    others = 0
-    for name in seen:
-        if name in rest:
-            seen[name].add(cells_of(chunk, name), chunk.faults.file, chunk.faults.lines)
-            others += seen[name].is_other
-            DataError.raise_if([too_many_others(others)] if others > MOST_OTHERS else [])
+    if len(seen) > MANY:
+        parse_together(chunk, seen)
+    block, rows, others = chunk.numbers, len(chunk.faults.lines), 0
+    for name, column in seen.items():
+        if name in block.places:
+            column.counts[Form.NUMBER] += rows
+            continue
+        column.add(cells_of(chunk, name), chunk.faults.file, chunk.faults.lines)
+        others += column.is_other
+        DataError.raise_if([too_many_others(others)] if others > MOST_OTHERS else [])
+    may_be = [name for name in block.names if name in seen and seen[name].only_bits]
+    if may_be:
+        part = block.rows[:, [block.places[name] for name in may_be]]
+        only = np.atleast_1d(_bits(part).all(axis=0))
+        for name, is_bits in zip(may_be, only, strict=True):
+            seen[name].only_bits = bool(is_bits)
     fit([column.texts for column in seen.values()])
-
-
-def _see_numbers(seen: dict[str, Seen], chunk: Chunk) -> set[str]:
-    """Count the text columns with only numbers at once, and return their names."""
-    texts = [name for name in seen if pa.types.is_binary(chunk.columns[name].type)]
-    rows = len(chunk.faults.lines)
-    if not texts or not rows:
-        return set()
-    text, wrong = values.text_of(pa.concat_arrays([chunk.columns[name] for name in texts]))
-    numbers, known = values.parse_all(text)
-    gap = pc.is_in(text, value_set=chunk.nulls).to_numpy(zero_copy_only=False)
-    numbers[gap] = np.nan
-    good = ((known & np.isfinite(numbers)) | gap) & ~wrong
-    plain = good.reshape(len(texts), rows).all(1)
-    found = set()
-    for name, column, is_plain in zip(texts, numbers.reshape(len(texts), rows), plain, strict=True):
-        if is_plain:
-            seen[name].add_numbers(column)
-            found.add(name)
-    return found
 
 
 def merge(seen: dict[str, Seen], later: Mapping[str, Seen]) -> None:
@@ -295,8 +282,11 @@ def too_many_others(columns: int) -> Problem:
     )
 
 
-def _zeros_and_ones(numbers: np.ndarray) -> int:
-    return int(np.count_nonzero(numbers == 0) + np.count_nonzero(numbers == 1))
+def _bits(numbers: np.ndarray) -> np.ndarray:
+    """Tell which numbers, as float32, are 0 or 1."""
+    with np.errstate(over="ignore"):
+        single = numbers.astype(np.float32, copy=False)
+    return (single == 0) | (single == 1)
 
 
 def _forms_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -328,7 +318,7 @@ def _forms_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         finite = known & np.isfinite(numbers)
         found[at[finite]] = _INDEX[Form.NUMBER]
         found[at[known & ~finite & short]] = _INDEX[Form.INFINITE]
-        bits[at] = known & ((numbers == 0) | (numbers == 1))
+        bits[at] = known & _bits(numbers)
         dotted, is_day = dates.is_dotted(some), dates.parse_all(dates.of_dotted(some))[1]
         found[at[is_day]] = np.where(dotted, _INDEX[Form.DOTTED], _INDEX[Form.DATE])[is_day]
     rest = np.flatnonzero(found == _INDEX[Form.TEXT])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Any
 
-from kfp_tfjob.components.prepare_data.column_statistics import AnyColumns, left_out_warnings
+from kfp_tfjob.components.prepare_data.column_statistics import FeatureStatistics
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.plan import Plan, plan_of, rows_of
 from kfp_tfjob.components.prepare_data.raw_rows import RawRows
 from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
-from kfp_tfjob.components.prepare_data.statistics import SPLITS, Described, Numbers, Statistics
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
 from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, NUMBER, TEXT
@@ -44,12 +44,12 @@ def shard(context: Context, item: list[Any]) -> list[int]:
     path = context.folder / f"{wanted.stem}.tfrecord"
     raw_path = context.folder / f"{wanted.stem}.parquet"
     raw = None
-    if plan.coding and wanted.split == _TEST:
+    if wanted.split == _TEST and not plan.coding.is_identity:
         raw = RawRows(raw_path, plan.coding, plan.label, plan.job.options.weight)
     with open(path, "wb") as file:
         left, skipped = wanted.rows, wanted.skipped
         rows = rows_of(context, plan)
-        texts = raw is not None and bool(plan.job.known_kinds.of(TEXT))
+        texts = raw is not None and bool(plan.job.kinds.of(TEXT))
         for found in rows.read(wanted.first, wanted.last, texts):
             start = min(skipped, len(found.rows))
             part = found.cut(start, start + left)
@@ -100,13 +100,9 @@ def statistics_of(plan: Plan, before: int = 0) -> Statistics:
         plan: The plan.
         before: Rows of train that come before the first one.
     """
-    described: Described
-    kinds = plan.job.known_kinds
-    if plan.coding:
-        described = AnyColumns(plan.coding, kinds, before)
-    else:
-        described = Numbers(plan.job.features, left_out_warnings(kinds), before)
-    return Statistics(described, _places(kinds), plan.label, before)
+    kinds = plan.job.kinds
+    features = FeatureStatistics(plan.coding, kinds, before)
+    return Statistics(features, _places(kinds), plan.label, before)
 
 
 def _places(kinds: Kinds) -> dict[str, tuple[str, int]]:

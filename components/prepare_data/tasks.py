@@ -28,7 +28,7 @@ from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.source.files import SourceFile
 from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.parts import Part
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk, numeric
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
@@ -84,11 +84,7 @@ def rows(context: Context, item: list[Any]) -> list[int]:
     job, part = job_of(context, item[0]), Part.from_plain(item[1])
     found = _Found(job, context, part)
     try:
-        converting = _Plain if job.known_kinds.plain else _Mixed
-        reached = converting(job, found).read(part)
-    except _NotPlainError:
-        context.exchange.write_plain(document(job.name, ROWS, part.number), {"plain": False})
-        return []
+        reached = _read(job, part, found)
     except _LostError as error:
         lost = {"lost": [error.name, TOO_MANY_TEXTS]}
         context.exchange.write_plain(document(job.name, ROWS, part.number), lost)
@@ -106,10 +102,6 @@ class _Beside(NamedTuple):
     def of(self, keep: np.ndarray) -> _Beside:
         """Return the rows of a mask."""
         return _Beside(*(None if found is None else found[keep] for found in self))
-
-
-class _NotPlainError(Exception):
-    """The source is not a table of numbers without a gap, or has bad rows."""
 
 
 class _LostError(Exception):
@@ -172,7 +164,7 @@ class _Found:
             # begin, and must not replace these rows.
             self._name += f"-from-{part.span.start}"
         self.faults, self.vocabulary = Faults(), Vocabulary(job.label)
-        kinds = job.known_kinds
+        kinds = job.kinds
         coders = [item for item in kinds.features if item.kind in (CATEGORY, TEXT)]
         self.texts: dict[str, Dictionary | Bins] = {
             item.name: Dictionary() if item.kind == CATEGORY else Bins(job.options.hash_bins)
@@ -183,21 +175,15 @@ class _Found:
             context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
         )
         self._counted = [counted_for(kinds) for _ in range(GROUPS)]
-        self._is_counted = not kinds.plain
         self._crossing = crossing.Writer() if job.placing.is_needed else None
-        self._seen = {name: Seen(name) for name in job.columns.features}
-
-    def look(self, chunk: Chunk) -> None:
-        """Count the values of a chunk, if the kinds are only assumed."""
-        if self._job.assumed:
-            see(self._seen, chunk)
+        self.seen = {name: Seen(name) for name in job.columns.features}
 
     def add(
         self,
         rows: Rows,
         hashes: np.ndarray,
         beside: _Beside,
-        codes: np.ndarray | None = None,
+        codes: np.ndarray,
     ) -> None:
         """Add the good rows of a chunk.
 
@@ -219,13 +205,10 @@ class _Found:
         found: Any = np.empty(len(hashes), job.row_kind)
         found["hash"], found["code"], found["number"] = hashes, labels, numbers
         np.add(rows.features, np.float32(0), out=found["features"])  # -0.0 is 0.0
-        if codes is not None:
-            found["codes"] = codes
-            if found["dates"].shape[1]:
-                found["dates"] = rows.dates
+        found["codes"], found["dates"] = codes, rows.dates
         if beside.weights is not None:
             found["weight"] = beside.weights
-        if self._is_counted:
+        if any(counted.is_needed for counted in self._counted):
             train, other = found[split == 0], np.isnan(numbers[split == 0])
             for counted, mask in zip(self._counted, (~other, other), strict=True):
                 counted.add(train if mask.all() else train[mask])
@@ -249,7 +232,6 @@ class _Found:
             shared = f"{self._name}.splits"
             self._exchange.write(shared, self._crossing.to_bytes())
         return {
-            "plain": True,
             "reached": reached,
             "runs": self._runs.names,
             "faults": self.faults.to_plain(),
@@ -259,102 +241,38 @@ class _Found:
             ],
             "counted": [counted.to_plain() for counted in self._counted],
             "crossing": shared,
-            "seen": [it.to_plain() for it in self._seen.values()] if self._job.assumed else None,
+            "seen": [it.to_plain() for it in self.seen.values()] if self._job.assumed else None,
         }
 
 
-class _Pass:
-    """Converts the chunks of a part."""
-
-    def __init__(self, job: Job, found: _Found) -> None:
-        self.job, self.found = job, found
-        self._weight = job.options.weight
-
-    def read(self, part: Part) -> tuple[int, int, int] | None:
-        """Read a part; return how far a range of a text was read."""
-        reader = _Reader(self.job, part)
-        for file, table, columns in reader.tables():
-            columns = self.wanted(columns)
-            for chunk in table.chunks(columns):
-                self.check(chunk, columns)
-                chunk.faults.dropping = self._dropping(chunk)
-                placing = self.job.placing
-                splits = placing.splits(file, chunk) if placing.is_needed else None
-                self.add(table, chunk, columns, _Beside(splits, self._weights(chunk)))
-        return reader.reached
-
-    def wanted(self, columns: Columns) -> Columns:
-        """Return the columns to read."""
-        return columns
-
-    def check(self, chunk: Chunk, columns: Columns) -> None:
-        """Compare a chunk with the assumed kinds."""
-
-    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
-        """Add the rows of a chunk."""
-        raise NotImplementedError
-
-    def _weights(self, chunk: Chunk) -> np.ndarray | None:
-        if self._weight is None:
-            return None
-        return weights.read(chunk, self._weight)
-
-    def _dropping(self, chunk: Chunk) -> frozenset[str]:
-        """Return the columns whose gaps leave a row out."""
-        missing = self.job.options.missing
-        named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
-        if EVERY_COLUMN in named:
-            named |= chunk.columns.keys() - missing.keys() - {self.job.label, self._weight}
-        return frozenset(named)
+def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
+    """Add the rows of a part; return how far a range of a text was read."""
+    reader, converter = _Reader(job, part), Converter(job.kinds, job.label)
+    for file, table, columns in reader.tables():
+        columns = columns_of(job.kinds, columns.label, columns.extra)
+        if job.assumed:  # those that may be left out, too
+            columns = replace(columns, features=job.columns.features)
+        for chunk in table.chunks(columns):
+            chunk.faults.dropping = _dropping(job, chunk)
+            splits = job.placing.splits(file, chunk) if job.placing.is_needed else None
+            weight = job.options.weight
+            beside = _Beside(splits, None if weight is None else weights.read(chunk, weight))
+            if job.assumed:
+                see(found.seen, chunk)
+            rows = converter.rows(table, chunk)
+            codes, hashed = _coded(rows, found.texts)
+            hashes = row_hashes(rows.features, job.options.split.salt, hashed, rows.dates)
+            found.add(rows, hashes, beside.of(chunk.faults.good), codes)
+    return reader.reached
 
 
-class _Plain(_Pass):
-    """Reads a table of numbers."""
-
-    def check(self, chunk: Chunk, columns: Columns) -> None:
-        """Stop at anything that is not a number, unless the kinds are known."""
-        if self.job.kinds is None and not _numbers_only(chunk, columns):
-            raise _NotPlainError
-
-    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
-        """Add the rows of a chunk."""
-        rows = table.number_rows(chunk, columns)
-        hashes = row_hashes(rows.features, self.job.options.split.salt)
-        self.found.add(rows, hashes, beside.of(chunk.faults.good))
-
-
-class _Mixed(_Pass):
-    """Reads a table with columns of any kind."""
-
-    def __init__(self, job: Job, found: _Found) -> None:
-        super().__init__(job, found)
-        self._converter = Converter(job.known_kinds, job.label)
-
-    def wanted(self, columns: Columns) -> Columns:
-        """Return the columns to read; those that may be left out, too, if kinds are assumed."""
-        job = self.job
-        found = columns_of(job.known_kinds, columns.label, columns.extra)
-        return replace(found, features=job.columns.features) if job.assumed else found
-
-    def add(self, table: ArrowTable, chunk: Chunk, columns: Columns, beside: _Beside) -> None:
-        """Add the rows of a chunk."""
-        self.found.look(chunk)
-        rows = self._converter.rows(table, chunk)
-        codes, hashed = _coded(rows, self.found.texts)
-        hashes = row_hashes(rows.features, self.job.options.split.salt, hashed, rows.dates)
-        self.found.add(rows, hashes, beside.of(chunk.faults.good), codes)
-
-
-def _numbers_only(chunk: Chunk, columns: Columns) -> bool:
-    """Tell whether every feature of a chunk is a number in every row."""
-    for name in columns.features:
-        column = chunk.columns[name]
-        if not numeric(column.type) or pa.types.is_boolean(column.type) or column.null_count:
-            return False
-        if pa.types.is_floating(column.type):
-            if np.isnan(column.to_numpy(zero_copy_only=False)).any():
-                return False
-    return True
+def _dropping(job: Job, chunk: Chunk) -> frozenset[str]:
+    """Return the columns whose gaps leave a row out."""
+    missing = job.options.missing
+    named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
+    if EVERY_COLUMN in named:
+        named |= chunk.columns.keys() - missing.keys() - {job.label, job.options.weight}
+    return frozenset(named)
 
 
 def _coded(rows: Rows, texts: Mapping[str, Dictionary | Bins]) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.components.publish.request import usual_values
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.features.signature_columns import COLUMNS
 from kfp_tfjob.pages.template import Markdown
@@ -36,7 +37,8 @@ def render(
         statistics: The content of statistics.json.
         schema: The content of schema.json.
     """
-    raw, pictures = "coding" in schema, PICTURE in schema
+    pictures = PICTURE in schema
+    raw = not pictures and not Coding.of_schema(schema).is_identity
     values = usual_values(schema, statistics)
     # The columns.json of a user's own program may name other columns: then there is no example.
     has_example = arguments and arguments.keys() <= values.keys()

@@ -22,9 +22,24 @@ def usual_values(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> di
     """
     if PICTURE in schema:
         return {}
-    if "coding" in schema:
-        return _raw_values(schema)
-    return {name: column["mean"] for name, column in statistics.get("features", {}).items()}
+    from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
+
+    columns = statistics.get("features", {})
+    found: dict[str, Any] = {}
+    for feature in Coding.of_schema(schema).features:
+        if feature.missing:
+            value = feature.missing.value
+        else:
+            value = columns.get(feature.name, {}).get("mean")
+        if feature.kind == CATEGORY:
+            found[feature.name] = feature.vocabulary[0] if feature.vocabulary else ""
+        elif feature.kind == TEXT:
+            found[feature.name] = "a text"
+        elif feature.kind == BOOLEAN:
+            found[feature.name] = "true" if value else "false"
+        else:
+            found[feature.name] = int(value or 0) if feature.kind == DATE else float(value or 0)
+    return found
 
 
 def request(
@@ -48,24 +63,6 @@ def request(
     row = {argument: _plain(values[column]) for column, argument in arguments.items()}
     body = {"signature_name": _SIGNATURE, "instances": [row]}
     return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
-
-
-def _raw_values(schema: Mapping[str, Any]) -> dict[str, Any]:
-    # Loads numpy, which a table of numbers does not need here.
-    from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
-
-    found: dict[str, Any] = {}
-    for feature in Coding.of_schema(schema).features:
-        value = feature.missing.value if feature.missing else None
-        if feature.kind == CATEGORY:
-            found[feature.name] = feature.vocabulary[0] if feature.vocabulary else ""
-        elif feature.kind == TEXT:
-            found[feature.name] = "a text"
-        elif feature.kind == BOOLEAN:
-            found[feature.name] = "true" if value else "false"
-        else:
-            found[feature.name] = int(value or 0) if feature.kind == DATE else float(value or 0)
-    return found
 
 
 def _plain(value: Any) -> Any:

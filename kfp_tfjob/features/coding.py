@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,9 @@ class Coding:
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any]) -> Coding:
-        """Return the coding of a schema.json; without the key `coding`, it has only numbers.
+        """Return the coding of a schema.json.
+
+        Before codec 3, a table of numbers without gaps had no key `coding`.
 
         Raises:
             ValueError, KeyError, TypeError: It is not one.
@@ -149,9 +152,9 @@ class Coding:
             "coding": [_learned(item) for item in self.features],
         }
 
-    @property
-    def plain(self) -> bool:
-        """Whether there are only numbers without a rule for gaps, so packed rows are raw rows."""
+    @cached_property
+    def is_identity(self) -> bool:
+        """Whether packed rows are raw rows: there are only numbers, and no rule for gaps."""
         return all(item.kind == NUMBER and item.missing is None for item in self.features)
 
     @property
@@ -189,12 +192,12 @@ class Coding:
             dates: (rows, k) int64, microseconds since 1970, UTC; NO_DATE is a gap.
 
         Returns:
-            (rows, width) float32; `floats` itself for a plain table.
+            (rows, width) float32; `floats` itself if packed rows are raw rows.
 
         Raises:
             DataError: A column that must have no gap has one, or a code is not in its dictionary.
         """
-        if self.plain:
+        if self.is_identity:
             return floats
         plan = self._plan
         packed = np.empty((len(floats), self.width), np.float32)

@@ -1,6 +1,6 @@
 """Codes raw columns inside the exported model, as coding.py does for training.
 
-number               float64, NaN is a gap
+number               float64, NaN is a gap; float32 in a table of numbers without gaps
 boolean              string, '' is a gap, and so is a text that is neither true nor false
 category, text       string, '' is a gap
 date                 int64, microseconds since 1970, UTC; -2**63 is a gap
@@ -16,16 +16,17 @@ import tensorflow as tf
 from kfp_tfjob.features import coding, text_hash
 from kfp_tfjob.features.coding import Coded, Coding, Column
 
-TYPES = {
-    coding.NUMBER: tf.float64,
-    coding.BOOLEAN: tf.string,
-    coding.CATEGORY: tf.string,
-    coding.TEXT: tf.string,
-    coding.DATE: tf.int64,
-}
+_TYPES = {coding.NUMBER: tf.float64, coding.DATE: tf.int64}
 # The smallest float32 that TensorFlow does not replace by 0, and where rounding up to it begins.
 _SMALLEST, _ROUNDED_UP = 2.0**-126, 2.0**-126 - 2.0**-150
 _TRUTH = {text: 1.0 for text in coding.TRUE_TEXTS} | {text: 0.0 for text in coding.FALSE_TEXTS}
+
+
+def type_of(feature: Coded) -> tf.DType:
+    """Return the type of a raw column."""
+    if feature.kind == coding.NUMBER and feature.missing is None:
+        return tf.float32
+    return _TYPES.get(feature.kind, tf.string)
 
 
 # (batch, n), and the places of its columns in a packed row.
@@ -59,7 +60,7 @@ class RawColumns(tf.Module):
         """Return (batch, packed columns) float32.
 
         Args:
-            columns: (batch,) of TYPES, in the order of the features.
+            columns: (batch,) of `type_of`, in the order of the features.
 
         Raises:
             tf.errors.InvalidArgumentError: A column whose rule is `fail` has a gap.
@@ -72,7 +73,9 @@ class RawColumns(tf.Module):
             features, places = [item[0] for item in group], [item[1] for item in group]
             values = tf.stack([item[2] for item in group], axis=1)
             starts = np.array([place.start for place in places])
-            if kind == coding.CATEGORY:
+            if values.dtype == tf.float32:  # without gaps, as they are
+                blocks.append((values, starts))
+            elif kind == coding.CATEGORY:
                 blocks.append((self._categories(values), starts))
             elif kind == coding.TEXT:
                 hashed = tf.strings.to_hash_bucket_strong(values, bins, text_hash.KEY)

@@ -1,15 +1,16 @@
 """Predicts rows with any SavedModel.
 
-In a table of numbers without gaps, rows are packed: the trainer's own export has the signature
-`serve_packed`; a user's own model may take its columns by name, or one packed input. In every other
-table, rows are raw, and a model takes each column by name, in the type of its kind. Of pictures, it
-takes the bytes of their files. Anything else is refused, with a list of its inputs.
+A model takes each raw column by name, in the type of its kind, or the bytes of the files of
+pictures. In a table of numbers without gaps, it may also take all columns as one packed input, as
+`serve_packed` of the trainer's own export does. Anything else is refused, with a list of its
+inputs.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
+from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
 from kfp_tfjob.features.pictures import ONE_PIXEL, PICTURE, PictureInput
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.words import listed
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
-_OF_CLIENTS = ("serving_default", "serve")
 # The types in which a signature may take a raw column; the first is that of the own export.
 RAW_TYPES = {
     NUMBER: ("float64", "float32"),
@@ -41,6 +41,7 @@ _EXAMPLES = {
     DATE: 0,
     PICTURE: ONE_PIXEL,
 }
+_TYPES = {NUMBER: np.float64, DATE: np.int64}
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
 # Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
 _SUM_TOLERANCE = 1e-2
@@ -54,33 +55,57 @@ class Task:
         name: `classification` or `regression`.
         features: The names of the columns of the table, in order.
         classes: The names of the classes; empty for a regression.
-        kinds: The kind of each column if rows are raw; empty if they are packed.
+        kinds: The kind of each column.
+        is_packed: Whether a model may take all columns as one input: they are numbers without gaps.
     """
 
     name: str
     features: tuple[str, ...]
     classes: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    is_packed: bool = False
 
     @classmethod
     def of(cls, schema: dict[str, Any]) -> Task:
         """Return the task that schema.json describes."""
         names = tuple(feature["name"] for feature in schema["features"])
         classes = tuple(str(name) for name in schema["label"].get("classes") or ())
-        is_raw = "coding" in schema or PictureInput.of_schema(schema)
-        types = [feature["type"] for feature in schema["features"]] if is_raw else []
-        return cls(schema["task"], names, classes, tuple(KINDS.get(it) or it for it in types))
+        if PictureInput.of_schema(schema):
+            return cls(schema["task"], names, classes, (PICTURE,))
+        coding = Coding.of_schema(schema)
+        kinds = tuple(feature.kind for feature in coding.features)
+        return cls(schema["task"], names, classes, kinds, coding.is_identity)
 
     def example(self, rows: int) -> Any:
         """Return rows with one value in every column, as `ServedModel.predict` takes them."""
-        import tensorflow as tf
-
-        if not self.kinds:
-            return tf.zeros((rows, len(self.features)))
         return {
-            name: tf.constant([_EXAMPLES[kind]] * rows, RAW_TYPES[kind][0])
+            name: np.array([_EXAMPLES[kind]] * rows, _TYPES.get(kind, object))
             for name, kind in zip(self.features, self.kinds, strict=True)
         }
+
+
+class Block(Mapping[str, np.ndarray]):
+    """Columns of numbers that are the columns of one array.
+
+    Args:
+        names: The columns.
+        rows: (batch, columns) float32.
+    """
+
+    def __init__(self, names: Sequence[str], rows: np.ndarray) -> None:
+        self._places, self.rows = {name: place for place, name in enumerate(names)}, rows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return the (batch,) values of a column."""
+        return self.rows[:, self._places[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        return len(self._places)
 
 
 class ServedModel:
@@ -105,7 +130,7 @@ class ServedModel:
             raise self._unusable("cannot be loaded", error) from error
         self._mapping = signature_columns.read(folder)
         signatures = self._loaded.signatures
-        wanted = SIGNATURES[1:] if task.kinds else SIGNATURES
+        wanted = SIGNATURES if task.is_packed else SIGNATURES[1:]
         found = next((key for key in wanted if key in signatures), None)
         if found is None:
             raise DataError(
@@ -119,12 +144,11 @@ class ServedModel:
         self._signature, self._call = found, signatures[found]
         self._feed = self._fed(found)
 
-    def predict(self, features: Any) -> np.ndarray:
+    def predict(self, features: Mapping[str, Any]) -> np.ndarray:
         """Predict one batch.
 
         Args:
-            features: Packed rows, a (batch, features) float32 tensor. Where the task has kinds, raw
-                rows: by column, a (batch,) tensor or array of the first of its RAW_TYPES.
+            features: By column, a (batch,) array or tensor of one of its RAW_TYPES.
 
         Returns:
             (batch, classes) float32 probabilities, or (batch,) values of a regression.
@@ -136,61 +160,49 @@ class ServedModel:
             outputs = self._call(**self._feed(features))
         except Exception as error:
             raise self._unusable("failed while it predicted", error) from error
-        column = next(iter(features.values())) if self.task.kinds else features
-        values, rows = self._output(outputs), int(column.shape[0])
+        values, rows = self._output(outputs), int(next(iter(features.values())).shape[0])
         if self.task.name == "regression":
             return self._vector(values, rows)
         return self._probabilities(values, rows)
 
-    def _fed(self, signature: str) -> Any:
-        """Return the function from features to the arguments of a signature."""
+    def _fed(self, signature: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return the function from raw columns to the arguments of a signature."""
         inputs = dict(self._loaded.signatures[signature].structured_input_signature[1])
-        feeding = self._feeding_raw if self.task.kinds else self._feeding
-        return feeding(signature, inputs)
-
-    def _feeding(self, signature: str, inputs: dict[str, Any]) -> Any:
-        """Return the function from packed rows to the arguments of the signature."""
-        import tensorflow as tf
-
         columns = _columns(self.task.features, inputs, self._mapping)
         if columns:
-            shapes = {
-                name: [-1] + [1] * (len(spec.shape) - 1) if spec.shape.rank else [-1]
-                for name, spec in inputs.items()
-            }
-            return lambda features: {
-                name: _shaped(tf.cast(features[:, columns[name]], spec.dtype), shapes[name])
-                for name, spec in inputs.items()
-            }
-        if len(inputs) == 1:
+            return self._fed_by_column(signature, inputs, columns)
+        if self.task.is_packed and len(inputs) == 1:
             ((name, spec),) = inputs.items()
             shape = _row_shape(spec, len(self.task.features))
             if shape is not None:
-                return lambda features: {
-                    name: tf.reshape(tf.cast(features, spec.dtype), [-1, *shape])
-                }
-        raise DataError(
-            Problem(
-                f"the signature {signature} of {self.name} does not take the columns of the data",
-                received=", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items()),
-                expected=f"one input of shape (batch, {len(self.task.features)}), or one input"
-                f" (batch,) for each of {_few(self.task.features)}",
-                fix="export the model with such a signature, preferably named serve_packed",
-            )
-        )
+                return lambda features: self._packed(features, name, spec, shape)
+        raise DataError(self._other_columns(signature, inputs))
 
-    def _feeding_raw(self, signature: str, inputs: dict[str, Any]) -> Any:
-        """Return the function from raw columns to the arguments of the signature."""
+    def _packed(
+        self, features: Mapping[str, Any], name: str, spec: Any, shape: list[int]
+    ) -> dict[str, Any]:
+        """Return all columns as one argument."""
         import tensorflow as tf
 
-        columns = _columns(self.task.features, inputs, self._mapping)
-        if not columns:
-            raise DataError(self._other_columns(signature, inputs))
+        rows = (
+            features.rows
+            if isinstance(features, Block)
+            else np.stack([features[column] for column in self.task.features], axis=1)
+        )
+        return {name: tf.reshape(tf.cast(rows, spec.dtype), [-1, *shape])}
+
+    def _fed_by_column(
+        self, signature: str, inputs: dict[str, Any], columns: dict[str, int]
+    ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return the function from raw columns to one argument for each."""
+        import tensorflow as tf
+
         names = {name: self.task.features[at] for name, at in columns.items()}
         wrong = []
         for name, at in sorted(columns.items(), key=lambda item: item[1]):
             kind, spec = self.task.kinds[at], inputs[name]
-            if spec.dtype.name not in RAW_TYPES[kind] or not _is_one_value(spec.shape):
+            fits = spec.dtype.name in RAW_TYPES[kind] and _is_one_value(spec.shape)
+            if not fits and not self.task.is_packed:
                 types = " or ".join(RAW_TYPES[kind])
                 wrong.append(
                     Problem(
@@ -207,7 +219,7 @@ class ServedModel:
         return lambda rows: {
             name: _shaped(
                 tf.cast(rows[names[name]], spec.dtype)
-                if spec.dtype.is_floating
+                if spec.dtype.is_floating or self.task.is_packed
                 else tf.convert_to_tensor(rows[names[name]], spec.dtype),
                 shapes[name],
             )
@@ -226,12 +238,19 @@ class ServedModel:
         foreign = sorted(set(inputs) - known)
         differences = [f"no input for {_few(missing)}"] if missing else []
         differences += [f"{_few(foreign)} besides"] if foreign else []
-        kinds = zip(self.task.features, self.task.kinds, strict=True)
-        wanted = [f"{column}: {RAW_TYPES[kind][0]}" for column, kind in kinds]
+        expected = f"one input (batch,) for each of {_few(self.task.features)}"
+        if self.task.is_packed:
+            expected = f"one input of shape (batch, {len(self.task.features)}), or {expected}"
+        else:
+            kinds = zip(self.task.features, self.task.kinds, strict=True)
+            wanted = _few([f"{column}: {RAW_TYPES[kind][0]}" for column, kind in kinds])
+            expected = f"one input (batch,) for each column: {wanted}"
+        found = ", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items())
         return Problem(
             f"the signature {signature} of {self.name} does not take the columns of the data",
-            received="; ".join(differences) or f"the inputs {_few(sorted(inputs))}",
-            expected=f"one input (batch,) for each column: {_few(wanted)}",
+            received="; ".join([*differences, found] if self.task.is_packed else differences)
+            or f"the inputs {_few(sorted(inputs))}",
+            expected=expected,
             fix=f"export the model with such a signature, and name the input of each column in"
             f" {signature_columns.COLUMNS} if it differs from the column",
         )

@@ -119,4 +119,4 @@ def _kind(column: str, schema: Mapping[str, Any]) -> str:
     (kind,) = (it.get("type", "") for it in schema["features"] if it["name"] == column)
     if kind == PICTURE:
         return PICTURE
-    return KINDS[kind] if "coding" in schema else NUMBER
+    return KINDS[kind]

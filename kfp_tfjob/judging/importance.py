@@ -81,7 +81,7 @@ def importances(
 
     Args:
         model: The model.
-        sample: Test rows; their features are packed, or raw by column.
+        sample: Test rows.
         columns: The columns, in the order of the schema.
         metric: A metric of the task.
         confidence: The confidence of the two-sided intervals.
@@ -108,7 +108,7 @@ def importances(
             name: np.random.default_rng([SEED, turn, columns.index(name)]).permutation(rows)
             for name in names
         }
-        predicted = model.predict(_shuffled(sample, columns, orders))
+        predicted = model.predict(_shuffled(sample, orders))
         for place, (name, order) in enumerate(orders.items()):
             part = predicted[place * rows : (place + 1) * rows]
             found[name].add(before, Measures(part, classes).estimate(metric), order)
@@ -165,26 +165,12 @@ def _turns(columns: Sequence[str], width: int) -> Iterator[tuple[int, Sequence[s
             yield turn, columns[first : first + width]
 
 
-def _shuffled(sample: Batch, columns: Sequence[str], orders: dict[str, NDArray[Any]]) -> Batch:
+def _shuffled(sample: Batch, orders: dict[str, NDArray[Any]]) -> Batch:
     """Return the sample once for each shuffled column, one below the other."""
     copies = len(orders)
-    features: Any
-    if isinstance(sample.features, dict):
-        features = {
-            name: np.concatenate(
-                [
-                    values[order] if name == shuffled else values
-                    for shuffled, order in orders.items()
-                ]
-            )
-            for name, values in sample.features.items()
-        }
-    else:
-        rows = len(sample.labels)
-        features = np.tile(sample.features, (copies, 1))
-        for place, (name, order) in enumerate(orders.items()):
-            column = columns.index(name)
-            part = slice(place * rows, (place + 1) * rows)
-            features[part, column] = sample.features[order, column]
+    features = {name: np.tile(values, copies) for name, values in sample.features.items()}
+    rows = len(sample.labels)
+    for place, (name, order) in enumerate(orders.items()):
+        features[name][place * rows : (place + 1) * rows] = sample.features[name][order]
     weights = None if sample.weights is None else np.tile(sample.weights, copies)
     return Batch(features, np.tile(sample.labels, copies), weights)

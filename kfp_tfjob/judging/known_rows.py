@@ -73,10 +73,8 @@ def _repeats(data: TestData) -> tuple[int, int]:
     return rows, rows - len(seen)
 
 
-def _as_keys(features: Any) -> Iterable[Any]:
+def _as_keys(features: Mapping[str, Any]) -> Iterable[Any]:
     """Return what is equal for equal rows; as bits, a gap equals a gap."""
-    if not isinstance(features, Mapping):
-        return [row.tobytes() for row in np.asarray(features)]
     columns = [np.asarray(values) for values in features.values()]
     return zip(
         *((it.view(np.int64) if it.dtype == np.float64 else it).tolist() for it in columns),

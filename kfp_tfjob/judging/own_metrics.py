@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.features.pictures import PICTURE
-from kfp_tfjob.features.served_model import Task
+from kfp_tfjob.features.served_model import Block, Task
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.judging.own_features import Columns, PackedColumns, ParquetColumns
@@ -103,7 +103,8 @@ class Evaluator:
         if batch.weights is not None:
             self._write("weights", batch.weights, np.float32)
         if self._packed:
-            self._write("features", batch.features, np.float32)
+            assert isinstance(batch.features, Block)
+            self._write("features", batch.features.rows, np.float32)
 
     def add_champion(self, outputs: np.ndarray) -> None:
         """Keep the outputs of the champion for a batch."""

@@ -15,6 +15,7 @@ from kfp_tfjob.features.coding import DATE, KINDS, NO_DATE, NUMBER
 from kfp_tfjob.features.pictures import PICTURE, PictureInput
 from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
 from kfp_tfjob.features.records import blocks
+from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS, dataset_digest
@@ -34,12 +35,12 @@ class Batch(NamedTuple):
     """Some test rows.
 
     Attributes:
-        features: What `ServedModel.predict` takes.
+        features: What `ServedModel.predict` takes: a (batch,) array by column.
         labels: (batch,) the true classes or values.
         weights: (batch,) float32, how much each row counts; None where all count the same.
     """
 
-    features: Any
+    features: Mapping[str, Any]
     labels: np.ndarray
     weights: np.ndarray | None = None
 
@@ -54,8 +55,8 @@ class TestData:
         statistics: The content of statistics.json.
         shards: The TFRecord files of the test split, in order; none if there is a raw file.
         rows: The number of rows of the split.
-        raw: The Parquet files with the raw columns of the test split, in order, for a table that
-            has more than numbers; none if models take packed rows.
+        raw: The Parquet files with the raw columns of the test split, in order; none if the shards
+            have the raw values.
         trained_on: The shards of the test split with the same bytes as a shard of another split.
         contents: Size and checksum of each shard of the test split.
     """
@@ -89,7 +90,7 @@ class TestData:
                     fix="give the test split a share in data_options",
                 )
             )
-        raw = _names(schema.get("test_raw")) if "coding" in schema else []
+        raw = _names(schema.get("test_raw"))
         names = raw or split["shards"]
         pull(store, dataset, folder, set(names).__contains__)
         paths = tuple(below(folder, name) for name in names)
@@ -148,19 +149,18 @@ class TestData:
             raise self._corrupt(f"{rows} rows", f"{self.rows} rows")
 
     def _packed(self, size: int) -> Iterator[Batch]:
-        """Yield rows with (batch, features) float32 tensors, or with the files of pictures.
+        """Yield rows of numbers, or of the files of pictures.
 
         The values are taken from their places in the records of prepare_data, which is ten times as
         fast as to parse them. The files were verified when they were downloaded, so the checksums
         of the records are not looked at again.
         """
-        import tensorflow as tf
-
+        names = [feature["name"] for feature in self.schema["features"]]
         if PictureInput.of_schema(self.schema):
             yield from self._parsed(self.shards, min(size, _PICTURES))
             return
         lists = [
-            ValueList("features", FLOATS, len(self.schema["features"])),
+            ValueList("features", FLOATS, len(names)),
             ValueList("label", INTEGERS if self._is_classification else FLOATS, 1),
         ]
         lists += [ValueList("weight", FLOATS, 1)] if self._weight else []
@@ -176,15 +176,15 @@ class TestData:
                     break
                 done += len(found["label"])
                 weights = found["weight"][:, 0] if self._weight else None
-                yield Batch(tf.constant(found["features"]), found["label"][:, 0], weights)
+                yield Batch(Block(names, found["features"]), found["label"][:, 0], weights)
 
     def _parsed(self, shards: Sequence[Path], size: int, done: int = 0) -> Iterator[Batch]:
         """Yield the rows of shards as `_packed` does, but for the first `done`, by a parser."""
         import tensorflow as tf
 
         kind = tf.int64 if self._is_classification else tf.float32
-        name = "features"
-        values = tf.io.FixedLenFeature([len(self.schema["features"])], tf.float32)
+        name, names = "features", [feature["name"] for feature in self.schema["features"]]
+        values = tf.io.FixedLenFeature([len(names)], tf.float32)
         if is_picture := PictureInput.of_schema(self.schema) is not None:
             name, values = PICTURE, tf.io.FixedLenFeature([], tf.string)
         parts = {name: values, "label": tf.io.FixedLenFeature([], kind)}
@@ -197,7 +197,8 @@ class TestData:
         try:
             for batch in parsed.prefetch(2):
                 weights = batch["weight"].numpy() if self._weight else None
-                features = {name: batch[name]} if is_picture else batch[name]
+                found = batch[name].numpy()
+                features = {name: found} if is_picture else Block(names, found)
                 yield Batch(features, batch["label"].numpy(), weights)
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise self._corrupt(error.message[:500], "records that match schema.json") from error

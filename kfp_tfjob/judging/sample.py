@@ -40,15 +40,11 @@ class Sample:
         """Return the kept rows; None if there is none."""
         if not self._parts:
             return None
-        features: Any
         first = self._parts[0]
-        if isinstance(first.features, dict):
-            features = {
-                name: np.concatenate([part.features[name] for part in self._parts])
-                for name in first.features
-            }
-        else:
-            features = np.concatenate([part.features for part in self._parts])
+        features = {
+            name: np.concatenate([part.features[name] for part in self._parts])
+            for name in first.features
+        }
         weights = None
         if first.weights is not None:
             parts = [part.weights for part in self._parts if part.weights is not None]
@@ -58,10 +54,6 @@ class Sample:
 
 def chosen_rows(batch: Batch, rows: NDArray[Any]) -> Batch:
     """Return the rows with these numbers, in memory."""
-    features = batch.features
-    if isinstance(features, dict):
-        picked: Any = {name: np.asarray(values)[rows] for name, values in features.items()}
-    else:
-        picked = np.asarray(features)[rows]
+    picked = {name: np.asarray(values)[rows] for name, values in batch.features.items()}
     weights = None if batch.weights is None else np.asarray(batch.weights)[rows]
     return Batch(picked, np.asarray(batch.labels)[rows], weights)

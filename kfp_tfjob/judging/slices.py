@@ -76,7 +76,7 @@ class Slices:
                 classes = label.get("classes")
                 self._columns.append(_Column(one, None, path, classes=classes))
             else:
-                is_date = "coding" in schema and kinds[one.column] == DATE
+                is_date = kinds[one.column] == DATE
                 self._columns.append(_Column(one, names.index(one.column), path, is_date))
         self._folder = folder
 
@@ -127,9 +127,7 @@ class _Column:
         if self._index is None:
             labels = np.asarray(batch.labels)
             return labels if self._numbers is None else self._numbers[labels]
-        if isinstance(batch.features, Mapping):
-            return np.asarray(batch.features[self._source.column])
-        return np.asarray(batch.features[:, self._index])
+        return np.asarray(batch.features[self._source.column])
 
     def _in_ranges(self, values: NDArray[Any]) -> NDArray[np.int32]:
         missing = values == NO_DATE if self._is_date else np.isnan(values.astype(np.float64))

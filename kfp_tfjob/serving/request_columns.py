@@ -54,23 +54,19 @@ class Rows:
 
     Attributes:
         count: The number of rows, at least 1.
-        features: What `ServedModel.predict` takes: (rows, columns) float32 of packed rows; else by
-            column a (rows,) array of the first of its RAW_TYPES.
+        features: What `ServedModel.predict` takes: by column a (rows,) array of the first of its
+            RAW_TYPES.
     """
 
     count: int
-    features: Any
+    features: dict[str, Any]
 
-    def part(self, rows: slice) -> Any:
+    def part(self, rows: slice) -> dict[str, Any]:
         """Return the features of some rows."""
-        if isinstance(self.features, np.ndarray):
-            return self.features[rows]
         return {name: values[rows] for name, values in self.features.items()}
 
     def values(self, row: int) -> list[Any]:
         """Return the values of one row, in the order of the columns."""
-        if isinstance(self.features, np.ndarray):
-            return self.features[row].tolist()
         return [values[row] for values in self.features.values()]
 
 
@@ -92,9 +88,7 @@ class RequestColumns:
         self, schema: Mapping[str, Any], arguments: Mapping[str, str] | None = None
     ) -> None:
         self.task = Task.of(dict(schema))
-        packed = not self.task.kinds
-        kinds = (NUMBER,) * len(self.task.features) if packed else self.task.kinds
-        self.kinds = dict(zip(self.task.features, kinds, strict=True))
+        self.kinds = dict(zip(self.task.features, self.task.kinds, strict=True))
         self._label = str(schema["label"]["name"])
         self._full = _without_gaps(schema)
         columns = {argument: name for name, argument in (arguments or {}).items()}
@@ -151,11 +145,7 @@ class RequestColumns:
             found[name] = values
         if wrong:
             raise RefusedRequest(*wrong)
-        count = len(next(iter(found.values())))
-        if self.task.kinds:
-            return Rows(count, found)
-        packed = np.stack([found[name] for name in self.kinds], axis=1).astype(np.float32)
-        return Rows(count, packed)
+        return Rows(len(next(iter(found.values()))), found)
 
     def _refuse_names(self, rows: list[Any]) -> list[dict[str, Any]]:
         """Return rows by column, or refuse the first that is no object or has other columns."""
@@ -283,9 +273,8 @@ class RequestColumns:
 
 def _without_gaps(schema: Mapping[str, Any]) -> frozenset[str]:
     """Return the columns whose gaps a model refuses, or would answer with nonsense."""
-    names = [feature["name"] for feature in schema["features"]]
-    if "coding" not in schema:
-        return frozenset(names)
+    if PICTURE in schema:
+        return frozenset([PICTURE])
     return frozenset(
         it.name
         for it in Coding.of_schema(schema).features

@@ -28,7 +28,7 @@ DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
 WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; it has the texts of the categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
-CODEC_VERSION = 2  # of the shards, and part of dataset_digest: raise it if their bytes change
+CODEC_VERSION = 3  # of the shards, and part of dataset_digest: raise it if their bytes change
 
 # In the folder of a run. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"

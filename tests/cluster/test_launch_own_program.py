@@ -42,6 +42,12 @@ def test_a_tutorial_with_keras_2(launch, row, tmp_path: Path) -> None:
     for replica in ("chief-0", "worker-0"):
         assert launch.said("the program gets Keras 2", replica)
     pull(step.store, step.run.base, tmp_path, lambda key: key.startswith("output/model/"))
-    task = Task("classification", tiny_dataset.FEATURES, tiny_dataset.CLASSES)
+    task = Task(
+        "classification",
+        tiny_dataset.FEATURES,
+        tiny_dataset.CLASSES,
+        ("number",) * len(tiny_dataset.FEATURES),
+        is_packed=True,
+    )
     model = ServedModel(tmp_path / "output" / "model", task, "the model")
     assert model.predict(task.example(5)).shape == (5, len(tiny_dataset.CLASSES))

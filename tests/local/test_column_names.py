@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.served_model import Task
+from kfp_tfjob.features.coding import NUMBER, Coded, Coding
+from kfp_tfjob.features.served_model import Block, Task
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.local import tiny_dataset
@@ -22,6 +24,10 @@ ORDINARY = [
     *("self", "class", "None", "a.b", "a_b", "2x", "x/y", "x>y", "Größe", " ", "\t", "\U0001f600"),
     *("probabilities", "prediction", "features", "inputs", "Placeholder", "serving_default_x"),
 ]
+
+
+def of_numbers(columns: Sequence[str]) -> Coding:
+    return Coding(tuple(Coded(name, NUMBER) for name in columns))
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +51,7 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     dataset = dataclasses.replace(
         values,
         feature_names=tuple(columns),
+        coding=of_numbers(columns),
         mean=np.zeros(width, np.float32),
         std=np.ones(width, np.float32),
     )
@@ -52,11 +59,11 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     model.compile("sgd", "mse")
     rows = np.random.default_rng(0).normal(size=(5, width)).astype(np.float32)
     expected = model(rows).numpy()[:, 0]
-    task = Task("regression", tuple(columns))
+    task = Task("regression", tuple(columns), (), ("number",) * width, is_packed=True)
     with TemporaryDirectory() as name:
         folder = Path(name)
         export(model, dataset, folder)
-        batch = Batch(tf.constant(rows), np.zeros(5, np.float32))
+        batch = Batch(Block(columns, rows), np.zeros(5, np.float32))
         scored = Scorer(folder / "model", task, "the model").predict(batch)
         np.testing.assert_allclose(scored.values, expected, rtol=1e-4, atol=1e-5)
 
@@ -77,7 +84,11 @@ def test_the_example_of_the_model_card_runs(
 
     columns = (*ORDINARY[:7], "``` \n<b>", 'say "a\\"', "plain")
     dataset = dataclasses.replace(
-        values, feature_names=columns, mean=np.zeros(10, np.float32), std=np.ones(10, np.float32)
+        values,
+        feature_names=columns,
+        coding=of_numbers(columns),
+        mean=np.zeros(10, np.float32),
+        std=np.ones(10, np.float32),
     )
     model = keras.Sequential([keras.Input((10,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -86,7 +97,8 @@ def test_the_example_of_the_model_card_runs(
     champion = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
     statistics = {"features": {name: {"mean": at + 0.5} for at, name in enumerate(columns)}}
     mapping = signature_columns.read(tmp_path / "model")
-    card = render("m", champion, verdict, mapping, statistics, {})
+    schema = of_numbers(columns).to_schema()
+    card = render("m", champion, verdict, mapping, statistics, schema)
     monkeypatch.chdir(tmp_path)
     exec(card.partition("```python\n")[2].partition("\n```\n")[0], {})
     row = np.arange(0.5, 10, dtype=np.float32)[None]
@@ -94,9 +106,9 @@ def test_the_example_of_the_model_card_runs(
     (shown,) = re.findall(r"\[(-?[\d.e-]+)\]", capsys.readouterr().out)
     assert float(shown) == pytest.approx(expected, rel=1e-4, abs=1e-5)
     # A model that does not say what it calls its columns has no example.
-    assert "```" not in render("m", champion, verdict, {}, {}, {})
+    assert "```" not in render("m", champion, verdict, {}, {}, schema)
     # Nor has one of a user's own program that names a column the dataset does not have.
-    assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics, {})
+    assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics, schema)
 
 
 def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None:
@@ -118,12 +130,14 @@ def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None
         '[{"column": "_c0", "argument": "age_1"}, {"column": "Age", "argument": "arg__c0"},'
         ' {"column": "age", "argument": "Z"}]'
     )
-    model = ServedModel(tmp_path, Task("regression", columns), "the model")
-    assert model.predict(tf.constant([[1.0, 2.0, 3.0]])).tolist() == [123]
+    task = Task("regression", columns, (), ("number",) * 3)
+    model = ServedModel(tmp_path, task, "the model")
+    row = np.array([[1.0, 2.0, 3.0]], np.float32)
+    assert model.predict(Block(columns, row)).tolist() == [123]
 
     path.write_text("[")
     with pytest.raises(DataError, match="columns.json of the model cannot be read.*JSONDecodeE"):
-        ServedModel(tmp_path, Task("regression", columns), "the model")
+        ServedModel(tmp_path, task, "the model")
     shutil.rmtree(path.parent)
     with pytest.raises(DataError, match="does not take the columns"):
-        ServedModel(tmp_path, Task("regression", columns), "the model")
+        ServedModel(tmp_path, task, "the model")

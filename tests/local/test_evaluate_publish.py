@@ -83,7 +83,7 @@ class Bench:
         schema = {
             "format": "kfp-tfjob/schema/1",
             "task": task or "classification",
-            "features": [{"name": f"column {i}", "type": "float"} for i in range(FEATURES)],
+            "features": [{"name": f"column {i}", "type": "float32"} for i in range(FEATURES)],
             "label": {"name": "species", "classes": None if regression else classes},
             "splits": splits,
             "schema_digest": schema_digest,

@@ -1,4 +1,4 @@
-"""A table of numbers without a gap: every stored byte is as in the versions before other columns.
+"""A table of numbers without a gap: every stored byte is as in the version before.
 
 Champions and earlier datasets stay comparable only while these bytes do not change.
 """

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kfp_tfjob.features.served_model import Task
+from kfp_tfjob.features.served_model import Block, Task
 from kfp_tfjob.judging import own_metrics
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.metrics import Measures
@@ -45,7 +45,8 @@ def evaluator(tmp_path: Path) -> Made:
         found = Evaluator(read, tmp_path / "own", data, task, options)
         for part in (slice(0, 2), slice(2, 5)):
             outputs = np.stack([1 - SCORES[part], SCORES[part]], axis=1)
-            batch = Batch(FEATURES[part], LABELS[part], np.ones(len(LABELS[part])))
+            columns = Block(task.features, FEATURES[part])
+            batch = Batch(columns, LABELS[part], np.ones(len(LABELS[part])))
             found.add(batch, None, outputs)  # type: ignore[arg-type]
             found.add_champion(outputs[:, ::-1])
         return found

@@ -102,12 +102,12 @@ def tensors(declared: Coding, rows: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the raw columns as a client sends them."""
     import tensorflow as tf
 
-    from kfp_tfjob.features.raw_columns import TYPES
+    from kfp_tfjob.features.raw_columns import type_of
 
     return [
         tf.constant(
             [value.encode() if isinstance(value, str) else value for value in values],
-            TYPES[feature.kind],
+            type_of(feature),
         )
         for feature, values in zip(declared.features, zip(*rows, strict=True), strict=True)
     ]
@@ -117,10 +117,10 @@ def traced(declared: Coding) -> Callable[[list[Any]], np.ndarray]:
     """Return the coding of the exported model as a function of tensors."""
     import tensorflow as tf
 
-    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.raw_columns import RawColumns, type_of
 
     columns = RawColumns(declared)
-    specs = [tf.TensorSpec([None], TYPES[feature.kind]) for feature in declared.features]
+    specs = [tf.TensorSpec([None], type_of(feature)) for feature in declared.features]
     function = tf.function(lambda *given: columns.pack(given), input_signature=specs)
     return lambda given: function(*given).numpy()
 
@@ -199,11 +199,11 @@ def test_a_forbidden_gap_is_refused_and_named() -> None:
 def test_the_tables_are_inside_the_saved_model(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.raw_columns import RawColumns, type_of
 
     holder = tf.Module()
     columns = holder.columns = RawColumns(EVERY_KIND)
-    specs = [tf.TensorSpec([None], TYPES[it.kind], it.name) for it in EVERY_KIND.features]
+    specs = [tf.TensorSpec([None], type_of(it), it.name) for it in EVERY_KIND.features]
     signature = tf.function(lambda *given: {"packed": columns.pack(given)}, specs)
     tf.saved_model.save(holder, str(tmp_path), signatures={"serve": signature})
 
@@ -221,7 +221,7 @@ def test_the_graph_does_not_grow_with_the_columns() -> None:
     """Loading a model takes time for each node: one node for each column is its argument."""
     import tensorflow as tf
 
-    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.raw_columns import RawColumns, type_of
 
     def nodes(times: int) -> int:
         features = tuple(
@@ -229,7 +229,7 @@ def test_the_graph_does_not_grow_with_the_columns() -> None:
             for number in range(times)
             for feature in EVERY_KIND.features
         )
-        specs = [tf.TensorSpec([None], TYPES[it.kind], f"a{at}") for at, it in enumerate(features)]
+        specs = [tf.TensorSpec([None], type_of(it), f"a{at}") for at, it in enumerate(features)]
         columns = RawColumns(Coding(features))
         function = tf.function(lambda *given: columns.pack(given), input_signature=specs)
         return len(function.get_concrete_function().graph.as_graph_def().node)

@@ -191,7 +191,7 @@ def _mixed(dataset: Path, seed: int, folder: Path) -> None:
     import tensorflow as tf
     from pyarrow import parquet
 
-    from kfp_tfjob.features.raw_columns import TYPES, RawColumns
+    from kfp_tfjob.features.raw_columns import RawColumns, type_of
     from kfp_tfjob.features.signature_columns import COLUMNS as MAPPING
     from kfp_tfjob.features.signature_columns import argument_names, to_json
 
@@ -202,7 +202,7 @@ def _mixed(dataset: Path, seed: int, folder: Path) -> None:
     names = argument_names(columns)
     table = parquet.read_table(dataset / "test.parquet")
     raw = [
-        tf.constant(table[feature.name].to_pylist(), TYPES[feature.kind])
+        tf.constant(table[feature.name].to_pylist(), type_of(feature))
         for feature in declared.features
     ]
     rows = _spread(module.raw_columns.pack(raw), declared).numpy()
@@ -218,7 +218,7 @@ def _mixed(dataset: Path, seed: int, folder: Path) -> None:
         return {"probabilities": tf.concat([1 - score, score], axis=1)}
 
     specs = {
-        name: tf.TensorSpec([None], TYPES[feature.kind], name)
+        name: tf.TensorSpec([None], type_of(feature), name)
         for name, feature in zip(names, declared.features, strict=True)
     }
     served = serve.get_concrete_function(**specs)

@@ -1,15 +1,21 @@
 """Reads one file as preflight and prepare_data do."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import scan
+from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of
+from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.components.prepare_data.source.header import choose
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.features.coding import NUMBER
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
@@ -42,11 +48,19 @@ def data_of(path: Path, block: int = 1 << 20, **given: object) -> tuple:
     with open_table(source, source.files[0], options(**given), block) as table:
         columns, problems = choose(table.names, "y", options(**given), source.files[0].name)
         DataError.raise_if(problems or table.problems(columns))
-        for rows in table.rows(columns):
+        for rows in number_rows(table, columns):
             faults.add(rows.faults)
             features.append(rows.features)
             labels += [rows.labels[code] for code in rows.codes]
     return np.concatenate(features), labels, faults
+
+
+def number_rows(table: ArrowTable, columns: Columns) -> Iterator[Rows]:
+    """Yield the rows of an open table whose features are all numbers."""
+    kinds = Kinds(tuple(Feature(name, NUMBER, None, 0) for name in columns.features), ())
+    converter = Converter(kinds, columns.label)
+    for chunk in table.chunks(columns_of(kinds, columns.label)):
+        yield converter.rows(table, chunk)
 
 
 def faults_of(faults: Faults) -> list[tuple]:

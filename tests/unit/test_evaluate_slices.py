@@ -149,10 +149,10 @@ def test_a_packed_value_that_equals_an_edge_is_in_the_range_from_it() -> None:
     edges = [0.1, 0.7, 9.99]  # as float32, the last two are smaller
     declared = Slice.model_validate({"column": "x", "edges": edges})
     found = Slices(
-        [declared], {"features": [{"name": "x", "type": "float"}], "label": {"name": ""}}
+        [declared], {"features": [{"name": "x", "type": "float32"}], "label": {"name": ""}}
     )
     labels = np.zeros(300, np.int64)
-    found.add(Batch(np.repeat(np.float32(edges), 100)[:, None], labels))
+    found.add(Batch({"x": np.repeat(np.float32(edges), 100)}, labels))
     equal = ClassPredictions.of(labels, np.full((300, 2), 0.5))
     assert {part.name: part.rows for part in found.parts(equal)} == {
         "0.1 ≤ x < 0.7": 100,
@@ -170,13 +170,14 @@ def test_many_values_share_a_slice() -> None:
 
 def test_packed_rows_and_files_have_the_same_slices(tmp_path: Path) -> None:
     declared = Slice.model_validate({"column": "age", "edges": [30]})
-    schema = {"features": [{"name": "x", "type": "float"}, {"name": "age", "type": "float"}]}
+    schema = {"features": [{"name": "x", "type": "float32"}, {"name": "age", "type": "float32"}]}
     found = Slices([declared], schema | {"label": {"name": "y"}}, tmp_path)
-    packed = np.stack([np.zeros(ROWS), COLUMNS["age"]], axis=1).astype(np.float32)
+    packed = {"x": np.zeros(ROWS, np.float32), "age": COLUMNS["age"].astype(np.float32)}
     stored: Collector[ClassPredictions] = Collector(tmp_path / "model", most=1000)
     whole = model(1)
     for at in range(0, ROWS, 900):
-        found.add(Batch(packed[at : at + 900], LABELS[at : at + 900]))
+        part = {name: column[at : at + 900] for name, column in packed.items()}
+        found.add(Batch(part, LABELS[at : at + 900]))
         stored.add(whole[at : at + 900])
     filed = stored.finish()
     for one, other in zip(
@@ -298,7 +299,7 @@ def test_ranges_of_a_label_are_those_of_its_values() -> None:
     labels = np.repeat(np.arange(5), [10, 20, 30, 40, 50])
     declared = Slice.model_validate({"column": "stars", "edges": [3, 9.5]})
     features = [{"name": "x", "type": "float32"}]
-    batch = Batch(np.zeros((150, 1), np.float32), labels)
+    batch = Batch({"x": np.zeros(150, np.float32)}, labels)
     found = Slices([declared], {"features": features, "label": {"name": "stars", "classes": stars}})
     found.add(batch)
     equal = ClassPredictions.of(labels, np.full((150, 5), 0.2))

@@ -217,7 +217,10 @@ def test_intervals_are_as_wide_as_those_of_bootstraps(kind: str, metric: str) ->
     assert np.mean(ratios) == pytest.approx(1, abs=0.03)
 
 
-SCHEMA = {"features": [{"name": "part"}], "label": {"name": "y", "classes": ["a", "b"]}}
+SCHEMA = {
+    "features": [{"name": "part", "type": "float32"}],
+    "label": {"name": "y", "classes": ["a", "b"]},
+}
 
 
 @pytest.mark.parametrize("metric", ["auc", "accuracy", "log_loss", "average_precision"])
@@ -231,7 +234,7 @@ def test_slices_of_equal_models_rarely_fail(metric: str) -> None:
     for _ in range(TIMES):
         challenger, champion = binary(rng, len(part), 2)
         slices = Slices(options.slices, SCHEMA)
-        slices.add(Batch(part[:, None], challenger.labels))
+        slices.add(Batch({"part": part}, challenger.labels))
         checks: list[Check]
         checks, _ = judge(options, metric, slices, Measures(challenger), champion, "champion")
         failed += not checks[0].passed

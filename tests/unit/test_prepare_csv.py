@@ -23,6 +23,7 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
+from tests.unit.prepared_files import number_rows
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -34,7 +35,7 @@ def _read(data: bytes | str, block: int = 1 << 20, columns: Columns | None = Non
     table = ArrowTable(CsvTable(io.BytesIO(data), "f.csv", typed, block), "f.csv", typed)
     columns = columns or Columns(tuple(table.names[:-1]), table.names[-1])
     faults, features, labels, lines = Faults(), [], [], []
-    for rows in table.rows(columns):
+    for rows in number_rows(table, columns):
         faults.add(rows.faults)
         features.append(rows.features)
         labels += [rows.labels[code] for code in rows.codes]
@@ -266,7 +267,7 @@ def test_what_a_csv_writer_writes_is_read(rows, bad):
 def test_a_label_that_only_bad_rows_have_is_no_class():
     reader = CsvTable(io.BytesIO(b"a,y\n1,u\nx,lost\n2,v\n"), "f", DataOptions())
     table = ArrowTable(reader, "f", DataOptions())
-    (rows,) = [rows for rows in table.rows(Columns(("a",), "y")) if len(rows.lines)]
+    (rows,) = [rows for rows in number_rows(table, Columns(("a",), "y")) if len(rows.lines)]
     assert (rows.labels, rows.codes.tolist()) == (["u", "v"], [0, 1])
 
 

@@ -6,15 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from kfp_tfjob.components.prepare_data.column_statistics import FeatureStatistics
 from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
+from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
+from kfp_tfjob.components.prepare_data.moments import Moments
 from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES, shard_rows
 from kfp_tfjob.components.prepare_data.rows import Rows
 from kfp_tfjob.components.prepare_data.runs import Run, RunWriter, edges_of, kind_of
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, SortedRows
-from kfp_tfjob.components.prepare_data.statistics import Moments, Numbers, Statistics
+from kfp_tfjob.components.prepare_data.statistics import Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
+from kfp_tfjob.features.coding import NO_DATE, NUMBER, Coded, Coding
 from kfp_tfjob.storage.errors import DataError
 
 HASHES = ["6332619312a04bdb", "0b1a49afdc52cd27"]  # hashlib.blake2b(row, digest_size=8, key=b"0")
@@ -180,9 +184,10 @@ def test_labels_that_are_no_use():
 @settings(max_examples=50, deadline=None)
 @given(values=_matrix, cut=st.integers(0, 30))
 def test_moments_are_those_of_numpy(values, cut):
-    moments = Moments(3)
-    for part in (values[:cut], values[cut:]):
-        moments.add(part)
+    moments, later = Moments(3), Moments(3)
+    moments.add(values[:cut])
+    later.add(values[cut:])
+    moments.merge(Moments.from_plain(later.to_plain()))
     exact = values.astype(np.float64)
     scale = np.abs(exact).max(0) + 1e-30
     for i in range(3):
@@ -193,9 +198,30 @@ def test_moments_are_those_of_numpy(values, cut):
         assert (column["count"], column["zeros"]) == (len(values), (exact[:, i] == 0).sum())
 
 
+@settings(max_examples=50, deadline=None)
+@given(values=_matrix, gaps=st.data(), cut=st.integers(0, 30))
+@pytest.mark.parametrize(("kind", "gap"), [(np.float32, np.nan), (np.int64, NO_DATE)])
+def test_moments_leave_gaps_out(kind, gap, values, gaps, cut):
+    values = (values if kind is np.float32 else np.clip(values, -1e15, 1e15)).astype(kind)
+    missing = gaps.draw(arrays.arrays(bool, values.shape))
+    values[missing] = gap
+    moments = Moments(3)
+    for part in (values[:cut], values[cut:]):
+        moments.add(part)
+    for i in range(3):
+        present = values[~missing[:, i], i]
+        column = moments.column(i)
+        assert (column["count"], column["zeros"]) == (len(present), (present == 0).sum())
+        if len(present):
+            assert (moments.minimum[i], moments.maximum[i]) == (present.min(), present.max())
+            exact = present.astype(np.float64)
+            scale = np.abs(exact).max() + 1e-30
+            assert abs(column["mean"] - exact.mean()) <= 1e-12 * scale
+            assert abs(column["std"] - exact.std()) <= 1e-7 * scale
+
+
 def _spilled(hashes: list[int], features: np.ndarray) -> np.ndarray:
-    kind = [("hash", "<u8"), ("features", "<f4", (features.shape[1],))]
-    rows = np.empty(len(hashes), kind)
+    rows = np.zeros(len(hashes), kind_of(features.shape[1]))
     rows["hash"], rows["features"] = hashes, features
     return rows
 
@@ -203,7 +229,9 @@ def _spilled(hashes: list[int], features: np.ndarray) -> np.ndarray:
 def _statistics(names: tuple[str, ...]) -> Statistics:
     places = {name: ("features", j) for j, name in enumerate(names)}
     label = Label("y", "classification", ("a", "b"), np.arange(2))
-    return Statistics(Numbers(names), places, label)
+    kinds = Kinds(tuple(Feature(name, NUMBER, None, 0) for name in names), ())
+    coding = Coding(tuple(Coded(name, NUMBER) for name in names))
+    return Statistics(FeatureStatistics(coding, kinds), places, label)
 
 
 def test_duplicates_conflicts_and_warnings():

@@ -11,6 +11,7 @@ from kfp_tfjob.storage.champion import Champion
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
 VERDICT = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
+NUMBERS = {"features": [{"name": name, "type": "float32"} for name in ("a", "b c")]}
 PICTURE = {"picture": {"height": 2, "width": 2, "channels": 1}}
 
 
@@ -18,7 +19,7 @@ PICTURE = {"picture": {"height": 2, "width": 2, "channels": 1}}
     ("schema", "statistics", "arguments", "row"),
     [
         (
-            {},
+            NUMBERS,
             {"features": {"a": {"mean": 1 / 3}, "b c": {"mean": float("nan")}}},
             {"a": "a", "b c": "b_c"},
             {"a": 0.333333, "b_c": 0.0},
@@ -42,5 +43,5 @@ def test_a_request_of_one_row(schema, statistics, arguments, row):
 
 
 def test_a_model_with_other_columns_has_none():
-    assert request({}, {"features": {}}, {"a": "a"}) == ""
-    assert request({}, {"features": {"a": {"mean": 1.0}}}, {}) == ""
+    assert request(NUMBERS, {"features": {}}, {"c": "c"}) == ""
+    assert request(NUMBERS, {"features": {"a": {"mean": 1.0}}}, {}) == ""

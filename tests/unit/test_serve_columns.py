@@ -12,7 +12,7 @@ from kfp_tfjob.features.pictures import ONE_PIXEL
 from kfp_tfjob.serving import column_values
 from kfp_tfjob.serving.answers import predictions, tensors
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
-from kfp_tfjob.serving.request_columns import RequestColumns
+from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.serving.tensors import inputs_of, read
 
 MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
@@ -110,12 +110,16 @@ def test_the_first_wrong_row_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.status == 413
 
 
-def test_a_table_of_numbers_is_packed_in_the_order_of_the_schema() -> None:
+def values(rows: Rows) -> dict[str, list[Any]]:
+    return {name: column.tolist() for name, column in rows.features.items()}
+
+
+def test_the_columns_are_in_the_order_of_the_schema() -> None:
     rows = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"}).of_rows([{"b c": 2, "a": 1.5}])
-    assert rows.features.tolist() == [[1.5, 2.0]] and rows.features.dtype == np.float32
+    assert [*values(rows).items()] == [("a", [1.5]), ("b c", [2.0])]
     # The names of the signature's arguments are read, too.
     rows = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"}).of_rows([{"b_c": 2, "a": 1.5}])
-    assert rows.features.tolist() == [[1.5, 2.0]]
+    assert [*values(rows).items()] == [("a", [1.5]), ("b c", [2.0])]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +222,7 @@ def test_pictures_come_in_base64() -> None:
 def test_tensors_are_read_by_name() -> None:
     columns = RequestColumns(NUMBERS)
     rows = read(columns, [Tensor("b c", "INT64", [3, 4]), Tensor("a", "FP64", [[1], [2]], [2, 1])])
-    assert rows.features.tolist() == [[1, 3], [2, 4]]
+    assert values(rows) == {"a": [1, 2], "b c": [3, 4]}
     assert inputs_of(columns)[0] == {"name": "a", "datatype": "FP64", "shape": [-1]}
 
 
@@ -253,7 +257,7 @@ def test_tensors_of_grpc_may_come_as_bytes() -> None:
             return np.array([1.5, 2.5])
 
     inputs = [Raw("a", "FP64", [], [2]), Raw("b c", "FP64", [], [2, 1])]
-    assert read(RequestColumns(NUMBERS), inputs).features.tolist() == [[1.5, 1.5], [2.5, 2.5]]
+    assert values(read(RequestColumns(NUMBERS), inputs)) == {"a": [1.5, 2.5], "b c": [1.5, 2.5]}
 
 
 def test_answers_have_the_form_of_tensorflow_serving() -> None:

@@ -107,12 +107,12 @@ def test_a_table_of_numbers_is_not_copied() -> None:
     plain = Coding.of_schema({"features": [{"name": "a", "type": "float32"}]})
     rows = np.array([[1.5], [np.nan]], np.float32)
     none = np.empty((2, 0), np.int64)
-    assert plain.plain and not _CODING.plain
+    assert plain.is_identity and not _CODING.is_identity
     assert plain.pack(rows, none, none) is rows
 
 
-def test_numbers_with_gaps_are_not_plain() -> None:
-    assert not Coding((Coded("a", "number", Missing("mean", 2.0)),)).plain
+def test_numbers_with_gaps_are_packed() -> None:
+    assert not Coding((Coded("a", "number", Missing("mean", 2.0)),)).is_identity
 
 
 @pytest.mark.parametrize(

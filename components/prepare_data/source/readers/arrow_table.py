@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.rows import Columns, Rows
+from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -29,13 +30,30 @@ _EMPTY = pa.array([""])
 
 
 @dataclass(frozen=True)
+class NumberBlock:
+    """Columns of a chunk without a missing or invalid value.
+
+    Attributes:
+        names: The columns.
+        rows: float32 of shape [rows, columns], finite.
+    """
+
+    names: tuple[str, ...]
+    rows: np.ndarray
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each column in a row."""
+        return {name: j for j, name in enumerate(self.names)}
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Some rows of a file as columns.
 
     Attributes:
         columns: The array of each column that was asked for. Text of a file without types is
-            binary; a float32 column without a null holds finite numbers that a reader of text
-            has parsed.
+            binary.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
         nulls: The texts that mean a missing value, the empty one among them. Only a file without
@@ -48,6 +66,30 @@ class Chunk:
     size: int
     nulls: pa.Array = field(default_factory=lambda: _EMPTY)
     cells: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def numbers(self) -> NumberBlock:
+        """The columns that are a number in every row: most tables have many of them."""
+        found = {
+            name: column
+            for name, column in self.columns.items()
+            if numeric(column.type)
+            and not pa.types.is_boolean(column.type)
+            and not column.null_count
+        }
+        rows = np.empty((len(self.faults.lines), len(found)), np.float32)
+        with np.errstate(over="ignore"):
+            for j, column in enumerate(found.values()):
+                # Whole numbers and decimals beyond 2**53 are rounded, as float32 rounds them.
+                exact = pa.types.is_floating(column.type)
+                column = column if exact else column.cast(pa.float64(), safe=False)
+                rows[:, j] = column.to_numpy(zero_copy_only=False)
+        good = np.atleast_1d(np.isfinite(rows).all(axis=0))
+        names = tuple(found)
+        if not good.all():
+            names = tuple(name for name, ok in zip(names, good, strict=True) if ok)
+            rows = rows[:, good]
+        return NumberBlock(names, rows)
 
 
 class Reader(Protocol):
@@ -138,56 +180,11 @@ class ArrowTable:
                     chunk.columns[name] = _without_views(column)
             yield chunk
 
-    def rows(self, columns: Columns) -> Iterator[Rows]:
-        """Yield the rows of a table of numbers chunk by chunk."""
-        for chunk in self.chunks(columns):
-            yield self.number_rows(chunk, columns)
-
-    def number_rows(self, chunk: Chunk, columns: Columns) -> Rows:
-        """Return the good rows of a chunk with only numbers as features; others are faults."""
-        with undamaged(self._name):
-            features = self._features(chunk, columns.features)
-        texts, codes = self.labels(chunk, columns.label)
-        return Rows(features, texts, codes, chunk.faults.lines, chunk.faults, chunk.size).good
-
     def labels(self, chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
         with undamaged(self._name):
             label = self._label(chunk, name)
         return values.labels(label, name, frozenset(chunk.nulls.to_pylist()), chunk.faults)
-
-    def _features(self, chunk: Chunk, names: tuple[str, ...]) -> np.ndarray:
-        """Return float32 of shape [rows, features]; values that are not numbers are faults."""
-        result = np.empty((len(chunk.faults.lines), len(names)), np.float32)
-        texts = []
-        for j, name in enumerate(names):
-            if pa.types.is_binary(chunk.columns[name].type):
-                texts.append(j)
-            else:
-                result[:, j] = _floats(chunk.columns[name], name, chunk.faults)
-        if texts:
-            result[:, texts] = self._parsed(chunk, [names[j] for j in texts])
-        return result
-
-    def _parsed(self, chunk: Chunk, names: list[str]) -> np.ndarray:
-        """Parse columns of text value by value and mark every fault in them."""
-        faults, rows = chunk.faults, len(chunk.faults.lines)
-        # One array for all columns: with many columns of few rows, the calls would cost the most.
-        flat = pa.concat_arrays([chunk.columns[name] for name in names])
-        text, wrong = values.decode(flat)
-        numbers, found = values.numbers(text, chunk.nulls)
-        found = {"encoding": wrong, **found}
-        bad = np.any(list(found.values()), axis=0).reshape(len(names), rows).any(axis=1)
-        for j in np.flatnonzero(bad).tolist():
-            start = j * rows
-            for rule, mask in found.items():
-                faults.mark(
-                    mask[start : start + rows],
-                    rule,
-                    names[j],
-                    lambda i, start=start: values.shown(flat[start + i]),
-                )
-        return numbers.reshape(len(names), rows).T
 
     def _label(self, chunk: Chunk, name: str) -> pa.Array:
         column = chunk.columns[name]
@@ -251,28 +248,6 @@ def _without_views(column: pa.Array) -> pa.Array:
         texts = column.dictionary.cast(pa.string())
         return pa.DictionaryArray.from_arrays(column.indices, texts)
     return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
-
-
-def _floats(column: pa.Array, name: str, faults: BlockFaults) -> np.ndarray:
-    """Return a numeric column as float32; gaps and values too large for float32 are faults."""
-    if pa.types.is_float32(column.type) and not column.null_count:
-        result = column.to_numpy(zero_copy_only=False)
-        if np.isfinite(result).all():
-            return result
-        numbers = result
-        absent = np.zeros(len(result), bool)
-    else:
-        absent = column.is_null().to_numpy(zero_copy_only=False)
-        # Integers and decimals beyond 2**53 are rounded, as float32 rounds them anyway.
-        exact = column.cast(pa.float64(), safe=False).fill_null(0)
-        numbers = exact.to_numpy(zero_copy_only=False)
-        with np.errstate(over="ignore"):
-            result = numbers.astype(np.float32)
-    missing = absent | np.isnan(result)
-    faults.mark(missing, "missing", name, lambda i: "")
-    infinite = np.isinf(result)
-    faults.mark(infinite, "not finite", name, lambda i: str(numbers[i]))
-    return np.where(infinite | missing, np.float32(0), result)
 
 
 def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:

@@ -127,17 +127,15 @@ class CsvTable:
 
     def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
         """Parse numbers and dates fast; None if there are none, or one of them has a fault."""
-        numbers = [name for name in columns.features if columns.parsed(name)]
+        numbers = [name for name in columns.features if name in columns.numbers - {*columns.extra}]
         days = [name for name in columns.features if name in columns.dates - {*columns.extra}]
         if not numbers and not days or not self._direct or b"\0" in block.data:
             return None
         types = self._types(at, columns)
-        # Beside other columns, a number is parsed like the exported model does.
-        number = pa.float32() if columns.numbers is None else pa.float64()
-        types |= {str(at[name]): number for name in numbers}
+        types |= {str(at[name]): pa.float64() for name in numbers}  # as in requests
         types |= {str(at[name]): dates.UNIT for name in days}
         try:
-            table = self._read(block, types, nulls=columns.numbers is not None)
+            table = self._read(block, types, nulls=columns.gaps)
         except pa.ArrowInvalid:
             return None
         found = {name: _one(table[str(i)]) for name, i in at.items()}
