@@ -90,7 +90,7 @@ _SHIPPED = {
     "training-operator": (OPERATOR_MODULE, "manifests/overlays/standalone"),
     "jobset": (JOBSET_MODULE, "config/default"),
 }
-_KINDS = ("TFJob", "PyTorchJob", "JobSet")
+_KINDS = ("TFJob", "JobSet")
 
 
 def cache() -> Path:

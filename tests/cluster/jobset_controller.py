@@ -17,7 +17,7 @@ from tests.cluster.processes import Process
 NAMESPACE = "jobset-system"
 _ACCOUNT = "jobset-controller-manager"
 _WEBHOOK_PORT = 9444
-_PROBE = "127.0.0.1:18082"
+_PROBE = "127.0.0.1:18083"
 
 
 def manifests(rendered: Path, authority: Authority) -> str:

@@ -85,7 +85,6 @@ class TrainingOperator:
                 f"--health-probe-bind-address={_PROBE}",
                 f"--webhook-server-port={_WEBHOOK_PORT}",
                 "--enable-scheme=tfjob",
-                "--enable-scheme=pytorchjob",
             ],
             logs,
             state,
