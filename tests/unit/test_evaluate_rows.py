@@ -62,7 +62,8 @@ def test_every_row_is_read_once_and_in_order(
             for record in records:
                 writer.write(record)
     found = list(_split(paths, 40, classes, weighted).batches(4))
-    assert np.concatenate([it.features for it in found]).tobytes() == features.tobytes()
+    rows = [np.stack([it.features[name] for name in COLUMNS], axis=1) for it in found]
+    assert np.concatenate(rows).tobytes() == features.tobytes()
     kind = np.int64 if classes else np.float32
     assert np.concatenate([it.labels for it in found]).tolist() == labels.astype(kind).tolist()
     if weighted:

@@ -245,7 +245,7 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_defaults_change_no_name_of_a_dataset() -> None:
-    assert options().dataset_digest("s", "y") == "587dc22030704e9b4c7c839c32d36e11"
+    assert options().dataset_digest("s", "y") == "43b916ea76fe107933019d62cdceaa6d"
     names = {options(split={key: "a"}).dataset_digest("s", "y") for key in ("group", "time")}
     assert len(names) == 2
 
