@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import pyarrow as pa
@@ -66,21 +66,25 @@ class FileList(Sequence[SourceFile]):
     def __getitem__(self, place: int | slice) -> SourceFile | list[SourceFile]:
         """Return the file at a place, or a list of files; only after `close`."""
         if isinstance(place, slice):
-            return [self._file(i) for i in range(*place.indices(len(self)))]
-        return self._file(range(len(self))[place])
+            return [self[i] for i in range(*place.indices(len(self)))]
+        i = range(len(self))[place]
+        return next(self._files(i, i + 1))
 
     def __iter__(self) -> Iterator[SourceFile]:
-        return map(self._file, range(len(self)))
+        for start in range(0, len(self), _BATCH):
+            yield from self._files(start, min(start + _BATCH, len(self)))
 
-    def _file(self, i: int) -> SourceFile:
+    def _files(self, start: int, end: int) -> Iterator[SourceFile]:
         (batch,) = self._batches
-        found: list[Any] = [column[i].as_py() for column in batch.columns]
-        name, size, tag = found[0].decode(errors="surrogateescape"), found[1], found[2]
-        split = SPLITS.get(name.partition("/")[0].lower(), "") if self._has_splits else ""
-        if isinstance(self._top, S3Address):
-            key = f"{self._top.key}/{name}" if self._top.key else name
-            return SourceFile(name, size, S3Address(self._top.bucket, key), tag, split)
-        return SourceFile(name, size, f"{self._top}/{name}", tag, split)
+        columns = (column.to_pylist() for column in batch.slice(start, end - start).columns)
+        for encoded, size, tag in zip(*columns, strict=True):
+            name = encoded.decode(errors="surrogateescape")
+            split = SPLITS.get(name.partition("/")[0].lower(), "") if self._has_splits else ""
+            where: S3Address | str = f"{self._top}/{name}"
+            if isinstance(self._top, S3Address):
+                key = f"{self._top.key}/{name}" if self._top.key else name
+                where = S3Address(self._top.bucket, key)
+            yield SourceFile(name, size, where, tag, split)
 
     def _flush(self) -> None:
         if self._rows:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from kfp_tfjob.components.prepare_data.images.folders import Folders
 from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
@@ -105,16 +105,25 @@ class Source:
         if isinstance(file.location, S3Address):
             with ObjectStream.buffered(self.store, file.location, file.size, file.tag) as stream:
                 return stream.read()
-        with self.raw(file, buffering=0) as stream:
-            return stream.read()
+        try:  # twice as fast as a file object, and there may be a million of them
+            number = os.open(file.location, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _closed(file, error) from error
+        try:
+            _same(file, os.fstat(number))
+            content = os.read(number, file.size + 1)
+            if len(content) != file.size:  # a signal, or a file system that reads in pieces
+                os.lseek(number, 0, os.SEEK_SET)
+                with open(number, "rb", closefd=False) as stream:
+                    content = stream.read()
+            _same(file, os.fstat(number))
+        finally:
+            os.close(number)
+        return content
 
     @contextmanager
-    def raw(self, file: SourceFile, buffering: int = -1) -> Iterator[IO[bytes]]:
+    def raw(self, file: SourceFile) -> Iterator[IO[bytes]]:
         """Open a file as stored, as a seekable stream.
-
-        Args:
-            file: The file.
-            buffering: Of a file on this machine, as in `open`.
 
         Raises:
             DataError: It changed since it was listed.
@@ -125,19 +134,23 @@ class Source:
                 yield stream
             return
         try:
-            stream: Any = open(file.location, "rb", buffering)
+            stream = open(file.location, "rb")
         except OSError as error:
-            raise DataError(
-                Problem(
-                    f"{file.location} cannot be opened",
-                    received=error.strerror,
-                    fix="correct data_uri, or the permissions of the file",
-                )
-            ) from error
+            raise _closed(file, error) from error
         with stream:
             _same(file, os.fstat(stream.fileno()))
             yield stream
             _same(file, os.fstat(stream.fileno()))
+
+
+def _closed(file: SourceFile, error: OSError) -> DataError:
+    return DataError(
+        Problem(
+            f"{file.location} cannot be opened",
+            received=error.strerror,
+            fix="correct data_uri, or the permissions of the file",
+        )
+    )
 
 
 def mark(status: os.stat_result) -> str:
