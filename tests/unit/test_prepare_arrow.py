@@ -232,3 +232,18 @@ def test_a_column_that_cannot_divide_the_rows_is_named(path: Path) -> None:
     write(pa.table({"a": np.arange(9), "g": pairs, "y": np.arange(9) % 2}), path, "file")
     (problem,) = check(path, split={"group": "g"})
     assert "'g'" in problem and "struct" in problem
+
+
+@pytest.mark.parametrize("kind", ["file", "parquet"])
+def test_lists_of_the_same_name_are_refused(path: Path, kind: str) -> None:
+    lists = pa.array([[1.0, 2.0]] * 3)
+    rows = pa.table([lists, lists, pa.array([0, 1, 1])], names=["a", "a", "y"])
+    (problem,) = check(write(rows, path, kind))
+    assert "several columns with the same name" in problem
+
+
+def test_a_column_name_that_is_not_utf8_is_damage(path: Path) -> None:
+    write(pa.table({"a-name": [1.0], "y": [1]}), path, "file")
+    path.write_bytes(path.read_bytes().replace(b"a-name", b"a\x80name"))
+    (problem,) = check(path)
+    assert "is damaged" in problem and "UnicodeDecodeError" in problem

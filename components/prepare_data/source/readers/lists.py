@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +17,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     Reader,
     numeric,
+    undamaged,
 )
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -39,8 +41,13 @@ def with_lists(reader: Reader, name: str) -> Reader:
     Args:
         reader: The reader of the file.
         name: Name of the file, for messages.
+
+    Raises:
+        DataError: A name is not UTF-8, or there are too many elements.
     """
-    found = _WithLists(reader, name)
+    with undamaged(name):
+        repeated = Counter(reader.schema.names)  # names that are not UTF-8 fail here
+    found = _WithLists(reader, name, {item for item, count in repeated.items() if count > 1})
     return found if found.where else reader
 
 
@@ -52,11 +59,12 @@ class _WithLists:
     Args:
         reader: The reader of the file.
         name: Name of the file, for messages.
+        repeated: The names of several columns, which stay as they are: they are refused.
     """
 
-    def __init__(self, reader: Reader, name: str) -> None:
+    def __init__(self, reader: Reader, name: str, repeated: set[str]) -> None:
         self._reader, self._name = reader, name
-        self._lengths = self._find_lengths()
+        self._lengths = self._find_lengths(repeated)
         self.where: dict[str, tuple[str, int]] = {}  # of an element: its column and its index
         fields = []
         for field in reader.schema:
@@ -102,9 +110,9 @@ class _WithLists:
         features.pop(label, None)
         return Columns(tuple(features), label)
 
-    def _find_lengths(self) -> dict[str, int]:
+    def _find_lengths(self, repeated: set[str]) -> dict[str, int]:
         found = {}
-        for field in self._reader.schema:
+        for field in (field for field in self._reader.schema if field.name not in repeated):
             kind = field.type
             if pa.types.is_fixed_size_list(kind) and numeric(kind.value_type):
                 found[field.name] = kind.list_size
