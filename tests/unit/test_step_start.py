@@ -23,7 +23,7 @@ _ONLY = {
     "kubernetes": _CLUSTER,
     "requests": _CLUSTER,  # the Kubernetes client loads it
     "pyarrow": {"preflight", "prepare_data"},
-    "numpy": {"preflight", "prepare_data", "evaluate", "publish"},  # publish: the encoding of columns
+    "numpy": {"preflight", "prepare_data", "evaluate", "publish"},  # publish: columns
     "jinja2": {"prepare_data", "launch_tfjob", "evaluate", "publish"},
 }
 _PROGRAM = """
