@@ -32,7 +32,10 @@ from kfp_tfjob.components import STEPS
 GOAL = 1.0  # seconds of CPU for each step but evaluate and those that talk to the cluster
 # What the engines import only on a cluster, inside their functions.
 _ON_A_CLUSTER = {
-    "preflight": ("kfp_tfjob.checks.engine", "kfp_tfjob.cluster.kubernetes",),
+    "preflight": (
+        "kfp_tfjob.checks.engine",
+        "kfp_tfjob.cluster.kubernetes",
+    ),
     "launch_tfjob": ("kfp_tfjob.cluster.kubernetes",),
     "finish": ("kfp_tfjob.cluster.kubernetes",),
 }
