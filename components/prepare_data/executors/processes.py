@@ -40,7 +40,6 @@ from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.supervisor.kernel import memory_left
 
 _MANY = 1 << 20  # parts: the size of the source is not known yet
-_ENDING = 10  # seconds for a killed process to end
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
 
 _MOST_SHARED = 4  # processes in a pod without a limit of cores, which shares those of its node
@@ -137,8 +136,9 @@ def _is_done(future: Future[Any]) -> bool:
 def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
     """Return why processes were lost: they were killed, or could not start."""
     processes = _processes(pool) if isinstance(error, BrokenProcessPool) else []
-    for process in processes:
-        process.join(_ENDING)
+    if pool and processes:
+        # Only one thread can read an exit code, and the pool's thread does.
+        pool.shutdown()
     codes = [process.exitcode for process in processes if process.exitcode is not None]
     if max(codes, default=0) < 0:  # one that cannot start ends by itself
         # When one is lost, the pool ends the others with SIGTERM.
