@@ -13,7 +13,7 @@ _STEPS = ("preflight", "prepare_data", "launch_tfjob", "sync_output", "finish")
 # What is started with each extra alone: the component of a step, or a program `python -m`.
 STEPS = {"tools": _STEPS, "trainer": ("evaluate", "publish")}
 PROGRAMS = {
-    "tools": ("uploader.__main__", "components.launch_tfjob.setup"),
+    "tools": ("uploader.__main__", "components.launch_tfjob.setup.__main__"),
     "trainer": ("trainer.__main__",),
     "serve": ("serving.server", "pipelines.commands.serve"),
     "local": ("pipelines.__main__", "pipelines.local.pipeline_process"),

@@ -16,6 +16,7 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
@@ -128,7 +129,9 @@ def test_rows_bring_their_weights(tmp_path: Path) -> None:
     values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset) if item.init)
     values |= {"feature_names": ("a", "b"), "class_names": ("u", "v"), "task": "classification"}
     own = RowWeights("w", {"train": 1.5, "test": 0.0})
-    dataset = Dataset(**values | {"row_weights": own})
+    listed = [{"name": name, "type": "float32"} for name in "ab"]
+    coding = Coding.of_schema({"features": listed})
+    dataset = Dataset(**values | {"row_weights": own, "coding": coding})
     rows = Rows(dataset, TFRecords([tmp_path / "train-00000.tfrecord"]))
     order = np.array([2, 0, 1])
     for _ in range(2):

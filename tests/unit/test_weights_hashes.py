@@ -31,7 +31,12 @@ def test_the_record_of_a_champion_keeps_its_bytes():
 def test_the_model_card_says_what_its_hash_is_of():
     verdict = {"intervals": {}, "reasons": [], "rows": 1, "confidence": 0.95}
     text = card.render(
-        "m", Champion.from_bytes(3, RECORD.encode()), verdict, {}, {"features": {}}, {}
+        "m",
+        Champion.from_bytes(3, RECORD.encode()),
+        verdict,
+        {},
+        {"features": {}},
+        {"features": []},
     )
     assert "**SHA-256 of the exported weights:** `abc`\n" in text
 
