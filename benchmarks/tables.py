@@ -149,8 +149,6 @@ def _rows(dataset: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _with_gaps(dataset: Any) -> Any:
     """Return the dataset with NaN for a gap in a column of numbers or booleans."""
-    if dataset.coding is None:
-        return dataset
     features = tuple(
         dataclasses.replace(it, missing=dataclasses.replace(it.missing, value=float("nan")))
         if it.missing and it.kind != "date"

@@ -59,8 +59,9 @@ def mlp(
     """
     if dataset.picture:
         raise ConfigurationError(_NO_TABLE)
-    is_mixed = dataset.coding is not None and dataset.task == CLASSIFICATION
-    units, share, rate = _MIXED if is_mixed else _PLAIN
+    is_mixed = dataset.coding is not None and not dataset.coding.is_identity
+    classifies = dataset.task == CLASSIFICATION
+    units, share, rate = _MIXED if is_mixed and classifies else _PLAIN
     units = units if hidden is None else hidden
     share = share if dropout is None else dropout
     inputs = keras.Input((dataset.num_features,))

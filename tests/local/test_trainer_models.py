@@ -67,6 +67,19 @@ def test_a_column_counts_in_any_unit(classes: Dataset, scale: float, tmp_path: P
     assert found.mean(0) == pytest.approx([0, 0, 0, 0, 0, 0], abs=1e-4)
 
 
+def test_a_table_of_numbers_needs_no_dropout(classes: Dataset) -> None:
+    """A table with other columns gets more units and dropout, because it overfits easily."""
+    import keras
+
+    from kfp_tfjob.trainer import models
+
+    assert classes.coding is not None and classes.coding.is_identity
+    layers = models.mlp(classes).layers
+    dense = [it.units for it in layers if isinstance(it, keras.layers.Dense)]
+    assert dense == [64, 64, classes.num_classes]
+    assert not [it for it in layers if isinstance(it, keras.layers.Dropout)]
+
+
 def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"format": "other/1", "task": "classification"}')
     (tmp_path / "statistics.json").write_text("{}")
