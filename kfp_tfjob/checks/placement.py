@@ -7,7 +7,7 @@ from typing import Any
 
 from kubernetes.client import ApiClient
 
-from kfp_tfjob.checks.finding import Finding, ok, waits
+from kfp_tfjob.checks.finding import Finding, ok, unknown, waits
 from kfp_tfjob.checks.shortage import parameter as decided_by
 from kfp_tfjob.checks.step_pods import too_large
 from kfp_tfjob.checks.subject import Subject
@@ -18,6 +18,7 @@ from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.words import counted
 
 _SHARED = "nvidia.com/gpu.sharing-strategy"
@@ -41,9 +42,13 @@ def nodes(subject: Subject) -> Iterator[Finding]:
     """
     try:
         found = subject.nodes
-    except ForbiddenError:
+    except StepError as error:
         yield from shared_gpus(subject.spec, [])
-        raise
+        if isinstance(error, ForbiddenError):
+            raise
+        # The comparison warns; it must not end a run.
+        yield unknown("the nodes were not compared with the job", str(error))
+        return
     yield ok(f"{counted(len(found), 'node')}; the largest can allocate {_largest(found)}")
     yield from shared_gpus(subject.spec, found)
     yield from (waits(text, _LESS) for text in too_small(subject.spec, found))

@@ -162,6 +162,14 @@ def test_without_an_operator(own_cluster: Cluster, doctor: Doctor, alone: Cluste
     own_cluster.operator.stop()
     try:
         found = doctor()
+        own_cluster.jobset.stop()
+        try:
+            neither = doctor()
+        finally:
+            own_cluster.jobset.start()
+        only_tfjob = doctor("--set", "train_options.job=tfjob")
     finally:
         own_cluster.operator.start()
-    assert _has(found["problem"], "the training operator does not answer", "Deployment")
+    assert _has(found["ok"], "the JobSet controller accepts")
+    assert _has(neither["problem"], "the training operator does not answer", "install")
+    assert _has(only_tfjob["problem"], "the training operator does not answer", "Deployment")
