@@ -124,10 +124,10 @@ class Job:
         until(lambda: self.reply(name).get("state") == "stored", f"{name} stored\n{self.log()}")
         return self.reply(name)
 
-    def wait_message(self, name: str, text: str) -> dict:
+    def wait_message(self, name: str, text: str, state: str = "storing") -> dict:
         def told() -> bool:
             reply = self.reply(name)
-            return reply.get("state") == "storing" and text in reply["message"]
+            return reply.get("state") == state and text in reply["message"]
 
         until(told, f"{text!r} about {name}\n{self.log()}")
         return self.reply(name)
@@ -305,7 +305,7 @@ def test_any_name_and_any_size_at_the_barrier(store, job, tmp_path):
     job.request("first")
     sidecar = job.sidecar()
 
-    reply = job.wait_message("first", "not UTF-8")
+    reply = job.wait_message("first", "not UTF-8", "impossible")
     assert (reply["stored"], reply["missing"]) == (len(files) + 1, ["bad\udcff"])
 
     bad.unlink()
