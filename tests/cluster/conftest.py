@@ -18,8 +18,9 @@ from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.cluster.access import Access
-from tests.cluster.cluster import STATE, Cluster
+from tests.cluster.cluster import SCARCE_NODE, STATE, Cluster
 from tests.cluster.launches import Launch, Row, check, new_launch, store_of
+from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.object_store import ObjectStore
 
 _HERE = Path(__file__).parent
@@ -44,11 +45,16 @@ def cluster() -> Iterator[Access]:
 
 @pytest.fixture(autouse=True)
 def _beside_others(request: pytest.FixtureRequest, cluster: Access) -> Iterator[None]:
-    """Hold a lock that tests share, or have for themselves where they ask for `alone`."""
+    """Hold a lock that tests share, or have for themselves where they ask for `alone`.
+
+    One test at a time has the node with GPUs: three of their jobs ask for more cores than it has.
+    """
     if not isinstance(cluster, Cluster):
         yield
         return
-    with open(STATE / "tests.lock", "a") as lock:
+    with open(STATE / "scarce.lock", "a") as node, open(STATE / "tests.lock", "a") as lock:
+        if "scarce" in request.fixturenames:
+            fcntl.flock(node, fcntl.LOCK_EX)
         alone = "alone" in request.fixturenames
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
@@ -103,6 +109,15 @@ def launch(
 ) -> Iterator[Launch]:
     with new_launch(own_cluster, namespace, launch_store, kind=kind) as found:
         yield found
+
+
+@pytest.fixture
+def scarce(launch: Launch) -> Iterator[dict[str, object]]:
+    """Settings of pods for GPUs: one node has eight, the others none; only this test asks."""
+    name = f"{launch.namespace}.test/gpu"
+    launch.cluster.fake_gpus(8, resource=name)
+    yield {"gpu_resource": name, "tolerations": [tolerate(SCARCE, SCARCE_NODE)]}
+    launch.cluster.fake_gpus(0, resource=name)
 
 
 @pytest.fixture

@@ -15,21 +15,10 @@ from kubernetes import client
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from tests.cluster.admission import policy, webhook
-from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import UNTIL_GO, Launch, new_launch, on_both_kinds, rules
-from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.workloads import container, pod
 
 pytestmark = [pytest.mark.cluster, on_both_kinds]
-
-
-@pytest.fixture
-def scarce(launch):
-    """Settings of pods for GPUs: one node has eight, the others none; only this test asks."""
-    name = f"{launch.namespace}.test/gpu"
-    launch.cluster.fake_gpus(8, resource=name)
-    yield {"gpu_resource": name, "tolerations": [tolerate(SCARCE, SCARCE_NODE)]}
-    launch.cluster.fake_gpus(0, resource=name)
 
 
 def test_nothing_is_wrong(launch, row):

@@ -15,9 +15,7 @@ from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.spec import JobSpec
-from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import ROOT, Launch, client_of
-from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.workloads import container, pod
 
 pytestmark = pytest.mark.cluster
@@ -123,21 +121,15 @@ def _may_list_nodes(launch: Launch) -> Iterator[None]:
         rbac.delete_cluster_role(name)
 
 
-def test_nodes_that_have_no_room_for_the_whole_job(launch, row):
+def test_nodes_that_have_no_room_for_the_whole_job(launch, row, scarce):
     """Eight GPUs on one node, twelve asked for: letting go and trying again cannot help."""
-    name = f"{launch.namespace}.test/gpu"
-    launch.cluster.fake_gpus(8, resource=name)
-    scarce = {"gpu_resource": name, "tolerations": [tolerate(SCARCE, SCARCE_NODE)]}
-    try:
-        with _may_list_nodes(launch):
-            spec = launch.spec(
-                "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
-            )
-            api = client_of(launch.kubeconfig, launch.namespace, 5)
-            launch.wait_for(lambda: _waits(api, spec, "12 "))
-            ended = launch.run(spec)
-    finally:
-        launch.cluster.fake_gpus(0, resource=name)
+    with _may_list_nodes(launch):
+        spec = launch.spec(
+            "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
+        )
+        api = client_of(launch.kubeconfig, launch.namespace, 5)
+        launch.wait_for(lambda: _waits(api, spec, "12 "))
+        ended = launch.run(spec)
     row(launch, "unschedulable", 2, jobs=0)
     assert re.search(r"12 \S+ in all, and the nodes have 8", ended.message)
     assert "lower train_workers or train_gpus (4 now)" in ended.message
