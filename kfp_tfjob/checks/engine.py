@@ -50,7 +50,6 @@ CHECKS = (
     Check(CLUSTER, "the nodes", placement.nodes, ~At(0)),
     Check(NAMESPACE, "the namespace", namespace.exists, At.DOCTOR),
     Check(NAMESPACE, "the rights of the runs", namespace.account, At.RUN | At.DOCTOR),
-    Check(NAMESPACE, "your rights", namespace.user, At.DOCTOR),
     Check(NAMESPACE, "the admission of pods", namespace.admission, At.DOCTOR),
     Check(NAMESPACE, "the quotas", namespace.quotas, At.DOCTOR),
     Check(NAMESPACE, "the Secrets", namespace.secrets, At.DOCTOR | At.SUBMIT),

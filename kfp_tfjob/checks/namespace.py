@@ -23,12 +23,6 @@ from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
-_RBAC = "rbac.authorization.k8s.io"
-_TO_INSTALL = (
-    rights.Right(_RBAC, "roles", ("create", "patch")),
-    rights.Right(_RBAC, "rolebindings", ("create", "patch")),
-    rights.Right("networking.k8s.io", "networkpolicies", ("create", "patch")),
-)
 _OWN_KEYS = "pods use the keys of their node or service account"
 
 
@@ -109,18 +103,6 @@ def _terminate_is_late(lacking: rights.Right, spec: JobSpec) -> str:
         " times out, train_options.orphan_timeout_seconds"
         f" ({spec.options.orphan_timeout_seconds} s) after Terminate"
     )
-
-
-def user(subject: Subject) -> Iterator[Finding]:
-    """Ask whether the caller may install."""
-    where = f"`kfp-tfjob install` in namespace {subject.api.namespace}"
-    if lacking := rights.missing(subject.api, _TO_INSTALL):
-        yield warning(
-            f"you may not {'; '.join(map(str, lacking))}, as needed by {where}",
-            "if rights are missing, send the command to an administrator of the namespace",
-        )
-    else:
-        yield ok(f"you may run {where}")
 
 
 def admission(subject: Subject) -> Iterator[Finding]:

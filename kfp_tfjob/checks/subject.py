@@ -77,7 +77,8 @@ class Subject:
         """The command that gives the account its rights."""
         other = self.account not in ("", STANDALONE)
         account = f" --service-account {self.account}" if other else ""
-        return f"kfp-tfjob install --namespace {self.api.namespace}{account} --apply"
+        command = f"kfp-tfjob install --namespace {self.api.namespace}{account}"
+        return f"{command} | kubectl apply --server-side -f -"
 
 
 def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:

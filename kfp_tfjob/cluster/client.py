@@ -46,8 +46,6 @@ _LONGEST_LINE = 64 * 1024
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
 MERGE = "application/merge-patch+json"
-_APPLY = "application/apply-patch+yaml"
-_WARNING = re.compile(r'\d+ \S+ "((?:[^"\\]|\\.)*)"')
 
 
 def user_agent() -> str:
@@ -288,44 +286,6 @@ class ClusterClient:
         """
         reply = self._call(method, path, query, body, content, seconds)
         return json.loads(reply.data or b"{}"), str(reply.headers.get("Date", ""))
-
-    def apply(
-        self, path: str, manifest: Mapping[str, Any], manager: str, dry_run: bool
-    ) -> tuple[Object, list[str]]:
-        """Create or change an object by server-side apply, and take no field from other managers.
-
-        Args:
-            path: The object.
-            manifest: The fields to set.
-            manager: Who sets them.
-            dry_run: Whether nothing is stored.
-
-        Returns:
-            The object as it is then, and the warnings of the API server.
-
-        Raises:
-            JobExistsError: A different manager has set one of the fields to a different value.
-            JobRefusedError: The object is not accepted.
-            ForbiddenError: RBAC forbids the call.
-            NotFoundError: There is no such kind or namespace.
-            ClusterUnavailableError: The API server did not respond in time.
-        """
-        query = {"fieldManager": manager} | ({"dryRun": "All"} if dry_run else {})
-        what = f"apply {path.partition('/namespaces/')[2] or path}"
-
-        def call() -> tuple[Object, list[str]]:
-            reply = self._call("PATCH", path, query, manifest, _APPLY, CALL_SECONDS)
-            said = (_WARNING.match(item) for item in reply.headers.getlist("Warning"))
-            warnings = [re.sub(r"\\(.)", r"\1", found[1]) for found in said if found]
-            return json.loads(reply.data), warnings
-
-        def passing(error: Exception) -> bool:
-            return transient(error) and getattr(error, "status", None) != 409
-
-        try:
-            return self._patience.run(what, call, passing)
-        except ApiError as error:
-            raise translate(error, what) from error
 
     def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
         """Yield the lines of an endless reply: a watch or a log.

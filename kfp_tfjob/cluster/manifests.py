@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -14,23 +13,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 # In a checkout beside the packages, in the wheel inside the package.
 FOLDER = Path(__file__).parents[1] / "deploy"
 STANDALONE, MULTI_USER = "pipeline-runner", "default-editor"
-# What base contains none of; a folder of deploy/optional each.
-OPTIONAL = ("nodes", "quota", "restricted")
-PART_OF = {"app.kubernetes.io/part-of": "kfp-tfjob"}
-# Kind to the path of its group and its plural; None as namespace marks kinds of the whole cluster.
-_PATHS = {
-    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
-    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
-    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "ResourceQuota": ("/api/v1", "resourcequotas"),
-    "LimitRange": ("/api/v1", "limitranges"),
-    "Secret": ("/api/v1", "secrets"),
-}
-_OF_CLUSTER = {
-    "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
-    "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
-    "Namespace": ("/api/v1", "namespaces"),
-}
+_OF_CLUSTER = ("ClusterRole", "ClusterRoleBinding")
 
 
 def objects(namespace: str, account: str, optional: Sequence[str] = ()) -> list[Object]:
@@ -39,37 +22,15 @@ def objects(namespace: str, account: str, optional: Sequence[str] = ()) -> list[
     Args:
         namespace: The namespace of the runs.
         account: The service account of the runs.
-        optional: Names of OPTIONAL.
+        optional: Names of folders of deploy/optional: `nodes`, `quota`.
 
     Raises:
         ConfigurationError: The installation lacks the files.
     """
-    folders = ("base", *(f"optional/{name}" for name in OPTIONAL if name in optional))
+    folders = ("base", *(f"optional/{name}" for name in optional))
     return [
         _placed(found, namespace, account) for folder in folders for found in _read(FOLDER / folder)
     ]
-
-
-def secret(namespace: str, name: str, values: Mapping[str, str]) -> Object:
-    """Return the Secret of the store."""
-    metadata = {"name": name, "namespace": namespace, "labels": dict(PART_OF)}
-    kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
-    return kind | {"metadata": metadata, "stringData": dict(values)}
-
-
-def path_of(found: Mapping[str, Any]) -> str:
-    """Return the path of an object in the API."""
-    kind, metadata = found["kind"], found["metadata"]
-    if kind in _OF_CLUSTER:
-        group, plural = _OF_CLUSTER[kind]
-        return f"{group}/{plural}/{metadata['name']}"
-    group, plural = _PATHS[kind]
-    return f"{group}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
-
-
-def is_of_cluster(found: Mapping[str, Any]) -> bool:
-    """Tell whether an object belongs to no namespace."""
-    return found["kind"] in _OF_CLUSTER
 
 
 def _read(folder: Path) -> Iterator[Object]:
@@ -98,9 +59,7 @@ def _read(folder: Path) -> Iterator[Object]:
 
 def _placed(found: Object, namespace: str, account: str) -> Object:
     metadata = found["metadata"]
-    if found["kind"] == "Namespace":
-        metadata["name"] = namespace
-    elif found["kind"] in _PATHS:
+    if found["kind"] not in _OF_CLUSTER:
         metadata["namespace"] = namespace
     elif found["kind"] == "ClusterRoleBinding":
         # Several namespaces may have one, and each has its own subjects.

@@ -315,7 +315,7 @@ def _wait_remedy(waits: str) -> str:
             " tries again on its own"
         )
     if "secret" in waits.lower() and "not found" in waits:
-        return "create the Secret: `kfp-tfjob install` does, and the pod tries again on its own"
+        return "create the Secret; the pod then tries again on its own"
     return "free what it waits for, or cancel it and ask for less"
 
 
