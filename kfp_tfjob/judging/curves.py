@@ -1,27 +1,22 @@
 """The ranking of rows by score: AUC, average precision, and the curves behind them.
 
-The values are exact up to `EXACT_ROWS` rows. Beyond, scores are counted in 65,536 bins of equal
-width in their logit. The influence of each row needs its place among all scores: it comes from the
-exact places up to `EXACT_PLACES` rows, and from the bins beyond, where the rounding is far smaller
-than what 1,000 bootstraps could show.
+All scores are sorted up to `EXACT_SCORES`. Beyond, they are counted in 65,536 bins of equal width
+in their logit, where the rounding is far smaller than what 1,000 bootstraps could show.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.columns import CHUNK, chunks
 from kfp_tfjob.judging.estimates import Estimate, correction, inner, unknown, weights_of
 from kfp_tfjob.judging.predictions import ClassPredictions
 
-EXACT_ROWS = 50_000_000  # 4 bytes each in memory; a row with a weight counts three times
-EXACT_PLACES = 4_194_304  # 24 bytes each in memory, for every class with a curve
+EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
 BINS = 65_536
 _LOGITS = (-88.0, 17.0)  # of float32: 1e-38 has -87.5, the largest below 1 has 16.6
 _Floats = NDArray[np.float64]
@@ -38,7 +33,6 @@ class Curve:
         negative: (cuts,) the weight of all other rows.
         squares: (2, cuts) the same as positive and negative, of squared weights.
         support: Rows of the class and other rows; of weighted rows, as many as tell as much.
-        values: (AUC, average precision), if they were computed from all scores instead of bins.
         tied: (cuts,) whether all scores of a bin are equal; None if the cuts are scores.
         alone: (cuts,) the weight of one row of the class in a bin, on average.
     """
@@ -49,7 +43,6 @@ class Curve:
     negative: _Floats
     squares: _Floats
     support: tuple[int, int]
-    values: tuple[float, float] | None = None
     tied: NDArray[np.bool_] | None = None
     alone: _Floats | None = None
 
@@ -61,20 +54,16 @@ class Curve:
     @property
     def exact(self) -> bool:
         """Whether the values come from all scores and not from bins."""
-        return self.scores is not None or self.values is not None
+        return self.scores is not None
 
     @cached_property
     def auc(self) -> float:
         """The share of pairs in the right order; a tie counts half."""
-        if self.values:
-            return self.values[0]
         return float(np.dot(self.positive, self.below_positive) / self.positive.sum())
 
     @cached_property
     def average_precision(self) -> float:
         """The mean precision at the score of each row of the class."""
-        if self.values:
-            return self.values[1]
         return float(np.dot(self.positive, self.precision) / self.positive.sum())
 
     @cached_property
@@ -204,16 +193,11 @@ class Curve:
         return 1 / (1 + np.exp(-logits))
 
 
-def curves_of(
-    predictions: ClassPredictions, exact_rows: int = EXACT_ROWS, exact_places: int = EXACT_PLACES
-) -> list[Curve]:
-    """Return the curve of every class with scores; see the top of this file for the limits."""
+def curves_of(predictions: ClassPredictions, exact_scores: int = EXACT_SCORES) -> list[Curve]:
+    """Return the curve of every class with scores; see the top of this file for the limit."""
     classes = list(predictions.scored_classes())
-    places = predictions.rows * len(classes) <= exact_places
-    rows = predictions.rows * (1 if predictions.weights is None else 3)
-    if places:
-        return [_exact(predictions, index) for index in classes]
-    return [_binned(predictions, index, rows <= exact_rows) for index in classes]
+    curve = _exact if predictions.rows * len(classes) <= exact_scores else _binned
+    return [curve(predictions, index) for index in classes]
 
 
 def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) -> Estimate:
@@ -274,7 +258,7 @@ def _rows(weights: _Floats, squares: _Floats) -> int:
     return int(total * total / float(squares.sum()) + 1e-6) if total > 0 else 0
 
 
-def _binned(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
+def _binned(predictions: ClassPredictions, index: int) -> Curve:
     counts, squares = np.zeros((2, 2, BINS))
     least, most = np.full(BINS, np.inf, np.float32), np.full(BINS, -np.inf, np.float32)
     for chunk in predictions.chunks():
@@ -288,79 +272,9 @@ def _binned(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
             squares += np.bincount(places, weights**2, 2 * BINS).reshape(2, BINS)
     if predictions.weights is None:
         squares = counts
-    rows = [_rows(*part) for part in zip(counts, squares, strict=True)]
-    values = None
-    if exact and min(rows) > 0:
-        values = _sorted_values(predictions, index)
     alone = np.divide(squares[0], counts[0], out=np.zeros(BINS), where=counts[0] > 0)
-    support = (rows[0], rows[1])
-    cuts = (counts[0], counts[1], squares)
-    return Curve(index, None, *cuts, support, values, least >= most, alone)
-
-
-def _sorted_values(predictions: ClassPredictions, index: int) -> tuple[float, float]:
-    """Return the AUC and the average precision from all scores, which are sorted in memory."""
-    ours, others = (_sorted(predictions, index, positive) for positive in (True, False))
-    auc, precision = [], []
-    for rows in chunks(len(ours), CHUNK):
-        scores = ours.scores[rows]
-        weights = 1.0 if ours.sums is None else np.diff(ours.sums[rows.start : rows.stop + 1])
-        below, tied = others.below(scores, "left"), others.below(scores, "right")
-        auc.append(math.fsum(np.atleast_1d(weights * (below + tied) / 2)))
-        true = ours.total - ours.below(scores, "left")
-        share = true / (true + others.total - below)
-        precision.append(math.fsum(np.atleast_1d(weights * share)))
-    return (
-        math.fsum(auc) / ours.total / others.total,
-        math.fsum(precision) / ours.total,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Sorted:
-    """Sorted scores, and the sums of the weights before each; None where all weigh 1."""
-
-    scores: NDArray[np.float32]
-    sums: _Floats | None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @property
-    def total(self) -> float:
-        return float(len(self) if self.sums is None else self.sums[-1])
-
-    def below(self, scores: NDArray[np.float32], side: str) -> _Floats:
-        """Return the weight below each score; with the side right, of equal ones too."""
-        count = np.searchsorted(self.scores, scores, side)  # type: ignore[call-overload]
-        return count.astype(np.float64) if self.sums is None else self.sums[count]
-
-
-def _sorted(predictions: ClassPredictions, index: int, positive: bool) -> _Sorted:
-    """Sort the scores of the rows of a class, or of all others."""
-
-    def chosen() -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32] | None]]:
-        for chunk in predictions.chunks():
-            rows = (np.asarray(chunk.labels) == index) == positive
-            weights = None if chunk.weights is None else np.asarray(chunk.weights)[rows]
-            yield chunk.score(index)[rows], weights
-
-    count = sum(len(scores) for scores, _ in chosen())
-    scores = np.empty(count, np.float32)
-    weights = None if predictions.weights is None else np.empty(count, np.float32)
-    at = 0
-    for part, part_weights in chosen():
-        scores[at : at + len(part)] = part
-        if weights is not None:
-            weights[at : at + len(part)] = part_weights
-        at += len(part)
-    if weights is None:
-        scores.sort()
-        return _Sorted(scores, None)
-    order = np.argsort(scores)
-    sums = np.zeros(count + 1)
-    np.cumsum(weights[order], dtype=np.float64, out=sums[1:])
-    return _Sorted(scores[order], sums)
+    support = (_rows(counts[0], squares[0]), _rows(counts[1], squares[1]))
+    return Curve(index, None, counts[0], counts[1], squares, support, least >= most, alone)
 
 
 def _thinned(along: _Floats, points: int) -> NDArray[np.int64]:
