@@ -98,9 +98,9 @@ class Limits:
                 refusal = self._too_large(int(declared), declared)
             else:
                 await self._app(scope, limited, counted)
-        except Exception:
-            if not refusal:
-                status = _CLOSED if has_left else HTTPStatus.INTERNAL_SERVER_ERROR
+        except Exception:  # also what the application makes of a client that left
+            if not refusal and not has_left:
+                status = HTTPStatus.INTERNAL_SERVER_ERROR
                 raise
         finally:
             self._open -= size

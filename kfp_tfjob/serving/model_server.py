@@ -15,6 +15,7 @@ from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor, Logg
 from kserve.protocol.grpc.server import GRPCServer
 from kserve.protocol.grpc.servicer import InferenceServicer
 
+from kfp_tfjob.serving.connection import MOST_BYTES, Connection
 from kfp_tfjob.serving.listening import IDLE
 
 
@@ -35,6 +36,7 @@ class Server(ModelServer):
         """Replace where the servers listen: kserve has made them, and starts them next."""
         http = self._rest_server._server
         http.serve = partial(http.serve, sockets=[self._listener])
+        http.config.http, http.config.h11_max_incomplete_event_size = Connection, MOST_BYTES
         if self._grpc_address:
             self._grpc_server = _GRPCServer(
                 self._grpc_address,

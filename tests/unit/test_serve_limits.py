@@ -168,3 +168,17 @@ def test_a_client_waits_for_its_answer_as_long_as_it_takes(monkeypatch: pytest.M
     limits = Limits(slow, MOST, Counts())
     asyncio.run(limits({"type": "http", "path": PATH, "headers": []}, receive, send))
     assert sent[0]["status"] == 200
+
+
+def test_a_client_that_leaves_is_counted_and_no_error_of_the_server() -> None:
+    counts, sent = Counts(), []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    limits = Limits(application, MOST, counts)  # type: ignore[arg-type]
+    asyncio.run(limits({"type": "http", "path": PATH, "headers": []}, receive, send))
+    assert sent == [] and counts.answers == [("v1", 499)]
