@@ -33,9 +33,9 @@ from kfp_tfjob.storage.failures import (
     explain,
     transient,
 )
+from kfp_tfjob.storage.fast_put import FastPut, Reply
 from kfp_tfjob.storage.options import WriteOptions
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.wire import Reply, Wire
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ class Link:
 
     Attributes:
         client: The boto3 client.
-        wire: Sends bodies.
+        fast_put: Sends bodies.
         checking: What the store does with checksums.
         tags_are_md5: Whether the entity tag of an object sent in one request is its MD5.
     """
@@ -106,7 +106,7 @@ class Link:
         pace.install(self.client)
         self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _once)
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
-        self.wire = Wire(self.client, bundle)
+        self.fast_put = FastPut(self.client, bundle)
 
     @cached_property
     def lanes(self) -> ThreadPoolExecutor:
@@ -126,8 +126,8 @@ class Link:
         """
 
         def attempt() -> tuple[Reply, Digests]:
-            digests = self.wire.digests(body, md5=self.checking is Checking.IGNORES)
-            reply = self.wire.put(address, body, {**parameters, **digests.parameters()})
+            digests = self.fast_put.digests(body, md5=self.checking is Checking.IGNORES)
+            reply = self.fast_put.put(address, body, {**parameters, **digests.parameters()})
             if digests.md5 and self.tags_are_md5 and reply.etag.strip('"') != digests.md5.hex():
                 raise damaged(reply.etag)  # a store that ignores Content-MD5 too
             return reply, digests
@@ -157,8 +157,8 @@ class Link:
             nonlocal guessed
             code = code_of(error)
             if code == SKEWED or (code in WORDLESS and self._skewed(error)):
-                self.wire.set_clock(_date(error))
-                log.info("signing with the store's clock, %+.0f s", self.wire.clock_offset)
+                self.fast_put.set_clock(_date(error))
+                log.info("signing with the store's clock, %+.0f s", self.fast_put.clock_offset)
                 return True
             # An error without a reason may not be about the keys, so new keys are tried once.
             if code in RENEWABLE or (code in WORDLESS and not guessed):
@@ -195,7 +195,9 @@ class Link:
     def _skewed(self, error: Exception) -> bool:
         """Tell whether a request was signed with a clock that the store does not accept."""
         date = _date(error)
-        return bool(date) and abs(self.wire.skew(date) - self.wire.clock_offset) > _MOST_SKEW
+        return (
+            bool(date) and abs(self.fast_put.skew(date) - self.fast_put.clock_offset) > _MOST_SKEW
+        )
 
     def _keys(self) -> Any:
         credentials = self.client._get_credentials()

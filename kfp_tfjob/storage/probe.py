@@ -67,7 +67,7 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
     def wrong() -> bool:
         """Tell whether the store notices a wrong checksum."""
         try:
-            link.wire.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
+            link.fast_put.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
         except ClientError as error:
             if (
                 error.response["ResponseMetadata"]["HTTPStatusCode"] != 400
@@ -91,7 +91,7 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
         link.checking = Checking.IGNORES
     else:
         link.checking = Checking.KEEPS if keeps else Checking.CHECKS
-    skew = link.wire.skew(reply.headers.get("date", ""))
+    skew = link.fast_put.skew(reply.headers.get("date", ""))
     deletes = True
     try:
         link.call(f"delete {address}", address, lambda: link.client.delete_object(**at))

@@ -144,7 +144,7 @@ RELIED_ON: dict[str, tuple[Callable[[Link], bool], str]] = {
     ),
     "client._get_credentials()": (
         _keys,
-        "storage/wire.py: a PUT is signed with no keys; storage/link.py: no renewal of keys",
+        "storage/fast_put.py: a PUT is signed with no keys; storage/link.py: no renewal of keys",
     ),
     "Session._credentials": (
         _set_keys,
@@ -164,7 +164,7 @@ RELIED_ON: dict[str, tuple[Callable[[Link], bool], str]] = {
     ),
     "the event before-send.s3, with the request's url and headers": (
         _before_send,
-        "storage/wire.py: requests are not signed again if the clock is wrong",
+        "storage/fast_put.py: requests are not signed again if the clock is wrong",
     ),
     "the component data_loader, replaced after boto3 has extended it": (
         _descriptions,
@@ -172,11 +172,11 @@ RELIED_ON: dict[str, tuple[Callable[[Link], bool], str]] = {
     ),
     "generate_presigned_url as the address of a bucket": (
         _route,
-        "storage/wire.py: a PUT is sent to the wrong host",
+        "storage/fast_put.py: a PUT is sent to the wrong host",
     ),
     "httpsession.where, utils.get_environ_proxies, utils.is_valid_endpoint_url": (
         _functions,
-        "storage/wire.py and store.py: certificates, proxies, and the check of an address",
+        "storage/fast_put.py and store.py: certificates, proxies, and the check of an address",
     ),
 }
 

@@ -66,7 +66,7 @@ class _Route:
     prefix: str
 
 
-class Wire:
+class FastPut:
     """Sends objects and parts to a store.
 
     Args:
