@@ -106,9 +106,9 @@ def _launch(store: Store, logs: S3Address, port: int) -> str:
 
 def _as_the_store_does(store: Store) -> None:
     """Give boto3 the endpoint, keys and addressing that the store has just used."""
-    options = store.link.options
+    options = store.session.options
     session = botocore.session.get_session()
-    session._credentials = store.link.client._get_credentials()
+    session._credentials = store.session.client._get_credentials()
     session.set_config_variable("region", store.region)
     style = options.addressing or ("path" if store.endpoint else "auto")
     session.set_default_client_config(Config(s3={"addressing_style": style}))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from kfp_tfjob.storage.pace import ReplyDeadline
+from kfp_tfjob.storage.reply_deadline import ReplyDeadline
 
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 _IDLE_SECONDS = 20  # servers keep an unused connection longer

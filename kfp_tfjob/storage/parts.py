@@ -16,7 +16,7 @@ from kfp_tfjob.storage.body import Body, FileChangedError
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
 from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem
 from kfp_tfjob.storage.failures import code_of
-from kfp_tfjob.storage.link import Checking, Link
+from kfp_tfjob.storage.s3_session import Checking, S3Session
 
 log = logging.getLogger(__name__)
 
@@ -71,16 +71,20 @@ class PartsUpload:
     """The upload of one object in parts.
 
     Args:
-        link: The connection to the store.
+        session: The session with the store.
         file: The file to send.
         address: The destination.
         resumable: Keeps the id of the upload; None if it ends with this process.
     """
 
     def __init__(
-        self, link: Link, file: OpenFile, address: S3Address, resumable: Resumable | None = None
+        self,
+        session: S3Session,
+        file: OpenFile,
+        address: S3Address,
+        resumable: Resumable | None = None,
     ) -> None:
-        self._link, self._file, self._address = link, file, address
+        self._session, self._file, self._address = session, file, address
         self._resumable = resumable
         self._at = {"Bucket": address.bucket, "Key": address.key}
         self._stopped = threading.Event()
@@ -105,7 +109,7 @@ class PartsUpload:
         except BaseException as error:
             # After an outage, the store need not receive the same parts again.
             if self._resumable is None or isinstance(error, FileChangedError):
-                abort(self._link, self._address, self._at["UploadId"])
+                abort(self._session, self._address, self._at["UploadId"])
                 self._note("")
             raise
         self._note("")
@@ -116,13 +120,13 @@ class PartsUpload:
             self._resumable.note(upload_id)
 
     def _begin(self) -> None:
-        upload = self._link.call(
+        upload = self._session.call(
             f"write {self._address}",
             self._address,
-            lambda: self._link.client.create_multipart_upload(
+            lambda: self._session.client.create_multipart_upload(
                 **self._at,
                 **self._checked({"ChecksumAlgorithm": "CRC64NVME"}),
-                **self._link.options.parameters_for(self._address),
+                **self._session.options.parameters_for(self._address),
             ),
         )
         self._at["UploadId"] = upload["UploadId"]
@@ -137,7 +141,7 @@ class PartsUpload:
         marker = 0
         try:
             while True:
-                page = self._link.call(
+                page = self._session.call(
                     f"list the parts of {self._address}",
                     self._address,
                     lambda marker=marker: self._list(at, marker),
@@ -154,7 +158,7 @@ class PartsUpload:
 
     def _list(self, at: dict[str, str], marker: int) -> dict[str, Any]:
         try:
-            return self._link.client.list_parts(**at, PartNumberMarker=marker)
+            return self._session.client.list_parts(**at, PartNumberMarker=marker)
         except ClientError as error:
             if code_of(error) == "NoSuchUpload":
                 raise _UploadGoneError from error
@@ -163,7 +167,7 @@ class PartsUpload:
     def _send_parts(self, there: dict[int, dict[str, Any]]) -> list[_Part]:
         length = part_length(self._file.size)
         futures: list[Future[_Part]] = [
-            self._link.lanes.submit(
+            self._session.lanes.submit(
                 self._send_part,
                 number,
                 offset,
@@ -186,14 +190,14 @@ class PartsUpload:
     ) -> _Part:
         if self._stopped.is_set() or self._file.changed():
             raise FileChangedError(self._file.path)
-        body = Body(self._file.fd, size, offset, self._file.path, self._link.throttle)
+        body = Body(self._file.fd, size, offset, self._file.path, self._session.throttle)
         if there and there["Size"] == size:
             keeps = there.get("ChecksumCRC64NVME")
-            found = self._link.fast_put.digests(body, md5=not keeps)
+            found = self._session.fast_put.digests(body, md5=not keeps)
             etag = there["ETag"].strip('"')
             if found.crc.base64 == keeps or (not keeps and found.md5.hex() == etag):
                 return _Part(there["ETag"], found.crc)
-        reply, digests = self._link.put(
+        reply, digests = self._session.put(
             f"write part {number} of {self._address}",
             self._address,
             body,
@@ -211,7 +215,7 @@ class PartsUpload:
 
         def attempt() -> None:
             try:
-                self._link.client.complete_multipart_upload(
+                self._session.client.complete_multipart_upload(
                     **self._at, MultipartUpload={"Parts": listed}, **of_all
                 )
             except ClientError as error:
@@ -219,20 +223,20 @@ class PartsUpload:
                 if code_of(error) != "NoSuchUpload" or not self._is_there(whole):
                     raise
 
-        self._link.call(f"complete {self._address}", self._address, attempt)
+        self._session.call(f"complete {self._address}", self._address, attempt)
 
     def _checked(self, parameters: dict[str, str]) -> dict[str, str]:
         """Return the parameters; none for a store that ignores CRC64NVME."""
-        return {} if self._link.checking is Checking.IGNORES else parameters
+        return {} if self._session.checking is Checking.IGNORES else parameters
 
     def _is_there(self, whole: Checksum) -> bool:
         """Tell whether the object has the bytes that were sent."""
         bucket, key = self._address.bucket, self._address.key
         try:
-            head = self._link.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+            head = self._session.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
             size, kept = head["ContentLength"], head.get("ChecksumCRC64NVME")
             if size == self._file.size and not kept:
-                kept = read_ranges(self._link, self._address, size, head["ETag"]).base64
+                kept = read_ranges(self._session, self._address, size, head["ETag"]).base64
         except ClientError:
             return False
         return (size, kept) == (self._file.size, whole.base64)
@@ -242,10 +246,10 @@ class _UploadGoneError(Exception):
     """The store no longer knows an upload."""
 
 
-def abort(link: Link, address: S3Address, upload_id: str) -> None:
+def abort(session: S3Session, address: S3Address, upload_id: str) -> None:
     """Discard the parts of an upload; an error is only logged."""
     try:
-        link.client.abort_multipart_upload(
+        session.client.abort_multipart_upload(
             Bucket=address.bucket, Key=address.key, UploadId=upload_id
         )
     except (BotoCoreError, ClientError) as error:
@@ -253,14 +257,14 @@ def abort(link: Link, address: S3Address, upload_id: str) -> None:
             log.warning("parts of an unfinished upload remain at %s: %s", address, error)
 
 
-def unfinished(link: Link, prefix: S3Address) -> Iterator[tuple[S3Address, str]]:
+def unfinished(session: S3Session, prefix: S3Address) -> Iterator[tuple[S3Address, str]]:
     """Yield the address and id of each unfinished upload below a prefix."""
     markers: dict[str, str] = {}
     while True:
-        page = link.call(
+        page = session.call(
             f"list unfinished uploads below {prefix}",
             prefix,
-            lambda markers=markers: link.client.list_multipart_uploads(
+            lambda markers=markers: session.client.list_multipart_uploads(
                 Bucket=prefix.bucket, Prefix=f"{prefix.key}/", **markers
             ),
         )
@@ -275,7 +279,7 @@ def unfinished(link: Link, prefix: S3Address) -> Iterator[tuple[S3Address, str]]
 
 
 def read_ranges(
-    link: Link,
+    session: S3Session,
     address: S3Address,
     size: int,
     etag: str = "",
@@ -284,7 +288,7 @@ def read_ranges(
     """Read an object; a large one in parallel ranges.
 
     Args:
-        link: The connection to the store.
+        session: The session with the store.
         address: The object.
         size: Its size in bytes.
         etag: The entity tag that all ranges must have; required for a large object.
@@ -298,11 +302,11 @@ def read_ranges(
     """
     whole = Checksum()
     if size <= 2 * PART:
-        return _read_range(link, address, 0, size, {}, sink)
+        return _read_range(session, address, 0, size, {}, sink)
     futures = [
-        link.lanes.submit(
+        session.lanes.submit(
             _read_range,
-            link,
+            session,
             address,
             offset,
             min(PART, size - offset),
@@ -322,7 +326,7 @@ def read_ranges(
 
 
 def _read_range(
-    link: Link,
+    session: S3Session,
     address: S3Address,
     offset: int,
     size: int,
@@ -331,7 +335,7 @@ def _read_range(
 ) -> Checksum:
     def attempt() -> Checksum:
         checksum, position = Checksum(), offset
-        reply = link.client.get_object(Bucket=address.bucket, Key=address.key, **extra)
+        reply = session.client.get_object(Bucket=address.bucket, Key=address.key, **extra)
         if reply["ContentLength"] != size:
             raise DataError(
                 Problem(
@@ -348,7 +352,7 @@ def _read_range(
         return checksum
 
     try:
-        return link.call(f"read {address}", address, attempt)
+        return session.call(f"read {address}", address, attempt)
     except ObjectExistsError:  # the reply to a condition that fails
         raise DataError(
             Problem(

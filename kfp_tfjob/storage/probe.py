@@ -14,7 +14,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.failures import MISMATCH, RENEWABLE, code_of, transient
-from kfp_tfjob.storage.link import Checking, Link
+from kfp_tfjob.storage.s3_session import Checking, S3Session
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +47,11 @@ class Probed:
         return f"the store is writable: {self.checking.value}, {milliseconds:.0f} ms{clock}"
 
 
-def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
+def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     """Write an object with a wrong checksum, then with the correct one, and delete it.
 
     Args:
-        link: The connection to the store; it keeps the result for every later PUT.
+        session: The session with the store; it keeps the result for every later PUT.
         prefix: Where to write.
         read: Also read the object back.
 
@@ -62,12 +62,12 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     where = f"write below {prefix}"
     body = Body(_CONTENT, len(_CONTENT))
-    options = link.options.parameters_for(address)
+    options = session.options.parameters_for(address)
 
     def wrong() -> bool:
         """Tell whether the store notices a wrong checksum."""
         try:
-            link.fast_put.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
+            session.fast_put.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
         except ClientError as error:
             if (
                 error.response["ResponseMetadata"]["HTTPStatusCode"] != 400
@@ -78,24 +78,24 @@ def probe(link: Link, prefix: S3Address, read: bool = False) -> Probed:
             return True
         return False
 
-    checks = link.call(where, prefix, wrong)
+    checks = session.call(where, prefix, wrong)
     began = time.monotonic()
-    reply, digests = link.put(where, address, body, options)
+    reply, digests = session.put(where, address, body, options)
     latency = time.monotonic() - began
     keeps = reply.headers.get("x-amz-checksum-crc64nvme") == digests.crc.base64
     at = {"Bucket": address.bucket, "Key": address.key}
-    link.tags_are_md5 = reply.etag.strip('"') == _MD5
+    session.tags_are_md5 = reply.etag.strip('"') == _MD5
     if read:
-        link.call(f"read below {prefix}", address, lambda: link.client.get_object(**at))
+        session.call(f"read below {prefix}", address, lambda: session.client.get_object(**at))
     if not checks:
-        link.checking = Checking.IGNORES
+        session.checking = Checking.IGNORES
     else:
-        link.checking = Checking.KEEPS if keeps else Checking.CHECKS
-    skew = link.fast_put.skew(reply.headers.get("date", ""))
+        session.checking = Checking.KEEPS if keeps else Checking.CHECKS
+    skew = session.fast_put.skew(reply.headers.get("date", ""))
     deletes = True
     try:
-        link.call(f"delete {address}", address, lambda: link.client.delete_object(**at))
+        session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
     except StepError as error:
         deletes = False
         log.warning("%s", Problem("objects cannot be deleted there", received=error))
-    return Probed(link.checking, skew, latency, deletes)
+    return Probed(session.checking, skew, latency, deletes)

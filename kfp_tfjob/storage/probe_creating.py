@@ -104,9 +104,9 @@ def _overlapping(store: Store, address: S3Address, pool: ThreadPoolExecutor, tur
 
 
 def _wins(store: Store, address: S3Address, body: Body) -> bool:
-    parameters = {**store.link.options.parameters_for(address), "IfNoneMatch": "*"}
+    parameters = {**store.session.options.parameters_for(address), "IfNoneMatch": "*"}
     try:
-        store.link.put(f"write {address}", address, body, parameters)
+        store.session.put(f"write {address}", address, body, parameters)
     except ObjectExistsError:
         return False
     return True

@@ -34,7 +34,6 @@ from kfp_tfjob.storage.errors import (
     StepError,
 )
 from kfp_tfjob.storage.failures import code_of
-from kfp_tfjob.storage.link import Link, setting
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.parts import (
@@ -48,6 +47,7 @@ from kfp_tfjob.storage.parts import (
 )
 from kfp_tfjob.storage.probe import Probed, probe
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.s3_session import S3Session, setting
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
 
@@ -85,16 +85,16 @@ class Store:
         self.region = region or setting("AWS_REGION", secret, "AWS_DEFAULT_REGION") or "us-east-1"
         check_endpoint(self.endpoint)
         self.patience = patience or Patience()
-        self.link = Link(self.endpoint, self.region, secret, self.patience)
-        self._client = self.link.client
+        self.session = S3Session(self.endpoint, self.region, secret, self.patience)
+        self._client = self.session.client
         self._probed: Probed | None = None
 
     def within(self, seconds: float) -> Store:
         """Return the same store, with the same connections, that retries calls for less time."""
         other = copy(self)
         other.patience = replace(self.patience, seconds=seconds)
-        other.link = copy(self.link)
-        other.link.patience = other.patience
+        other.session = copy(self.session)
+        other.session.patience = other.patience
         return other
 
     def probe(self, prefix: S3Address, read: bool = False) -> Probed:
@@ -108,7 +108,7 @@ class Store:
             ConfigurationError: Writing or reading is not allowed there.
         """
         if self._probed is None or read:
-            self._probed = probe(self.link, prefix, read)
+            self._probed = probe(self.session, prefix, read)
             log.info("%s", self._probed)
         return self._probed
 
@@ -219,7 +219,7 @@ class Store:
             if found == expected.size:
                 with open(partial, "wb", buffering=0) as file:
                     checksum = read_ranges(
-                        self.link,
+                        self.session,
                         address,
                         expected.size,
                         etag,
@@ -245,7 +245,7 @@ class Store:
             ),
         )
         size, checksum = head["ContentLength"], head.get("ChecksumCRC64NVME")
-        checksum = checksum or read_ranges(self.link, address, size, head["ETag"]).base64
+        checksum = checksum or read_ranges(self.session, address, size, head["ETag"]).base64
         return ManifestObject(key, size, checksum)
 
     def prove(self, address: S3Address, expected: ManifestObject) -> None:
@@ -386,9 +386,9 @@ class Store:
 
             if before.st_size > PART:
                 whole = OpenFile(fd, before.st_size, path, changed)
-                checksum = PartsUpload(self.link, whole, address, resumable).send().base64
+                checksum = PartsUpload(self.session, whole, address, resumable).send().base64
             else:
-                body = Body(fd, before.st_size, 0, path, self.link.throttle)
+                body = Body(fd, before.st_size, 0, path, self.session.throttle)
                 checksum = self._put(address, body, {})
                 if changed():
                     raise FileChangedError(path)
@@ -398,11 +398,11 @@ class Store:
 
     def unfinished(self, prefix: S3Address) -> list[tuple[S3Address, str]]:
         """Return the address and id of each unfinished upload in parts below a prefix."""
-        return list(unfinished(self.link, prefix))
+        return list(unfinished(self.session, prefix))
 
     def abort(self, address: S3Address, upload_id: str) -> None:
         """Discard the stored parts of an unfinished upload."""
-        abort(self.link, address, upload_id)
+        abort(self.session, address, upload_id)
 
     def delete(self, address: S3Address) -> None:
         """Delete an object; a missing object is no error."""
@@ -434,11 +434,11 @@ class Store:
         self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""
     ) -> str:
         extra = condition | ({"ContentType": content_type} if content_type else {})
-        parameters = {**self.link.options.parameters_for(address), **extra}
-        return self.link.put(f"write {address}", address, body, parameters)[1].crc.base64
+        parameters = {**self.session.options.parameters_for(address), **extra}
+        return self.session.put(f"write {address}", address, body, parameters)[1].crc.base64
 
     def _call(self, what: str, address: S3Address, call: Callable[[], Any]) -> Any:
-        return self.link.call(what, address, call)
+        return self.session.call(what, address, call)
 
 
 def _range(start: int, end: int | None) -> str:

@@ -67,7 +67,7 @@ def store_of(
         StepError: As for `embedded_store`.
     """
     store = Store(endpoint, region, patience=patience)
-    host = urlsplit(store.link.client.meta.endpoint_url).hostname or ""
+    host = urlsplit(store.session.client.meta.endpoint_url).hostname or ""
     if endpoint or address.bucket != BUCKET or "amazonaws.com" not in host:
         yield store
         return

@@ -18,9 +18,9 @@ from kfp_tfjob.storage.errors import (
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.link import Checking
 from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.s3_session import Checking
 from kfp_tfjob.storage.store import PART, Store
 from tests.faults.proxy import (
     Fault,

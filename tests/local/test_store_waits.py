@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.storage import link
+from kfp_tfjob.storage import s3_session
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StoreUnavailableError
@@ -107,7 +107,7 @@ def test_an_endpoint_that_does_not_answer_ends_the_wait(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "_ANNOUNCE_SECONDS", 0.01)
+    monkeypatch.setattr(s3_session, "_ANNOUNCE_SECONDS", 0.01)
     endpoint = serve(answer).endpoint
     store = Store(endpoint, secret=SecretVolume(tmp_path), patience=SILENCE)
     began = time.monotonic()
@@ -135,7 +135,7 @@ def test_a_store_that_joins_parts_for_longer_than_a_silence_is_waited_for(
         connection.sendall(body[blanks:])
 
     store = Store(serve(join).endpoint, secret=SecretVolume(tmp_path), patience=patience)
-    store.link.client.complete_multipart_upload(Bucket="bucket", Key="key", UploadId="u")
+    store.session.client.complete_multipart_upload(Bucket="bucket", Key="key", UploadId="u")
     assert len(asked) == 1
 
 

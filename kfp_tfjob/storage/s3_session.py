@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 
-from kfp_tfjob.storage import pace
+from kfp_tfjob.storage import reply_deadline
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, Digests, Throttle
 from kfp_tfjob.storage.connection import CONNECT_SECONDS
@@ -54,7 +54,7 @@ class Checking(enum.Enum):
     KEEPS = "it verifies and keeps CRC64NVME checksums"
 
 
-class Link:
+class S3Session:
     """One endpoint, used with one set of credentials.
 
     Args:
@@ -103,7 +103,7 @@ class Link:
                 },
             ),
         )
-        pace.install(self.client)
+        reply_deadline.install(self.client)
         self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _once)
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
         self.fast_put = FastPut(self.client, bundle)

@@ -80,15 +80,17 @@ def install(client: Any) -> None:
 class _Source(io.RawIOBase):
     """The file that a reply is read from, instead of the socket's own."""
 
-    def __init__(self, raw: io.RawIOBase, connection: socket.socket, pace: ReplyDeadline) -> None:
-        self._raw, self._connection, self._pace = raw, connection, pace
+    def __init__(
+        self, raw: io.RawIOBase, connection: socket.socket, deadline: ReplyDeadline
+    ) -> None:
+        self._raw, self._connection, self._deadline = raw, connection, deadline
         self._seconds = connection.gettimeout()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._pace.receive(self._connection, buffer, self._raw.readinto)
+        return self._deadline.receive(self._connection, buffer, self._raw.readinto)
 
     def close(self) -> None:
         with suppress(OSError):  # it may be closed
@@ -102,8 +104,10 @@ class _Response(HTTPResponse):
         super().__init__(sock, *args, **kwargs)
         if seconds := sock.gettimeout():  # the read timeout of the client
             joins = kwargs.get("method") == "POST"
-            pace = ReplyDeadline(seconds, 1, _JOINING_SECONDS) if joins else ReplyDeadline(seconds)
-            source = _Source(self.fp.detach(), sock, pace)
+            deadline = (
+                ReplyDeadline(seconds, 1, _JOINING_SECONDS) if joins else ReplyDeadline(seconds)
+            )
+            source = _Source(self.fp.detach(), sock, deadline)
             self.fp = io.BufferedReader(source)
 
 
