@@ -13,8 +13,8 @@ from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
-from kfp_tfjob.storage.judged import LostRace, is_second, lost_race, verdict_in_force
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import LostRace, is_second, lost_race, verdict_in_force
 
 
 def tell_end(step: Step | None, model_name: str, key: str = "") -> None:

@@ -18,7 +18,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.storage.judged import dataset_of, verdict_in_force
+from kfp_tfjob.storage.verdict_record import dataset_of, verdict_in_force
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.judged import address_of, is_second
 from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
     MODEL,
@@ -30,6 +29,7 @@ from kfp_tfjob.storage.layout import (
     VERDICT,
 )
 from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.verdict_record import address_of, is_second
 from kfp_tfjob.uploader import pull, push
 
 _LONGEST_WHY = 1000  # characters

@@ -19,11 +19,11 @@ from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.champion import Champion, next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
-from kfp_tfjob.storage.judged import LostRace, lost_race, verdict_in_force
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import LostRace, lost_race, verdict_in_force
 
 T = TypeVar("T")
 _TAIL = 64 << 10  # bytes of progress.jsonl

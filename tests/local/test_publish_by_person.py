@@ -11,9 +11,9 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
-from kfp_tfjob.storage.judged import as_second, keep_second, lost_race
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import as_second, keep_second, lost_race
 from tests.local.published import DATASET, NAME, judged, publish
 
 

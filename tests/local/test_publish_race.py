@@ -22,7 +22,8 @@ from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.judged import (
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import (
     LostRace,
     as_second,
     keep_lost_race,
@@ -31,7 +32,6 @@ from kfp_tfjob.storage.judged import (
     second_verdict,
     verdict_in_force,
 )
-from kfp_tfjob.storage.store import Store
 from tests.local.test_evaluate_publish import MODEL, Bench, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture
 
