@@ -40,7 +40,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.text import code as code_span
 from kfp_tfjob.storage.text import prose
-from kfp_tfjob.storage.trained import Trained
+from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
-from kfp_tfjob.storage.trained import Trained, newest
+from kfp_tfjob.storage.training_cache import Trained, newest
 from kfp_tfjob.storage.verdict_record import verdict_in_force
 from kfp_tfjob.user_code.model_code import Code
 

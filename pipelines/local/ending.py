@@ -28,7 +28,7 @@ from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
 from kfp_tfjob.storage.text import code
-from kfp_tfjob.storage.trained import Trained
+from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.

@@ -19,7 +19,7 @@ from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.trained import Trained, newest, remember
+from kfp_tfjob.storage.training_cache import Trained, newest, remember
 
 ROWS = ("a,b,y\n" + "".join(f"{i},{i * 3 % 7},{i % 2}\n" for i in range(120))).encode()
 OWN = "def build_model(dataset, units=8):\n    return None\n"
