@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kfp_tfjob.cluster.log_reader import LogReader, StoredLine, attempts
 from kfp_tfjob.pipelines.stored_run import StoredRun, nothing_stored
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.words import did_you_mean, nearest
+from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 _POLL_SECONDS = 3.0
 

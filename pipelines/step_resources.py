@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import nearest
+from kfp_tfjob.storage.formatting import nearest
 
 VARIABLE = "KFP_TFJOB_STEP_RESOURCES"
 # Set by `compile --plain-steps`: nothing but these settings decides about the pods of steps.

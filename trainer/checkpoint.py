@@ -22,8 +22,8 @@ import numpy as np
 
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
-from kfp_tfjob.storage.words import listed
 from kfp_tfjob.trainer.exits import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"

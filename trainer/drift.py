@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 _DIFFERENT = 0  # instead of the sum of a weight that differs between the GPUs of a process

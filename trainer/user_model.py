@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.words import did_you_mean, listed, nearest
+from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.trainer import batch_norm, randomness
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.train_step import innermost

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import StepError, StoreUnavailableError
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import CHECKPOINTS, OUTPUT, RunLayout
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted
 from kfp_tfjob.uploader.folder import manifest_at, same_content
 from kfp_tfjob.uploader.inventory import LocalFile
 from kfp_tfjob.uploader.journal import Journal, Stored

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from kfp_tfjob.storage import files, names
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.formatting import counted, sized
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.storage.words import counted, sized
 from kfp_tfjob.uploader.inventory import LocalFile, scan
 from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers_for
 

@@ -18,11 +18,11 @@ from itertools import takewhile
 from pathlib import Path
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, MANIFEST, OUTPUT, PROGRESS, RunLayout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import Resumable
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
-from kfp_tfjob.storage.words import counted
 from kfp_tfjob.uploader.earlier import Earlier, step_of
 from kfp_tfjob.uploader.folder import name_problem, same_content
 from kfp_tfjob.uploader.inventory import LocalFile, Scan

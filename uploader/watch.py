@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import CHIEF_END, UPLOADER, UPLOADER_LOCK, RunLayout
-from kfp_tfjob.storage.words import counted
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.files import read_json
 from kfp_tfjob.supervisor.stop_within import StopWithin

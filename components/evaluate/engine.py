@@ -19,8 +19,8 @@ from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.training_cache import Trained, remember
-from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 

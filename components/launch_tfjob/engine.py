@@ -32,7 +32,7 @@ from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.options import images
 from kfp_tfjob.options.secret_values import secrets_in
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from kfp_tfjob.jobs.status import (
 )
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.train import TrainOptions
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 _SHOWN = 5
 _SLACK = 60.0  # lets the kubelet end the pods first

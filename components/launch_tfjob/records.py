@@ -35,8 +35,8 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL, dataset_digest
-from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.formatting import choices, nearest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import choices, nearest
 from kfp_tfjob.user_code.own_code import place_of
 
 

@@ -15,7 +15,7 @@ from kfp_tfjob.components.prepare_data.moments import Moments, Sample, bars_of
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.features import dates
 from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 _MOST_WARNED = 10  # names in one warning
 _EXACT = 2**24  # from here on float32 skips whole numbers

@@ -18,7 +18,7 @@ from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.features.coding import CATEGORY, KINDS, TEXT, Coding
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 _MOST_NAMED = 20  # columns or classes in one problem
 _MOST_VALUES = 5  # unseen values of a column

@@ -51,9 +51,9 @@ from kfp_tfjob.storage.errors import (
     Problems,
     StepError,
 )
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import WORK, dataset_digest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted
 
 _LARGE = 1 << 30  # bytes of a source from which on work is kept for a later try
 _GROWTH = 3  # rows as numbers may take more room than as text or packed

@@ -48,7 +48,7 @@ from kfp_tfjob.features.coding import (
 )
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 _WRITTEN = (Form.SEPARATED, Form.COMMA, Form.POINT)
 _MOST_NAMED = 50  # columns in a line of the log

@@ -34,7 +34,7 @@ from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features import dates
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 log = logging.getLogger(__name__)
 

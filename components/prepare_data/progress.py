@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 
-from kfp_tfjob.storage.words import minutes
+from kfp_tfjob.storage.formatting import minutes
 
 _SECONDS = 5.0
 

@@ -13,7 +13,7 @@ from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
 from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.pages import small
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 MOST_COLUMNS = 200
 _MOST_TEXTS = 5  # of a category

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.verdict_record import as_second, keep_second
-from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from kfp_tfjob.features.signature_columns import COLUMNS
 from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
-from kfp_tfjob.storage.words import counted
 
 _MOST_COLUMNS = 10  # in the example
 

@@ -19,7 +19,7 @@ from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 _LESS = "ask for less, for instance pod.all.cpu=1 and pod.all.memory=4Gi, or add nodes"

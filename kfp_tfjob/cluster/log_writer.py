@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kfp_tfjob.cluster import waiting
 from kfp_tfjob.jobs.status import replica_of
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 _NAMES = 2  # of pods in one state
 _REASONS = 2

@@ -21,7 +21,7 @@ from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
 from kfp_tfjob.features.pictures import ONE_PIXEL, PICTURE, PictureInput
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 # The types in which a signature may take a raw column; the first is that of the own export.

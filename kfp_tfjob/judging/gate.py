@@ -26,7 +26,7 @@ from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import is_own, task_of
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.options.gate import Slice, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import OF_SEVERAL_CLASSES
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
-from kfp_tfjob.storage.words import choices, nearest
+from kfp_tfjob.storage.formatting import choices, nearest
 
 _WITHOUT_RANGES = {
     BOOLEAN: "a boolean",

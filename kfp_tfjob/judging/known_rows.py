@@ -16,7 +16,7 @@ import numpy as np
 from kfp_tfjob.features.pictures import PictureInput
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.rows import SPLIT, TestData
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 _OF_PICTURES = 0.5  # a larger share of known ones fails the model
 _OF_ROWS = 0.99  # the least share of known ones that may

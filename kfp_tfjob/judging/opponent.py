@@ -20,10 +20,10 @@ from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, VERDICT, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import dataset_of
-from kfp_tfjob.storage.words import listed
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.storage.files import written
-from kfp_tfjob.storage.words import choices, nearest
+from kfp_tfjob.storage.formatting import choices, nearest
 
 _ROWS = 65_536  # of a column that are read at once
 

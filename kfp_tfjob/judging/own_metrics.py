@@ -29,7 +29,7 @@ from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import OWN, is_own
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.words import choices, counted, nearest
+from kfp_tfjob.storage.formatting import choices, counted, nearest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
 _MOST = 50  # metrics

@@ -18,11 +18,11 @@ from kfp_tfjob.features.records import blocks
 from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS, dataset_digest
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import listed
 from kfp_tfjob.uploader import pull
 
 SPLIT = "test"

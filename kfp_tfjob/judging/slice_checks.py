@@ -21,7 +21,7 @@ from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.slices import Part, Slices
 from kfp_tfjob.judging.text import chance, number
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
-from kfp_tfjob.storage.words import counted, listed
+from kfp_tfjob.storage.formatting import counted, listed
 
 _MOST_NAMED = 4  # slices in a sentence
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kfp_tfjob.jobs.labels import POD_ANNOTATIONS
 from kfp_tfjob.lint.job import DECIDERS, Job, mapping
 from kfp_tfjob.lint.rule import Found, error, warning
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 _SHORT_TTL = 300  # seconds that a launcher may be gone
 _KUBERNETES_GRACE = 30  # seconds, the default

@@ -11,7 +11,7 @@ from kfp_tfjob.lint.document import show
 from kfp_tfjob.lint.job import Job, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.lint.schema import FIELDS, Violation, violations
-from kfp_tfjob.storage.words import did_you_mean
+from kfp_tfjob.storage.formatting import did_you_mean
 
 _LONGEST = 63  # characters of the name of a Service
 _GENERATED = 5  # characters that generateName adds

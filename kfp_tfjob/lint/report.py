@@ -9,7 +9,7 @@ from dataclasses import asdict
 from kfp_tfjob.lint.engine import Finding
 from kfp_tfjob.lint.rule import Severity
 from kfp_tfjob.storage import text
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 
 def as_text(findings: Sequence[Finding], name: str) -> str:

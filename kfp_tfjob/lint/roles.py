@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from kfp_tfjob.lint.job import DECIDERS, KNOWN_ROLES, Job
 from kfp_tfjob.lint.rule import Found, error, warning
-from kfp_tfjob.storage.words import did_you_mean, nearest
+from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 
 @error(f"use one of {', '.join(sorted(set(KNOWN_ROLES.values())))}")

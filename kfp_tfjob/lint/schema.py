@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
-from kfp_tfjob.storage.words import nearest
+from kfp_tfjob.storage.formatting import nearest
 
 JOB = TFJOB.name
 FIELDS: dict[str, dict[str, str]] = {

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import did_you_mean, nearest
+from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 USER = "user"
 TIMES = ("date", "hour")

@@ -23,7 +23,7 @@ from kfp_tfjob.options.metric_names import (
 )
 from kfp_tfjob.options.parse import Group, NotOneOfError, Text, option, parse
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import choices, did_you_mean, nearest
+from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 # The default in the form. A gate that a user empties blesses nothing.
 DEFAULT_GATE: dict[str, Any] = {

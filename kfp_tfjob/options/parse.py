@@ -18,7 +18,7 @@ from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.options.secret_values import MASK, looks_secret, masked
 from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import SHOWN, choices, did_you_mean, nearest
+from kfp_tfjob.storage.formatting import SHOWN, choices, did_you_mean, nearest
 
 _PLACEHOLDER = "{{$."  # of Kubeflow Pipelines
 _HALF = re.compile(r"[\ud800-\udfff]")

@@ -23,10 +23,10 @@ from kfp_tfjob.storage.errors import (
     ObjectNotFoundError,
     Problem,
 )
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MANIFEST, MODEL, SAVED_MODEL, VERDICT, Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import listed
 from kfp_tfjob.uploader import pull
 
 

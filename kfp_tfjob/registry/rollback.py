@@ -11,9 +11,9 @@ from kfp_tfjob.registry.records import DamagedRecord, champions, pass_by
 from kfp_tfjob.registry.servable import publish_newest, servers_see
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import listed
 from kfp_tfjob.uploader import verify
 
 _REMEMBERED = 20  # records; a decision of a person does not hold for ever

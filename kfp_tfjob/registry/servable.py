@@ -15,10 +15,10 @@ from pathlib import Path
 from kfp_tfjob.registry.chain import Proven, prove, sha256_problems
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import MODEL, REQUEST, SAVED_MODEL, Layout
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.uploader.parallel import WORKERS, each
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from kfp_tfjob.registry.servable import unserved
 from kfp_tfjob.registry.versions import claimed_by, manifest_of, numbers_of
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.storage.layout import MODELS, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import did_you_mean, listed, nearest
 from kfp_tfjob.uploader.parallel import in_order
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.serving.refusal import MOST_ROWS, RefusedRequest, answer, too_many_rows
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import sized
+from kfp_tfjob.storage.formatting import sized
 
 if TYPE_CHECKING:
     from kfp_tfjob.serving.metrics import Metrics

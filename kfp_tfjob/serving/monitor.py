@@ -18,10 +18,10 @@ from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted, listed
 
 _AT_ONCE, _FILES = 8, 32  # files that are read at once, and that are in memory at once
 

@@ -29,7 +29,7 @@ from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.serving.column_values import READERS
 from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest, refuse_many
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import counted, listed
+from kfp_tfjob.storage.formatting import counted, listed
 
 # How a value of each kind is written in JSON.
 WRITTEN = {

@@ -23,9 +23,9 @@ import numpy as np
 from kfp_tfjob.features.coding import BOOLEAN, DATE, NO_DATE, NUMBER
 from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa

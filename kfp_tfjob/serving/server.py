@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import choices, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from kfp_tfjob.serving.follower import Follower

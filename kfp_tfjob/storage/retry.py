@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kfp_tfjob.storage.errors import Problem, StepError, StoreUnavailableError
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

@@ -19,9 +19,9 @@ from kfp_tfjob.storage.errors import (
     ObjectNotFoundError,
     Problem,
 )
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import listed
 
 
 def find(store: Store, layout: Layout, run_id: str) -> RunLayout:

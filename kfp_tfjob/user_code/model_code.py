@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import choices, did_you_mean, nearest
 from kfp_tfjob.user_code import code_files
 
 # A syntax tree takes a few hundred times the memory of its text.

@@ -11,8 +11,8 @@ from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.models_changes import promote, prune, rollback, sync
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
 from kfp_tfjob.pipelines.commands.store import Models, with_models
+from kfp_tfjob.storage.formatting import listed, sized
 from kfp_tfjob.storage.layout import SAVED_MODEL
-from kfp_tfjob.storage.words import listed, sized
 
 if TYPE_CHECKING:
     from kfp_tfjob.registry.view import Shown

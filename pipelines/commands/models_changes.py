@@ -19,7 +19,7 @@ from kfp_tfjob.pipelines.commands.output import (
 )
 from kfp_tfjob.pipelines.commands.store import Models, with_models
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.words import counted, sized
+from kfp_tfjob.storage.formatting import counted, sized
 
 _reason = click.option(
     "--reason", required=True, metavar="TEXT", help="why, for the history of the model"

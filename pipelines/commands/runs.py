@@ -8,7 +8,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_client
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
-from kfp_tfjob.storage.words import minutes
+from kfp_tfjob.storage.formatting import minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client

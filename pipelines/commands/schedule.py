@@ -28,7 +28,7 @@ from kfp_tfjob.pipelines.commands.output import (
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.commands.submit import or_wait, refuse_to_wait, show_plan
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection

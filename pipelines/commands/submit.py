@@ -24,7 +24,7 @@ from kfp_tfjob.pipelines.commands.output import (
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import counted, sized
+from kfp_tfjob.storage.formatting import counted, sized
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection

@@ -12,7 +12,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_run
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json_line
-from kfp_tfjob.storage.words import minutes
+from kfp_tfjob.storage.formatting import minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client

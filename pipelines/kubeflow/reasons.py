@@ -18,7 +18,7 @@ from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import LABELS, ConfigurationError
-from kfp_tfjob.storage.words import minutes
+from kfp_tfjob.storage.formatting import minutes
 
 _FIX = LABELS["fix"]
 _LINES = 12  # of a log

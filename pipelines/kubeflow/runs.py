@@ -15,8 +15,8 @@ from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.words import counted, listed
 
 LAST = "last"
 WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")

@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _INTERVAL = re.compile(r"0*([1-9]\d*)([smhd]?)")

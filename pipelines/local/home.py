@@ -15,8 +15,8 @@ from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.formatting import sized
 from kfp_tfjob.storage.layout import MODELS, RUNS, VERDICT
-from kfp_tfjob.storage.words import sized
 
 DEFAULT = Path(".kfp-tfjob")
 BUCKET = "kfp-tfjob"  # in the embedded store, of the runs that name no output_uri

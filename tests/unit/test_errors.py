@@ -9,7 +9,7 @@ import pytest
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, first
-from kfp_tfjob.storage.words import did_you_mean, listed, nearest
+from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
 
 WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
 

@@ -21,6 +21,7 @@ from kfp_tfjob.storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import (
     CHECKPOINT_STATE,
     CHECKPOINTS,
@@ -31,7 +32,6 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Listed, Store
-from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.supervisor.inventory import counts
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each

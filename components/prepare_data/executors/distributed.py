@@ -24,7 +24,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
 )
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.words import counted
+from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from distributed import Client, Future

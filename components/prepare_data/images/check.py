@@ -7,7 +7,7 @@ from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 LABEL = "class"  # the name of the label if data_label is empty
 _LOOKED = 20  # files

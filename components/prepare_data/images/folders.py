@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 
 @dataclass(frozen=True)

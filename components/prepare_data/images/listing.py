@@ -25,8 +25,8 @@ from kfp_tfjob.options.data import suffixes
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import listed
 
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
 _SHOWN = 5

@@ -23,7 +23,7 @@ from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.pictures import PICTURE, PictureInput
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
-from kfp_tfjob.storage.words import listed
+from kfp_tfjob.storage.formatting import listed
 
 _LARGEST_COMMON, _USUAL = 256, 128  # pixels
 _MOST_SIZES = 10  # named in statistics.json

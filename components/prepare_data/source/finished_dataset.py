@@ -20,11 +20,11 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import crc64nvme
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.manifest import FORMAT, Manifest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import counted, listed
 from kfp_tfjob.uploader import verify
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.words import choices, did_you_mean, nearest
+from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name

@@ -21,8 +21,8 @@ from kfp_tfjob.options.data import suffixes
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.words import listed
 
 ANY_ENDING = ("",)
 _WILD = re.compile(r"[*?\[]")
