@@ -30,9 +30,9 @@ from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import gpu_hours
 from kfp_tfjob.judging.text import number
 from kfp_tfjob.storage.errors import ObjectExistsError, StepError
+from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.text import short
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

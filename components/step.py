@@ -24,12 +24,12 @@ from kfp_tfjob.storage.errors import (
     Problems,
     StepError,
 )
+from kfp_tfjob.storage.escaping import lines, log_to
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.task_keys import check_task_key
-from kfp_tfjob.storage.text import lines, log_to
 from kfp_tfjob.supervisor.exit_codes import SURPASSED
 
 # Set by the local run, which does not get a step's exit code either.

@@ -21,9 +21,9 @@ from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number, read_champion
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.escaping import MOST, code, prose
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, RunLayout
-from kfp_tfjob.storage.text import MOST, code, prose
 from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.storage.verdict_record import is_second, lost_race, verdict_in_force
 

@@ -32,7 +32,7 @@ from kfp_tfjob.pipelines.commands.watch import watch
 from kfp_tfjob.pipelines.commands.why import why
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.text import log_to
+from kfp_tfjob.storage.escaping import log_to
 
 
 class _Group(Group):

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.escaping import lines, log_to
 from kfp_tfjob.storage.layout import CODE, MODEL
-from kfp_tfjob.storage.text import lines, log_to
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import VARIABLES, Config
 from kfp_tfjob.trainer.exits import (

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.escaping import log_to
 from kfp_tfjob.storage.options import VARIABLES
-from kfp_tfjob.storage.text import log_to
 from kfp_tfjob.supervisor import exit_codes
 
 _CODES = (

@@ -15,7 +15,7 @@ from kfp_tfjob.judging.metrics import Measures, finite
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
-from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.escaping import short
 
 _LONGEST_NAME = 60
 _MOST_BYTES = 100  # of a name as JSON, where a character beyond ASCII takes 6 or 12

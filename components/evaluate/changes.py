@@ -20,7 +20,7 @@ from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.text import difference
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.pages import small
-from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.escaping import short
 
 BASELINE = "baseline"
 _MOST_PAIRS = 10

@@ -20,8 +20,8 @@ from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.text import number
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.matrix import changed_confusions, confusion_matrix
+from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.storage.text import short
 
 _MOST_POINTS = 1500  # of a scatter plot; 50 bytes each
 _CURVE_POINTS = 100

@@ -23,7 +23,7 @@ from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.text import html, short
+from kfp_tfjob.storage.escaping import html, short
 
 _MOST_BYTES = 1_000_000
 _MOST_REASONS = 20

@@ -35,8 +35,8 @@ from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.escaping import code, prose, row
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.text import code, prose, row
 from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
 from kfp_tfjob.supervisor import exit_codes

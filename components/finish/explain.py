@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.record import AttemptEnd, EndedContainer, EndedPod
-from kfp_tfjob.storage.text import code, fence, prose, row
+from kfp_tfjob.storage.escaping import code, fence, prose, row
 
 _MOST_IN_CELL = 500  # characters
 

@@ -14,7 +14,7 @@ from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Failure
 from kfp_tfjob.storage.errors import LABELS
-from kfp_tfjob.storage.text import code, fence, prose, row
+from kfp_tfjob.storage.escaping import code, fence, prose, row
 
 _NUMBERED = re.compile(r"  (\d+)\. (.*)")
 _QUOTED = "    "

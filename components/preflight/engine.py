@@ -35,11 +35,11 @@ from kfp_tfjob.storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.storage.escaping import code as code_span
+from kfp_tfjob.storage.escaping import prose
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
-from kfp_tfjob.storage.text import code as code_span
-from kfp_tfjob.storage.text import prose
 from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 

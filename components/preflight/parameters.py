@@ -14,11 +14,11 @@ from kfp_tfjob.options.parse import parse, unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import check_endpoint
-from kfp_tfjob.storage.text import code
 from kfp_tfjob.user_code.model_code import ModelCode
 
 

@@ -15,8 +15,8 @@ from kfp_tfjob.features.coding import BOOLEAN, DATE
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import DataError, Example, Problem, first
+from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.text import short
 
 MOST_LISTED = 100  # lines of a table
 _MOST_PROBLEMS = 20

@@ -27,10 +27,10 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import DISTRIBUTIONS
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.text import short
 
 _MOST_NAMED = 10
 _MOST_METRICS, _LONGEST_NAME = 10, 60  # columns; Kubeflow Pipelines shows each metric

@@ -43,9 +43,9 @@ from kfp_tfjob.storage.errors import (
     Problems,
     SurpassedError,
 )
+from kfp_tfjob.storage.escaping import code, prose
 from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
 from kfp_tfjob.storage.model_names import check_model_name
-from kfp_tfjob.storage.text import code, prose
 from kfp_tfjob.storage.verdict_record import LostRace, is_second, keep_lost_race, second_verdict
 
 log = logging.getLogger(__name__)

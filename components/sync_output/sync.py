@@ -15,10 +15,10 @@ from heapq import nlargest
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED, proven_summary
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
+from kfp_tfjob.storage.escaping import code, row
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import RUN_COMPLETION, RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.text import code, row
 from kfp_tfjob.uploader import verify
 
 log = logging.getLogger(__name__)

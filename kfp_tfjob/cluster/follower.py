@@ -19,7 +19,7 @@ from kfp_tfjob.cluster.picture import picture
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import is_over, role_of
-from kfp_tfjob.storage.text import lines
+from kfp_tfjob.storage.escaping import lines
 
 log = logging.getLogger(__name__)
 _SUPERVISOR = " supervisor: "  # its lines are not the program's last words

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from kfp_tfjob.cluster.log_writer import LIMIT, TEXT_LIMIT
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.escaping import line as safe
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Listed, Store
-from kfp_tfjob.storage.text import line as safe
 
 _LINE = re.compile(r"(\S+) \[([^\]]+)\] (.*)", re.DOTALL)
 _NOTE = re.compile(r"# (\d.*)")

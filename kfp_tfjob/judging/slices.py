@@ -21,7 +21,7 @@ from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import Slice, edge_value
-from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.escaping import short
 
 MOST_SLICES = 50  # of a column; those with the fewest rows are one slice together
 _MOST_VALUES = 5000  # of a column that are told apart

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from kfp_tfjob.lint.engine import Finding
 from kfp_tfjob.lint.rule import Severity
-from kfp_tfjob.storage import text
+from kfp_tfjob.storage import escaping
 from kfp_tfjob.storage.formatting import counted
 
 
@@ -29,7 +29,7 @@ def as_text(findings: Sequence[Finding], name: str) -> str:
             for item in found
         ]
         lines += [f"    {found[0].reason}", f"    Fix: {found[0].fix}."]
-    return "\n".join(text.line(said) for said in [*lines, summary(findings, name)])
+    return "\n".join(escaping.line(said) for said in [*lines, summary(findings, name)])
 
 
 def summary(findings: Sequence[Finding], name: str) -> str:

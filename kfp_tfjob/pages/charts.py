@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kfp_tfjob.pages.svg import add, drawing, markup
-from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.escaping import short
 
 _CLASSES = ("a", "b", "c")  # of style.css: the colors of series
 _WIDTH, _LEFT, _RIGHT = 420, 58, 14

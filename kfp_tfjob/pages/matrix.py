@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from kfp_tfjob.pages.charts import tick
 from kfp_tfjob.pages.svg import add, drawing, markup
-from kfp_tfjob.storage.text import short
+from kfp_tfjob.storage.escaping import short
 
 _MOST_NAME = 16  # characters of a class beside the matrix
 _MOST_IN_TIP = 40  # of a class in the tooltip of a cell: there may be 900 cells

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_eval_con
 from jinja2.nodes import EvalContext
 from markupsafe import Markup
 
-from kfp_tfjob.storage import text
+from kfp_tfjob.storage import escaping
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,7 +27,7 @@ class Markdown(str):
 def render(template: str, /, **values: Any) -> str:
     """Return a page.
 
-    `storage.text` makes text safe: it shows control characters, limits the length and escapes
+    `storage.escaping` makes text safe: it shows control characters, limits the length and escapes
     markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row`, `digits` and `literal`
     (Markdown) are used unchanged.
 
@@ -48,8 +48,8 @@ def _safe(context: EvalContext, value: Any) -> Any:
     if isinstance(value, Markup if context.autoescape else Markdown):
         return value
     if context.autoescape:
-        return Markup(text.html(value))
-    return text.prose(value)
+        return Markup(escaping.html(value))
+    return escaping.prose(value)
 
 
 def _marked(function: Callable[..., str]) -> Callable[..., Markdown]:
@@ -66,11 +66,11 @@ _ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 _ENVIRONMENT.filters |= {
-    "code": _marked(text.code),
-    "prose": _marked(text.prose),
+    "code": _marked(escaping.code),
+    "prose": _marked(escaping.prose),
     "digits": _marked("{:.6g}".format),
     "literal": _marked(repr),
-    "short": text.short,
+    "short": escaping.short,
     "count": "{:,}".format,
 }
-_ENVIRONMENT.globals["row"] = _marked(text.row)
+_ENVIRONMENT.globals["row"] = _marked(escaping.row)

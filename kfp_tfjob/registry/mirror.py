@@ -22,9 +22,9 @@ from kfp_tfjob.registry.history import reasons
 from kfp_tfjob.registry.records import DamagedRecord, champions
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.escaping import line
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.text import line
 
 log = logging.getLogger(__name__)
 

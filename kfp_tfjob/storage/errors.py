@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from kfp_tfjob.storage.escaping import line, lines
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.text import line, lines
 from kfp_tfjob.supervisor import exit_codes
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ import click
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.local.home import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.text import lines as safe
+from kfp_tfjob.storage.escaping import lines as safe
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection

@@ -20,8 +20,8 @@ from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_paramete
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.escaping import lines
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.text import lines
 
 
 @click.command()

@@ -26,8 +26,8 @@ from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
-from kfp_tfjob.storage.text import code
 from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
 

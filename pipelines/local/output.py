@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from kfp_tfjob.storage.text import lines as safe_lines
+from kfp_tfjob.storage.escaping import lines as safe_lines
 
 _TASK = re.compile(r"Executing task '([^']+)'")
 _ENDED = re.compile(r" - INFO - Task '[^']+' ")

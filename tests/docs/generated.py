@@ -27,8 +27,8 @@ from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
 from kfp_tfjob.pipelines.explanation import explain
 from kfp_tfjob.pipelines.kubeflow.client import Client
 from kfp_tfjob.pipelines.tfjob_training import STEPS as PIPELINE_STEPS
+from kfp_tfjob.storage.escaping import row
 from kfp_tfjob.storage.options import VARIABLES
-from kfp_tfjob.storage.text import row
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import VARIABLES as VARIABLES_OF_A_REPLICA
 

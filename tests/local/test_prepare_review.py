@@ -28,10 +28,10 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.escaping import html
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.text import html
 from kfp_tfjob.uploader import pull, push
 from tests.unit.picture_files import animals, drawn, encoded, tree
 

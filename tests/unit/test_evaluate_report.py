@@ -33,7 +33,7 @@ from kfp_tfjob.judging.verdict import EvaluatedModel, build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.text import html as escaped
+from kfp_tfjob.storage.escaping import html as escaped
 
 NASTY = '<script>alert("x")</script>&'
 # A threshold of the other task, which no model of this one passes.

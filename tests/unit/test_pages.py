@@ -25,7 +25,7 @@ from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.pages import charts, matrix, template
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.text import html, prose
+from kfp_tfjob.storage.escaping import html, prose
 from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 from tests.unit.test_text import PROPERTY, TEXT, is_safe
 

@@ -63,6 +63,6 @@ def test_what_is_in_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert main([]) == 2
     assert "REGISTRY=" in capsys.readouterr().err
-    monkeypatch.setattr(module, "git", lambda *_: " M storage/text.py")
+    monkeypatch.setattr(module, "git", lambda *_: " M storage/escaping.py")
     assert main(["--registry", "r"]) == 2
-    assert "storage/text.py" in capsys.readouterr().err
+    assert "storage/escaping.py" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from kfp_tfjob.options.fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.text import prose
+from kfp_tfjob.storage.escaping import prose
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
 GOOD = {

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.text import (
+from kfp_tfjob.storage.escaping import (
     MOST,
     MOST_OF_NAME,
     code,
@@ -188,7 +188,7 @@ def test_colours_of_a_program_are_left_out_of_its_lines() -> None:
 
 def test_nobody_else_makes_text_safe_for_html(sources: dict[str, str]) -> None:
     own = [path for path, text in sources.items() if re.search("^(from|import) html", text, re.M)]
-    assert own == ["storage/text.py"]
+    assert own == ["storage/escaping.py"]
 
 
 def test_every_message_is_safe_on_a_terminal() -> None:
