@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import gpu_hours
-from kfp_tfjob.judging.text import number
+from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.storage.errors import ObjectExistsError, StepError
 from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.layout import RunLayout

@@ -15,7 +15,7 @@ from typing import Any
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.pictures import PictureInput
 from kfp_tfjob.jobs.record import read_ends
-from kfp_tfjob.judging.text import known_rows, number
+from kfp_tfjob.judging.formatting import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address

@@ -15,9 +15,9 @@ from kfp_tfjob.judging.cells import Cells
 from kfp_tfjob.judging.compare import compare
 from kfp_tfjob.judging.confusion import changed_cells, condense
 from kfp_tfjob.judging.estimates import Estimate, Measured, paired_error
+from kfp_tfjob.judging.formatting import difference
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.text import difference
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.pages import small
 from kfp_tfjob.storage.escaping import short

@@ -14,10 +14,10 @@ from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.calibration import BINS
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.estimates import weights_of
+from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.residuals import SHARES, quantiles
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.text import number
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.matrix import changed_confusions, confusion_matrix
 from kfp_tfjob.storage.escaping import short

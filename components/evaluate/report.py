@@ -14,10 +14,10 @@ from kfp_tfjob.components.evaluate.column_importance import ColumnImportance
 from kfp_tfjob.components.evaluate.plots import confusions, curves
 from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.formatting import chance, difference, known_rows, number, rough
 from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.text import chance, difference, known_rows, number, rough
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages import small

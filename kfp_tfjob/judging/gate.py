@@ -14,6 +14,7 @@ import numpy as np
 
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
+from kfp_tfjob.judging.formatting import lower, number, rough
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import (
     MOST_SCORED_CLASSES,
@@ -23,7 +24,6 @@ from kfp_tfjob.judging.predictions import (
 from kfp_tfjob.judging.slice_checks import SliceResult
 from kfp_tfjob.judging.slice_checks import judge as judge_slices
 from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.judging.text import lower, number, rough
 from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import is_own, task_of
 from kfp_tfjob.storage.formatting import counted

@@ -16,10 +16,10 @@ import numpy as np
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
 from kfp_tfjob.judging.estimates import Measured
+from kfp_tfjob.judging.formatting import chance, number
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.slices import Part, Slices
-from kfp_tfjob.judging.text import chance, number
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.storage.formatting import counted, listed
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.judging.text import number
+from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.models_changes import promote, prune, rollback, sync
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table

@@ -19,7 +19,7 @@ from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.outcome import tell_end
 from kfp_tfjob.components.step import WHOLE_RUN, Failure, Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
-from kfp_tfjob.judging.text import number
+from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.page import write_page

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kfp_tfjob.judging.text import difference, number
+from kfp_tfjob.judging.formatting import difference, number
 
 
 @pytest.mark.parametrize(
