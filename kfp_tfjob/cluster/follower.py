@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from kfp_tfjob.cluster import waiting
 from kfp_tfjob.cluster.backend import Backend, Object
 from kfp_tfjob.cluster.log_writer import LogWriter
-from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import is_over, role_of
@@ -69,7 +69,7 @@ class Follower:
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
         self.events = self._ask(creators, lagging) if self._waits else []
-        said = picture(job, pods, self.events)
+        said = pod_summary(job, pods, self.events)
         now = time.monotonic()
         # Fifty pods that start one by one must not log fifty lines.
         if said != self._said and (not self._waits or now >= self._said_at + _SOONEST):

@@ -133,7 +133,7 @@ class RunOnCluster:
     def _look(self, api: ClusterClient) -> Seen:
         from kfp_tfjob.cluster import waiting
         from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
-        from kfp_tfjob.cluster.picture import picture
+        from kfp_tfjob.cluster.pod_summary import pod_summary
 
         label = f"{RUN_LABEL}={run_label(self._run_id)}"
         steps = api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}")
@@ -155,7 +155,7 @@ class RunOnCluster:
         for job in running:
             name = job["metadata"]["name"]
             mine = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
-            said = picture(job, mine, self._events(api, name))
+            said = pod_summary(job, mine, self._events(api, name))
             if "waiting" in said or "not made" in said:
                 waits.append(f"{name}: {said}")
         names = (_names(_alive(steps)), _names(_alive(pods)), _names(running))

@@ -24,7 +24,7 @@ from kfp_tfjob.cluster.errors import (
 )
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.local.backend import LocalBackend
-from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.cluster.stopping import Running, chief_of, orders
 from kfp_tfjob.components.finish import cluster
 from kfp_tfjob.components.finish.cluster import Left
@@ -231,7 +231,7 @@ def test_its_status_is_read_and_its_pods_are_judged(kind):
     other = pod(kind, "worker", 0, 3, "tensorflow")
     assert judge(ended("failed"), [other]).verdict == "preempted_or_lost"
     running = pod(kind, "chief", 0, None, "pytorch")
-    assert picture(ended("running"), [running, failed]) == (
+    assert pod_summary(ended("running"), [running, failed]) == (
         "1 of 2 running, failed: worker-0 (exit code 3)"
     )
     assert kind.log_name("worker-0", "pytorch") == "worker-0"

@@ -11,7 +11,7 @@ import pytest
 
 from kfp_tfjob.checks.shortage import remedy, secret_remedy, secrets_of
 from kfp_tfjob.cluster import capacity, quota, waiting
-from kfp_tfjob.cluster.picture import picture
+from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.limits import Snapshot
@@ -101,18 +101,18 @@ RUNS = {"running": {}}
     ],
 )
 def test_all_pods_in_one_line(pods, events, line):
-    assert picture(job(), pods, events) == line
+    assert pod_summary(job(), pods, events) == line
 
 
 def test_the_line_is_short_however_many_pods_there_are():
     pods = [pod("chief-0", "Running")]
     pods += [pod(f"worker-{n}", "Running") for n in range(47)]
     pods += [pod(f"worker-{n}", says=CPU) for n in (47, 48, 49)]
-    assert picture(job(spec(workers=50)), pods) == (
+    assert pod_summary(job(spec(workers=50)), pods) == (
         f"48 of 51 running, waiting: worker-47, worker-48 and 1 more: {TOLD}"
     )
     many = [pod(f"worker-{n}", says=f"reason {n} " + "x" * 5000) for n in range(50)]
-    line = picture(job(spec(workers=50)), many)
+    line = pod_summary(job(spec(workers=50)), many)
     assert len(line) < 900 and line.count("\n") == 0
     assert "waiting for other reasons: 48, not made: 1" in line
 

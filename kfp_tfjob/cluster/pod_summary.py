@@ -14,7 +14,7 @@ _REASONS = 2
 _LONGEST_REASON = 300
 
 
-def picture(
+def pod_summary(
     job: Mapping[str, Any],
     pods: Iterable[Mapping[str, Any]],
     events: Sequence[Mapping[str, Any]] = (),
