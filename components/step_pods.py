@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.cluster import capacity
-from kfp_tfjob.cluster.choice import is_local
+from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 

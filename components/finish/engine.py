@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from kfp_tfjob.cluster.choice import is_local
+from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs

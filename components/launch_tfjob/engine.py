@@ -12,8 +12,8 @@ from typing import Any
 
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
-from kfp_tfjob.cluster.choice import is_local, open_backend
 from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.cluster.select_backend import is_local, open_backend
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.launch_tfjob import earlier
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome

@@ -26,7 +26,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from kfp_tfjob.cluster import choice
+from kfp_tfjob.cluster import select_backend
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Failure, Step
 from kfp_tfjob.jobs.masking import Mask, hide
@@ -206,7 +206,7 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         RUN_ID: run_id,
         FAILURE_FILE: str(home.run(run_id) / FAILURE_JSON),
         MOUNT_VARIABLE: str(home.secrets / secret),
-        choice.CHOICE: "local",
+        select_backend.BACKEND_VARIABLE: "local",
         local_backend.SECRETS: str(home.secrets),
         local_backend.FOLDER: str(home.run(run_id) / "job"),
         # A step runs python3, which must be this interpreter.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
@@ -22,7 +22,7 @@ TIME = "2026-11-22T03:00:00Z"
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHOICE, "local")
+    monkeypatch.setenv(BACKEND_VARIABLE, "local")
 
 
 def rows(seed: int) -> bytes:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kfp import dsl
 
-from kfp_tfjob.cluster.choice import CHOICE
 from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
+from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.launch_tfjob import engine
@@ -43,7 +43,7 @@ sys.exit(3 if os.environ["RUN_URI"].endswith("/bad") else 0)
 def local(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets/objstore-cred").symlink_to(s3.secret, target_is_directory=True)
-    monkeypatch.setenv(CHOICE, "local")
+    monkeypatch.setenv(BACKEND_VARIABLE, "local")
     monkeypatch.setenv(SECRETS, str(tmp_path / "secrets"))
     monkeypatch.setenv(FOLDER, str(tmp_path / "work"))
     monkeypatch.delenv(RUN_ID, raising=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.checks.finding import waits, warning
-from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import CANCELLED
@@ -189,7 +189,7 @@ def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Ad
 def test_a_replica_that_no_node_can_hold_comes_first_in_the_table(
     store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(CHOICE, raising=False)
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     small = "node n7 can allocate 2, set by pod.all.cpu (4 now)"
     found = [warning("another"), waits(small, "add nodes")]
     monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
@@ -205,7 +205,7 @@ def test_a_replica_that_no_node_can_hold_comes_first_in_the_table(
 def test_a_warning_is_not_counted_as_a_problem(
     store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(CHOICE, raising=False)
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     found = [warning("nodes may not be listed, so the GPUs were not counted")]
     monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
     data = {"data_uri": str(base / "none.csv"), "data_label": "y", "model_name": "m"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.engine import Checked
@@ -65,7 +65,7 @@ class World:
 
 @pytest.fixture
 def world(store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setenv(CHOICE, "local")
+    monkeypatch.setenv(BACKEND_VARIABLE, "local")
     # Fifty preflights need not race for objects each time: test_store.py does.
     monkeypatch.setattr(preflight, "check_store", lambda *_: [])
     return World(store, base, tmp_path)

@@ -142,7 +142,7 @@ def test_only_the_choice_of_a_kind_names_the_default(repository: Path):
         if re.search(r"jobs\.kinds import .*\bDEFAULT\b|\bkinds\.DEFAULT", path.read_text())
     }
     # A client and a back end serve one kind, which their callers name.
-    assert naming == {"jobs/spec.py", "cluster/choice.py", "cluster/client.py"}
+    assert naming == {"jobs/spec.py", "cluster/select_backend.py", "cluster/client.py"}
 
 
 def manifest(parameters: dict, kind: JobKind) -> dict:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.cluster.choice import open_backend
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, place
+from kfp_tfjob.cluster.select_backend import open_backend
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.storage.errors import ConfigurationError

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from kfp_tfjob.cluster.choice import CHOICE
+from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish.engine import run_as_exit_task
 from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
 from kfp_tfjob.jobs.manifest import Identity, build_job
@@ -151,7 +151,7 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
         done = CliRunner().invoke(main, [*command, *data])
         assert done.exit_code == 2 and "contains a user or a password" in done.output
         assert SECRET not in done.output
-    monkeypatch.setenv(CHOICE, "local")
+    monkeypatch.setenv(BACKEND_VARIABLE, "local")
     assert SECRET not in run_as_exit_task("r", "s3://b", endpoint, "", "m")
 
 

@@ -11,12 +11,12 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-CHOICE = "KFP_TFJOB_BACKEND"
+BACKEND_VARIABLE = "KFP_TFJOB_BACKEND"
 
 
 def is_local() -> bool:
     """Tell whether the environment asks for jobs as processes on this machine."""
-    return os.environ.get(CHOICE) == "local"
+    return os.environ.get(BACKEND_VARIABLE) == "local"
 
 
 def open_backend(
@@ -32,7 +32,7 @@ def open_backend(
     Raises:
         ConfigurationError: The back end does not exist, or there is no cluster.
     """
-    choice = os.environ.get(CHOICE) or "kubernetes"
+    choice = os.environ.get(BACKEND_VARIABLE) or "kubernetes"
     if choice == "local":
         from kfp_tfjob.cluster.local.backend import LocalBackend
 
@@ -48,6 +48,6 @@ def open_backend(
             "there is no such back end for jobs",
             received=choice,
             expected="kubernetes or local",
-            fix=f"correct {CHOICE}",
+            fix=f"correct {BACKEND_VARIABLE}",
         )
     )
