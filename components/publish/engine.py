@@ -19,7 +19,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components.publish.again import judge_again
+from kfp_tfjob.components.publish.second_verdict import store_second_verdict
 from kfp_tfjob.components.publish.verdict import read_verdict
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
@@ -129,7 +129,7 @@ def run(
             winner.version,
             winner.run_id,
         )
-        judge_again(step, dataset_uri, gpus)
+        store_second_verdict(step, dataset_uri, gpus)
         verdict = second_verdict(step.store, step.run)
         assert verdict is not None  # it was just stored
     return done

@@ -44,7 +44,7 @@ def test_a_person_was_first(
     if when == "after another champion":
         promote()
     where = (str(step.run.verdict), verdict["dataset_uri"])
-    monkeypatch.setattr(engine, "judge_again", again)
+    monkeypatch.setattr(engine, "store_second_verdict", again)
     done = engine.run(step, NAME, verdict["model_uri"], *where)
     number = 1 if when == "before publish" else 2
     record = json.loads(store.read(layout.model(NAME).champion(number)))
@@ -74,7 +74,7 @@ def test_a_damaged_record_of_the_winner_is_no_obstacle(
         keep_second(store, step.run, as_second(verdict | {"champion": met}))
 
     where = (str(step.run.verdict), verdict["dataset_uri"])
-    monkeypatch.setattr(engine, "judge_again", again)
+    monkeypatch.setattr(engine, "store_second_verdict", again)
     done = engine.run(step, NAME, verdict["model_uri"], *where)
     assert (done.outcome, done.champion_uri) == (
         "published",

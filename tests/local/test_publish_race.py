@@ -16,7 +16,7 @@ import pytest
 
 from kfp_tfjob.components.outcome import of_end
 from kfp_tfjob.components.publish import engine as publish
-from kfp_tfjob.components.publish.again import judge_again
+from kfp_tfjob.components.publish.second_verdict import store_second_verdict
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.address import S3Address
@@ -80,7 +80,7 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
 
     def again(*arguments: Any) -> None:
         with judging:
-            judge_again(*arguments)
+            store_second_verdict(*arguments)
         second.wait()
 
     def attempt(name: str) -> publish.Published:
@@ -90,7 +90,7 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
         return publish.run(step, *arguments)
 
     with (
-        patch.object(publish, "judge_again", again),
+        patch.object(publish, "store_second_verdict", again),
         ThreadPoolExecutor(len(names)) as pool,
     ):
         return dict(zip(names, pool.map(attempt, names), strict=True))
@@ -132,7 +132,7 @@ def test_who_loses_the_race_is_judged_once_more(bench: Bench) -> None:
     step = bench.step(loser)
     # A retry judges nothing again, and publishes nothing.
     arguments = (MODEL, bench.model_uri(loser), str(step.run.verdict), str(bench.dataset))
-    with patch.object(publish, "judge_again", pytest.fail):
+    with patch.object(publish, "store_second_verdict", pytest.fail):
         assert publish.run(step, *arguments) == found[loser]
     shown = summary(step, MODEL)
     assert shown.startswith("# Not published: `pets` lost the race\n")

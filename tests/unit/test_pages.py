@@ -26,8 +26,8 @@ from kfp_tfjob.pages import charts, matrix, template
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.escaping import html, prose
-from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
+from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 
 HOSTILE = "</title><script src='http://x/y.js'>\x1b[2J\u202e\"' onload=x {{ 7 * 7 }}"
 ELEMENTS = {

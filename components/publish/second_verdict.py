@@ -14,7 +14,7 @@ from kfp_tfjob.storage.verdict_record import as_second, keep_second
 log = logging.getLogger(__name__)
 
 
-def judge_again(step: Step, dataset_uri: str, gpus: int = 0) -> None:
+def store_second_verdict(step: Step, dataset_uri: str, gpus: int = 0) -> None:
     """Judge the model of a run against the champion of now, and store the second verdict.
 
     Args:
