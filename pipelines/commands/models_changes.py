@@ -129,7 +129,7 @@ def promote(
     The run must have been judged; its verdict is shown first. The history says who overruled it,
     and why.
     """
-    from kfp_tfjob.components.publish import by_hand
+    from kfp_tfjob.components.publish import manual_promotion
     from kfp_tfjob.components.step import Step
     from kfp_tfjob.storage.layout import RUNS
     from kfp_tfjob.storage.run_folder import full_id
@@ -137,7 +137,7 @@ def promote(
     person, why = _person(by), _text(reason)
     run_id = full_id(run_id, place.store.folders(place.layout.root / RUNS))
     step = Step("publish", run_id, place.layout, place.store, task)
-    planned = by_hand.plan(step, model)
+    planned = manual_promotion.plan(step, model)
 
     def tell() -> None:
         show(f"{model}: the version of run {run_id} becomes the champion")
@@ -146,7 +146,7 @@ def promote(
 
     if not proceed(planned, tell, yes, dry_run, json_):
         return
-    champion = by_hand.execute(step, planned, person, why)
+    champion = manual_promotion.execute(step, planned, person, why)
     _tell(place, model, champion, json_)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.publish import by_hand, engine
+from kfp_tfjob.components.publish import engine, manual_promotion
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -28,8 +28,8 @@ def test_a_person_was_first(
     step = Step("publish", "mine", layout, store)
 
     def promote() -> None:
-        planned = by_hand.plan(step, NAME)
-        by_hand.execute(step, planned, "eva", "it is needed now")
+        planned = manual_promotion.plan(step, NAME)
+        manual_promotion.execute(step, planned, "eva", "it is needed now")
 
     def again(*_: object) -> None:
         assert when == "while it is judged again", "judged against itself"
@@ -89,7 +89,7 @@ def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: byt
     step = Step("publish", "mine", Layout(base), store)
     store.write(step.run.verdict, body)
     with pytest.raises(DataError, match=r"verdict.json is not a verdict(.|\n)*Fix: "):
-        by_hand.plan(step, NAME)
+        manual_promotion.plan(step, NAME)
     model, dataset = str(step.run.model), str(step.layout.dataset(DATASET))
     with pytest.raises(StepError, match=r"verdict.json is not a verdict"):
         engine.run(step, NAME, model, str(step.run.verdict), dataset)

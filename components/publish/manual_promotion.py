@@ -22,7 +22,7 @@ from kfp_tfjob.storage.verdict_record import dataset_of, verdict_in_force
 
 
 @dataclass(frozen=True)
-class Plan:
+class ManualPromotion:
     """A promotion that was not done yet.
 
     Attributes:
@@ -42,7 +42,7 @@ class Plan:
     number: int
 
 
-def plan(step: Step, model_name: str) -> Plan:
+def plan(step: Step, model_name: str) -> ManualPromotion:
     """Return what the promotion of a run would do.
 
     Args:
@@ -65,7 +65,7 @@ def plan(step: Step, model_name: str) -> Plan:
         )
     champion = read_champion(step.store, step.layout, model_name)
     now = f"version {champion.version} of run {champion.run_id}" if champion else ""
-    return Plan(
+    return ManualPromotion(
         model_name,
         verdict["run_id"],
         verdict["blessed"],
@@ -75,7 +75,7 @@ def plan(step: Step, model_name: str) -> Plan:
     )
 
 
-def execute(step: Step, planned: Plan, by: str, why: str) -> Champion:
+def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion:
     """Publish the model of the run and make it the champion.
 
     Args:
