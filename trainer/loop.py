@@ -27,7 +27,6 @@ from kfp_tfjob.trainer.callbacks import Callbacks
 from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.drift import compare_weights
 from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
 from kfp_tfjob.trainer.pace import StepTimes, TimeSplit
@@ -36,6 +35,7 @@ from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
 from kfp_tfjob.trainer.state import EvaluationState, State
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
+from kfp_tfjob.trainer.weight_divergence import compare_weights
 
 log = logging.getLogger(__name__)
 # Signals are handled and lines are written only between two groups of steps.

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.trainer import outside
+from kfp_tfjob.trainer import untracked_state
 from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class TrainSteps:
             if self.replicas.count > 1 and trained and not self._sums_asked_for:
                 raise StepError(f"the optimizer does not use {_REDUCE}; {INSTALL}")
             if self.replicas.chief:
-                for text in outside.warnings(step, self.model):
+                for text in untracked_state.warnings(step, self.model):
                     log.warning("%s", text)
             self._traced = True
         done, loss, data, communication = self._train(iterator, number)

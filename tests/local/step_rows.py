@@ -31,10 +31,10 @@ from kfp_tfjob.features.records import train_slices  # noqa: E402
 from kfp_tfjob.storage.address import S3Address  # noqa: E402
 from kfp_tfjob.trainer import randomness, self_test, user_model  # noqa: E402
 from kfp_tfjob.trainer.dataset import Dataset  # noqa: E402
-from kfp_tfjob.trainer.drift import compare_weights  # noqa: E402
 from kfp_tfjob.trainer.inputs import distribute, open_split  # noqa: E402
 from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
 from kfp_tfjob.trainer.train_step import TrainSteps  # noqa: E402
+from kfp_tfjob.trainer.weight_divergence import compare_weights  # noqa: E402
 
 BATCH, STEPS, SEED = 48, 24, 5
 WEIGHTS = TrainerOptions(class_weight={"no": 0.5, "yes": 3, "maybe": 1})

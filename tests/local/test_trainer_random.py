@@ -91,7 +91,7 @@ def test_what_no_checkpoint_has_is_named() -> None:
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.trainer import outside, randomness
+    from kfp_tfjob.trainer import randomness, untracked_state
 
     weight = tf.Variable(0.5, name="annealing")
     seeds = keras.random.SeedGenerator(1, name="own_seeds")
@@ -102,7 +102,7 @@ def test_what_no_checkpoint_has_is_named() -> None:
         model.compile("adam", "mse", metrics=["mae"])
         randomness.adopt_unseeded(model, 1)
         step = tf.function(lambda: model(tf.zeros((1, 3)), training=True))
-        return outside.warnings(step.get_concrete_function(), model)
+        return untracked_state.warnings(step.get_concrete_function(), model)
 
     assert said(lambda x: x + keras.random.normal((3,))) == []
     (words,) = said(lambda x: x * weight + keras.random.normal((3,), seed=seeds))
