@@ -30,8 +30,8 @@ from kfp_tfjob.trainer.exits import (
     PeerLostError,
     StoppedError,
     from_message,
-    leave_last_words,
     to_message,
+    write_termination_message,
 )
 
 log = logging.getLogger("kfp_tfjob.trainer")
@@ -241,11 +241,11 @@ def main(arguments: Sequence[str]) -> int:
         train(config, started)
     except StepError as error:
         log.error("%s", error)
-        leave_last_words(str(error))
+        write_termination_message(str(error))
         return error.code
     except Exception as error:
         print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
-        leave_last_words(f"{type(error).__name__}: {error}")
+        write_termination_message(f"{type(error).__name__}: {error}")
         return 1
     return 0
 

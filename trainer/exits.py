@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
-from kfp_tfjob.supervisor import exit_codes, last_words
+from kfp_tfjob.supervisor import exit_codes, termination_message
 
 
 class NotFiniteError(StepError):
@@ -60,8 +60,8 @@ def from_message(error: BaseException) -> StepError | None:
     return None
 
 
-def leave_last_words(text: str) -> None:
+def write_termination_message(text: str) -> None:
     """Write why this replica ends to the termination log, which the cluster shows."""
     # A full disk must not hide the exit code.
     with suppress(OSError):
-        last_words.leave(last_words.place(os.environ), text)
+        termination_message.write(termination_message.path_of(os.environ), text)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from kfp_tfjob.trainer.exits import PeerLostError, leave_last_words
+from kfp_tfjob.trainer.exits import PeerLostError, write_termination_message
 from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class PeerMonitor:
                 f"another replica was lost ({name.decode().strip()}: its process has ended)"
             )
             log.error("%s", error)
-            leave_last_words(str(error))
+            write_termination_message(str(error))
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(error.code)

@@ -97,7 +97,7 @@ def judge_chief(end: Mapping[str, Any]) -> Judgement:
     """Return the verdict on a job of which only the chief's own record is left.
 
     Args:
-        end: The record; see `kfp_tfjob/supervisor/last_words.py` and `uploader/watch.py`.
+        end: The record; see `kfp_tfjob/supervisor/termination_message.py` and `uploader/watch.py`.
     """
     replica, code = f"{CHIEF}-0", end["code"]
     if code == exit_codes.DONE:

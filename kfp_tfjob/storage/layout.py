@@ -12,7 +12,7 @@ from datetime import date, datetime
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.supervisor import barrier, completion, last_words
+from kfp_tfjob.supervisor import barrier, completion, termination_message
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
@@ -58,7 +58,7 @@ CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # i
 # In OUTPUT_DIR, between the supervisor and the sidecar; never in the store.
 UPLOADER = barrier.FOLDER
 FLUSH_REQUEST, FLUSH_REPLY = barrier.REQUEST, barrier.REPLY
-CHIEF_END = last_words.END
+CHIEF_END = termination_message.END
 UPLOADER_STATE, UPLOADER_JOURNAL = "state.json", "journal.jsonl"
 UPLOADER_IDENTITY, UPLOADER_LOCK = "identity.json", "lock"
 

@@ -56,7 +56,7 @@ VARIABLES = {
     "HOME": "home folder for the user id of the pod",
     "TMPDIR": "a folder for temporary files",
 }
-TERMINATION_LOG = "TERMINATION_LOG"  # in a local run: the file for the last words
+TERMINATION_LOG = "TERMINATION_LOG"  # in a local run: the file for the termination message
 _STORE_SECONDS = 3600.0
 
 

@@ -9,7 +9,14 @@ import threading
 import time
 from typing import Mapping, Sequence
 
-from kfp_tfjob.supervisor import completion, exit_codes, keras, last_words, orders, peers
+from kfp_tfjob.supervisor import (
+    completion,
+    exit_codes,
+    keras,
+    peers,
+    pod_annotations,
+    termination_message,
+)
 from kfp_tfjob.supervisor.barrier import pass_barrier
 from kfp_tfjob.supervisor.child import Child
 from kfp_tfjob.supervisor.environment import Environment, Refused
@@ -40,7 +47,7 @@ class Supervisor:
     ) -> None:
         self.command, self.variables = list(command), variables
         self._stop = Stop(early)
-        self._words = last_words.place(variables)
+        self._message = termination_message.path_of(variables)
         self._environment, self._cluster = Environment(), Topology()
         self._restarts = Restarts(self._environment)
         self._patience = math.inf  # seconds left to wait for the peers
@@ -60,7 +67,7 @@ class Supervisor:
         self.variables = {**self._cluster.variables, **self.variables, **chosen}
         self._restarts, self._patience = Restarts(told), told.start_deadline
         if told.podinfo_dir:
-            orders.follow(told.podinfo_dir, told.orphan_timeout, self._stop)
+            pod_annotations.follow(told.podinfo_dir, told.orphan_timeout, self._stop)
         began, chief = time.monotonic(), self._cluster.peers.get("chief", "")
         absent = peers.wait_for_chief(chief, self._patience, self._stop)
         self._patience -= time.monotonic() - began
@@ -118,7 +125,7 @@ class Supervisor:
                 + (f" in {decision.pause:.1f} s" if decision.pause else "")
                 + f": {decision.reason}"
             )
-            self._forget_words()
+            self._forget_message()
             over = time.monotonic() + decision.pause
             while time.monotonic() < over and not self._stop:
                 time.sleep(_POLL_SECONDS)
@@ -226,15 +233,15 @@ class Supervisor:
             reason = exit_codes.MEANING[code]
         # A reason that only this process knows replaces that of the command.
         if reason:
-            self._forget_words()
+            self._forget_message()
         reason = reason or exit_codes.meaning_of(code)
         log(f"exit code {code}: {reason}")
         self._record(code, reason)
         try:
-            if self._words.exists() and not self._words.stat().st_size:
-                last_words.leave(self._words, reason)
+            if self._message.exists() and not self._message.stat().st_size:
+                termination_message.write(self._message, reason)
         except OSError as error:
-            log(f"{self._words} cannot be written: {error}")
+            log(f"{self._message} cannot be written: {error}")
         return code
 
     def _record(self, code: int, reason: str) -> None:
@@ -243,11 +250,11 @@ class Supervisor:
         if told.flush_barrier and told.output_dir and self._cluster.writes:
             spent = round(time.monotonic() - self._began, 1)
             end = {"code": code, "signal": self._stop.signal, "reason": reason, "seconds": spent}
-            last_words.record(told, dict(end, step=self._step))
+            termination_message.record(told, dict(end, step=self._step))
 
-    def _forget_words(self) -> None:
-        """Delete the last words of the command, because they do not explain this end."""
+    def _forget_message(self) -> None:
+        """Delete the message of the command, because they do not explain this end."""
         try:
-            last_words.leave(self._words, "")
+            termination_message.write(self._message, "")
         except OSError as error:
-            log(f"{self._words} cannot be written: {error}")
+            log(f"{self._message} cannot be written: {error}")

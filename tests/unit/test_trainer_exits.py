@@ -10,7 +10,12 @@ import pytest
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.trainer.__main__ import _explained
-from kfp_tfjob.trainer.exits import NotFiniteError, from_message, leave_last_words, to_message
+from kfp_tfjob.trainer.exits import (
+    NotFiniteError,
+    from_message,
+    to_message,
+    write_termination_message,
+)
 
 
 @pytest.mark.parametrize("kind", [StepError, ConfigurationError, DataError, NotFiniteError])
@@ -49,7 +54,7 @@ def test_last_words_that_cannot_be_left_do_not_hide_the_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERMINATION_LOG", "/dev/full")  # where every write finds a full disk
-    leave_last_words("why")
+    write_termination_message("why")
 
 
 @pytest.mark.parametrize("kind", [OSError, RuntimeError])
@@ -66,6 +71,6 @@ def test_words_that_no_encoding_takes_are_left_all_the_same(
     words = tmp_path / "words"
     words.touch()
     monkeypatch.setenv("TERMINATION_LOG", str(words))
-    leave_last_words("a file \udcff é" + "é" * 5000)
+    write_termination_message("a file \udcff é" + "é" * 5000)
     assert words.read_bytes().startswith("a file \\udcff é".encode())
     assert len(words.read_bytes()) == 4096

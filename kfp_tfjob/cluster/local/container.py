@@ -118,7 +118,7 @@ class LocalContainer:
         name: The name of the container.
         command: What to run, references already expanded.
         environment: The environment of the process.
-        folder: Its working folder, and the folder for its last words.
+        folder: Its working folder, and the folder for its termination message.
         restarts: Whether to restart it whenever it ends; true for a native sidecar.
         line: Takes each line of output.
         changed: Called after every change of state.
@@ -137,9 +137,9 @@ class LocalContainer:
         self.name = name
         self.ended = threading.Event()
         # The content of this file becomes the message of the state, as on a cluster.
-        self._last_words = folder / f".{name}.termination-log"
+        self._termination_message = folder / f".{name}.termination-log"
         self._command, self._folder = command, folder
-        self._environment = dict(environment) | {"TERMINATION_LOG": str(self._last_words)}
+        self._environment = dict(environment) | {"TERMINATION_LOG": str(self._termination_message)}
         self._restarts, self._line, self._changed = restarts, line, changed
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -194,7 +194,7 @@ class LocalContainer:
     def _once(self) -> None:
         started = now()
         try:
-            self._last_words.write_bytes(b"")
+            self._termination_message.write_bytes(b"")
             with self._lock:
                 self._process = process = subprocess.Popen(
                     self._command,
@@ -231,7 +231,7 @@ class LocalContainer:
 
     def _message(self) -> str:
         try:
-            return self._last_words.read_text(errors="replace")[:_LONGEST_MESSAGE].strip()
+            return self._termination_message.read_text(errors="replace")[:_LONGEST_MESSAGE].strip()
         except OSError:  # a full disk does not hold even the empty file
             return ""
 

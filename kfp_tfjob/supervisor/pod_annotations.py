@@ -1,4 +1,4 @@
-"""Follows the annotations of the chief's pod: the launcher's heartbeat, and orders to stop."""
+"""Follows the annotations of the chief's pod: the launcher's heartbeat, and requests to stop."""
 
 from __future__ import annotations
 

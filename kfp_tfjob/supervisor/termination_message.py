@@ -1,4 +1,4 @@
-"""Writes the last words of a replica: why it ends, where the cluster or the sidecar reads it."""
+"""Writes why a replica ends, where the cluster or the sidecar reads it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ END = "end.json"  # in FOLDER, for the sidecar, which stores it
 _MOST_BYTES = 4096  # Kubernetes keeps no more
 
 
-def place(variables: Mapping[str, str]) -> Path:
-    """Return the file for last words."""
+def path_of(variables: Mapping[str, str]) -> Path:
+    """Return the file for the message."""
     return Path(variables.get(TERMINATION_LOG) or "/dev/termination-log")
 
 
-def leave(path: Path, text: str) -> None:
-    """Write last words, if the cluster has created the file for them.
+def write(path: Path, text: str) -> None:
+    """Write the message, if the cluster has created the file for them.
 
     Raises:
         OSError: The file cannot be written.
