@@ -59,9 +59,9 @@ def prepare_data(
         dataset_uri: The prepared dataset, complete once its manifest exists.
         dataset_digest: Its name: the same for equal data and options.
     """
+    from kfp_tfjob.components.prepare_data.data_validation import validate
     from kfp_tfjob.components.prepare_data.engine import run
     from kfp_tfjob.components.prepare_data.report import page_of
-    from kfp_tfjob.components.prepare_data.review import judge
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_pods import cores_of
     from kfp_tfjob.judging.gate_columns import check_gate
@@ -71,10 +71,10 @@ def prepare_data(
         data = (data_uri, data_label, data_options, source_digest)
         done = run(context, *data, cores=cores_of(pod))
         check_gate(gate, done.schema)
-        review = judge(context, done, model_name, data_options)
-        for name, value in (done.metrics | review.metrics).items():
+        validation = validate(context, done, model_name, data_options)
+        for name, value in (done.metrics | validation.metrics).items():
             data_metrics.log_metric(name, value)
         with open(data_report.path, "w") as file:
-            file.write(page_of(context, done, review))
+            file.write(page_of(context, done, validation))
         data_report.metadata.update(dataset_uri=done.dataset_uri, reused=done.reused)
     return done.dataset_uri, done.dataset_digest

@@ -132,7 +132,7 @@ def write(
         statistics["weight"] = {"name": options.weight, "splits": splits}
     if (shared := scan.also_in_train()) is not None:
         statistics["also_in_train"] = shared
-        statistics["warnings"] += _crossing_warnings(shared, rows)
+        statistics["warnings"] += _overlap_warnings(shared, rows)
     details = {
         "rows": rows,
         "task": label.task,
@@ -220,7 +220,7 @@ def _shards(
     return statistics, distributions, weights, objects
 
 
-def _crossing_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str]:
+def _overlap_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str]:
     return [
         f"{count:,} of {rows[split]:,} rows of {split} have the same features as a row of train;"
         " they stay where they are"

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import dataset, enough, scan
+from kfp_tfjob.components.prepare_data import dataset, row_requirements, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
 from kfp_tfjob.components.prepare_data.executors.executor import (
@@ -172,7 +172,7 @@ def _prepare(
     """Read the source and write the dataset."""
     folder = executor.context.folder
     found = scan.read(source, data_label, options, folder, block, executor, part)
-    label = enough.decide(found, options)
+    label = row_requirements.decide(found, options)
     done = dataset.write(store, base, digest, found, label, options)
     discard(executor.context.exchange)
     return done

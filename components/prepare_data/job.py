@@ -15,11 +15,11 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, LeftOut
-from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.split_rules import SplitRules
 from kfp_tfjob.features.coding import CATEGORY, DATE, TEXT
 from kfp_tfjob.options.data import DataOptions, Gaps
 from kfp_tfjob.storage.address import S3Address
@@ -58,9 +58,9 @@ class Job:
         return list(self.options.split.fractions.values())
 
     @cached_property
-    def placing(self) -> Placing:
+    def split_rules(self) -> SplitRules:
         """What decides about the split of a row."""
-        return Placing(self.source, self.options, np.array(self.limits))
+        return SplitRules(self.source, self.options, np.array(self.limits))
 
     @cached_property
     def edges(self) -> np.ndarray:

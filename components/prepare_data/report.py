@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.components.prepare_data.contracts import consequence
+from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.report_columns import drift_cell, figure, sections
-from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features import dates
 from kfp_tfjob.features.coding import BOOLEAN, DATE
@@ -23,24 +23,24 @@ _MOST_PROBLEMS = 20
 _MOST_UNSEEN = 20  # columns
 
 
-def page_of(step: Step, prepared: Prepared, review: Review) -> str:
+def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
     """Return the report, unless the contract with the champion's data ends the run.
 
     Args:
         step: The run and its store, which gets the report in that case: Kubeflow Pipelines keeps
             nothing of a failed step.
         prepared: The dataset.
-        review: What was found when it was judged.
+        validation: What its validation found.
 
     Raises:
         DataError: All that data_options.contract does not allow, and where the report is.
     """
     given = (prepared.schema, prepared.statistics, prepared.reused)
-    page = render(*given, review)
-    if review.errors:
+    page = render(*given, validation)
+    if validation.errors:
         place = step.run.data_report
         step.store.write(place, page.encode(), "text/html")
-        raise DataError(*review.errors, Example(f"data_report is {place}"))
+        raise DataError(*validation.errors, Example(f"data_report is {place}"))
     return page
 
 
@@ -48,7 +48,7 @@ def render(
     schema: Mapping[str, Any],
     statistics: Mapping[str, Any],
     reused: bool = False,
-    review: Review | None = None,
+    validation: Validation | None = None,
 ) -> str:
     """Return the report.
 
@@ -56,14 +56,14 @@ def render(
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         reused: Whether an earlier run prepared this dataset.
-        review: What was found when the dataset was judged; None without it.
+        validation: What its validation found; None without it.
 
     Returns:
         A page of less than 1 MB, with at most 200 columns and 100 classes.
     """
-    comparison = review.comparison if review else None
+    comparison = validation.comparison if validation else None
     counts = statistics["label"].get("counts")
-    suspicious = review.suspicious if review else []
+    suspicious = validation.suspicious if validation else []
     problems = [*comparison.changes, *comparison.beyond] if comparison else []
     imputed = list(_gaps(schema, statistics))
     dropped = list(_left_out(schema, statistics))
@@ -74,7 +74,7 @@ def render(
         schema=schema,
         statistics=statistics,
         reused=reused,
-        review=review,
+        validation=validation,
         comparison=comparison,
         verdict=list(_verdict(statistics, problems, suspicious, dropped, imputed)),
         consequence=consequence(comparison.reference).parts
@@ -89,9 +89,9 @@ def render(
         largest=max(counts["train"].values()) if counts else None,
         before=_classes_before(comparison),
         label_drift=drift_cell(
-            comparison.label if comparison else None, review.max_psi if review else None
+            comparison.label if comparison else None, validation.max_psi if validation else None
         ),
-        sections=sections(schema, statistics, review),
+        sections=sections(schema, statistics, validation),
         dropped=dropped,
         gaps=imputed,
         most=MOST_LISTED,

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.drift import Drift
-from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
 from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.pages import small
@@ -73,17 +73,17 @@ class Section:
 
 
 def sections(
-    schema: Mapping[str, Any], statistics: Mapping[str, Any], review: Review | None
+    schema: Mapping[str, Any], statistics: Mapping[str, Any], validation: Validation | None
 ) -> list[Section]:
     """Return the tables of columns; together they have at most MOST_COLUMNS rows."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _TITLES}
     for name, column in statistics["features"].items():
         by_kind[column.get("kind", NUMBER)].append(name)
     left, found = MOST_COLUMNS, []
-    entries = _entries(review)
+    entries = _entries(validation)
     for kind, names in by_kind.items():
         if names:
-            rows = [_row(name, kind, statistics, review, entries) for name in names[:left]]
+            rows = [_row(name, kind, statistics, validation, entries) for name in names[:left]]
             left -= len(rows)
             heads = _FIGURES if kind == NUMBER else ("values",)
             has = any(row.plot for row in rows), kind in (NUMBER, DATE)
@@ -108,14 +108,14 @@ def drift_cell(item: Drift | None, largest: float | None) -> tuple[str, str]:
 _Entry = Mapping[str, Any]
 
 
-def _entries(review: Review | None) -> dict[str, tuple[_Entry, _Entry | None]]:
+def _entries(validation: Validation | None) -> dict[str, tuple[_Entry, _Entry | None]]:
     """Return by column the counts of this data, and those of the champion's over the same bins."""
-    if not review or not review.distributions:
+    if not validation or not validation.distributions:
         return {}
     found: dict[str, tuple[_Entry, _Entry | None]] = {
-        entry["name"]: (entry, None) for entry in review.distributions["columns"]
+        entry["name"]: (entry, None) for entry in validation.distributions["columns"]
     }
-    comparison = review.comparison
+    comparison = validation.comparison
     if comparison and comparison.now and comparison.reference.distributions:
         old = {entry["name"]: entry for entry in comparison.reference.distributions["columns"]}
         for entry in comparison.now["columns"]:
@@ -127,17 +127,17 @@ def _row(
     name: str,
     kind: str,
     statistics: Mapping[str, Any],
-    review: Review | None,
+    validation: Validation | None,
     entries: Mapping[str, tuple[_Entry, _Entry | None]],
 ) -> Row:
     column = statistics["features"][name]
-    comparison = review.comparison if review else None
+    comparison = validation.comparison if validation else None
     cells = [figure(column[key]) for key in _FIGURES] if kind == NUMBER else [_words(column)]
     drifts = []
-    if review and review.distributions:
+    if validation and validation.distributions:
         moved = [comparison.drift] if comparison else []
-        known = (*moved, review.test_drift)
-        drifts = [drift_cell(by_name.get(name), review.max_psi) for by_name in known]
+        known = (*moved, validation.test_drift)
+        drifts = [drift_cell(by_name.get(name), validation.max_psi) for by_name in known]
     shape = column.get("histogram") if kind in (NUMBER, DATE) else None
     plot = _plot(*entries[name]) if name in entries and kind != TEXT else ""
     return Row(

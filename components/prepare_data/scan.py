@@ -17,7 +17,6 @@ from kfp_tfjob.components.prepare_data import part_documents
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Inline
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds
-from kfp_tfjob.components.prepare_data.placing import folder_problems, time_limits
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.scanned import OtherKindsError, Scan
 from kfp_tfjob.components.prepare_data.seen import Seen, merge
@@ -26,6 +25,7 @@ from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES, Part, parts_of
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import first_kinds
+from kfp_tfjob.components.prepare_data.split_rules import folder_problems, time_limits
 from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import crossing
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
+from kfp_tfjob.components.prepare_data import split_overlap
 from kfp_tfjob.components.prepare_data.dictionary import (
     Dictionary,
     TooManyTextsError,
@@ -20,9 +20,9 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut
 from kfp_tfjob.components.prepare_data.learned import Counted, counted_for
-from kfp_tfjob.components.prepare_data.placing import GROUP_REVISION
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
+from kfp_tfjob.components.prepare_data.split_rules import GROUP_REVISION
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.coding import CATEGORY, TEXT
@@ -58,7 +58,7 @@ class Scan:
         label_codes: For each part, the code in `vocabulary` of each of its labels.
         text_codes: For each part and column of texts, the code of each of its texts; None if
             codes mean the same everywhere.
-        shared: The names of what `crossing` counts.
+        shared: The names of what `split_overlap` counts.
     """
 
     job: Job
@@ -104,7 +104,7 @@ class Scan:
         was trained on.
         """
         revision = {"group_revision": GROUP_REVISION} if self.job.options.split.group else {}
-        return self.job.placing.rule | revision
+        return self.job.split_rules.rule | revision
 
     @property
     def identifiers(self) -> list[LeftOut]:
@@ -122,7 +122,11 @@ class Scan:
 
         None if there are none, because equal rows stay together.
         """
-        return crossing.count(self.exchange, self.shared) if self.job.placing.is_needed else None
+        return (
+            split_overlap.count(self.exchange, self.shared)
+            if self.job.split_rules.is_needed
+            else None
+        )
 
     def rows(self, label: Label) -> dict[str, int]:
         """Return the number of good rows in each split, given the label."""
@@ -168,8 +172,8 @@ class Scan:
         for counted, plain in zip(self.counted, found["counted"], strict=True):
             counted.merge(Counted.from_plain(plain), codes)
         self.runs += [Run.read(self.exchange, name, part) for name in found["runs"]]
-        if found["crossing"]:
-            self.shared.append(found["crossing"])
+        if found["overlap"]:
+            self.shared.append(found["overlap"])
 
     def _lost(self, name: str, reason: str) -> Exception:
         """Return the error for a category with too many texts."""

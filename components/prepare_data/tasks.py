@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import crossing, weights
+from kfp_tfjob.components.prepare_data import split_overlap, weights
 from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.executors.executor import Context
@@ -175,7 +175,7 @@ class _Found:
             context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
         )
         self._counted = [counted_for(kinds) for _ in range(GROUPS)]
-        self._crossing = crossing.Writer() if job.placing.is_needed else None
+        self._overlap = split_overlap.Writer() if job.split_rules.is_needed else None
         self.seen = {name: Seen(name) for name in job.columns.features}
 
     def add(
@@ -195,9 +195,9 @@ class _Found:
         """
         job = self._job
         if beside.splits is not None:
-            placed = job.placing.place(hashes, beside.splits)
-            if self._crossing:
-                self._crossing.add(hashes, split_of(placed, job.fractions))
+            placed = job.split_rules.place(hashes, beside.splits)
+            if self._overlap:
+                self._overlap.add(hashes, split_of(placed, job.fractions))
             hashes = placed
         self.faults.add(rows.faults)
         split = split_of(hashes, job.fractions)
@@ -228,9 +228,9 @@ class _Found:
         """Write what is left, and return the document."""
         self._runs.flush()
         shared = None
-        if self._crossing:
+        if self._overlap:
             shared = f"{self._name}.splits"
-            self._exchange.write(shared, self._crossing.to_bytes())
+            self._exchange.write(shared, self._overlap.to_bytes())
         return {
             "reached": reached,
             "runs": self._runs.names,
@@ -240,7 +240,7 @@ class _Found:
                 found.to_plain() for found in self.texts.values() if isinstance(found, Dictionary)
             ],
             "counted": [counted.to_plain() for counted in self._counted],
-            "crossing": shared,
+            "overlap": shared,
             "seen": [it.to_plain() for it in self.seen.values()] if self._job.assumed else None,
         }
 
@@ -254,7 +254,7 @@ def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
             columns = replace(columns, features=job.columns.features)
         for chunk in table.chunks(columns):
             chunk.faults.dropping = _dropping(job, chunk)
-            splits = job.placing.splits(file, chunk) if job.placing.is_needed else None
+            splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
             weight = job.options.weight
             beside = _Beside(splits, None if weight is None else weights.read(chunk, weight))
             if job.assumed:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.components.prepare_data import dataset, enough, report, scan
+from kfp_tfjob.components.prepare_data import dataset, report, row_requirements, scan
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.jobs.manifest import Identity, build_job
@@ -99,7 +99,7 @@ def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) 
         str(problem).encode()
     (folder / "spill").mkdir()
     found = scan.read(source, label, options, folder / "spill", 1 << 20)
-    decided = enough.decide(found, options)
+    decided = row_requirements.decide(found, options)
     done = dataset.write(store, S3Address("b", "d"), "digest", found, decided, options)
     report.render(done.schema, done.statistics).encode()
 

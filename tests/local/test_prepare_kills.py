@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, enough
+from kfp_tfjob.components.prepare_data import engine, row_requirements
 from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange, StoreExchange
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -93,7 +93,7 @@ def test_many_kills(step, tmp_path, kind, executor):
 
 
 def test_two_runs_of_the_same_dataset_at_once(step, store, base, monkeypatch):
-    uri, whole, others = str(base / "f.csv"), enough.decide, []
+    uri, whole, others = str(base / "f.csv"), row_requirements.decide, []
 
     def decide(*given):
         monkeypatch.undo()
@@ -101,7 +101,7 @@ def test_two_runs_of_the_same_dataset_at_once(step, store, base, monkeypatch):
         others.append(engine.run(step, uri, "y", {}))  # it begins later and is done earlier
         return whole(*given)
 
-    monkeypatch.setattr(enough, "decide", decide)
+    monkeypatch.setattr(row_requirements, "decide", decide)
     done = engine.run(step, uri, "y", {})
     assert done.dataset_uri == others[0].dataset_uri
     assert not [name for name in digests(store, base / "out") if "/work/" in name]

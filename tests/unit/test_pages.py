@@ -18,10 +18,10 @@ from kfp_tfjob.components.launch_tfjob.report.pages import curves_html, job_html
 from kfp_tfjob.components.launch_tfjob.report.progress import Epoch, TrainingHistory
 from kfp_tfjob.components.prepare_data import report as dataset
 from kfp_tfjob.components.prepare_data.contracts import Unseen
+from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.drift import Drift
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
-from kfp_tfjob.components.prepare_data.review import Comparison, Review
 from kfp_tfjob.pages import charts, matrix, template
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
@@ -87,12 +87,12 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
         }
     if judged:
         schema["features"] = [{"name": name} for name in statistics["features"]]
-    review = judgement(list(statistics["features"]), classes) if judged else None
-    return dataset.render(schema, statistics, reused=bool(classes), review=review)
+    validation = judgement(list(statistics["features"]), classes) if judged else None
+    return dataset.render(schema, statistics, reused=bool(classes), validation=validation)
 
 
-def judgement(names: list[str], classes: int) -> Review:
-    """Return the review of a dataset in which everything is hostile and everything is wrong."""
+def judgement(names: list[str], classes: int) -> Validation:
+    """Return the validation of a dataset in which everything is hostile and everything is wrong."""
     figures = [10**6 + 977 * i for i in range(20)]
     counts = {"train": figures, "validation": figures, "test": figures[::-1]}
     columns = {
@@ -117,7 +117,7 @@ def judgement(names: list[str], classes: int) -> Review:
         obstacle=HOSTILE,
     )
     suspicious = [Suspicious(name, 0.99, 0.999 if classes == 2 else None) for name in names]
-    return Review(columns, comparison, "", suspicious, dict.fromkeys(names, drift), 0.25)
+    return Validation(columns, comparison, "", suspicious, dict.fromkeys(names, drift), 0.25)
 
 
 def evaluation_page(case: str, nasty: bool = False) -> str:

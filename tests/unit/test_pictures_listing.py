@@ -11,12 +11,12 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.images.check import problems_of
 from kfp_tfjob.components.prepare_data.images.file_list import FileList
-from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     list_source,
     source_digest,
 )
+from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address

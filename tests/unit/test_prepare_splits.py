@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import scan as scan_module
 from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.placing import Placing, folder_problems
 from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
+from kfp_tfjob.components.prepare_data.split_rules import SplitRules, folder_problems
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.unit.prepared_files import check, options, rows_of
@@ -258,11 +258,11 @@ def test_defaults_change_no_name_of_a_dataset() -> None:
 )
 def test_a_placed_hash_leads_to_its_split_and_keeps_the_order(hashes, fractions, seed) -> None:
     given_ = dict(zip(("train", "validation", "test"), fractions, strict=True))
-    placing = Placing.__new__(Placing)
-    placing._fractions, placing._given = list(fractions), {}
+    rules = SplitRules.__new__(SplitRules)
+    rules._fractions, rules._given = list(fractions), {}
     hashes = np.sort(np.array(hashes, np.uint64))
     splits = np.random.default_rng(seed).integers(0, 3, len(hashes)).astype(np.int8)
-    placed = placing.place(hashes, splits)
+    placed = rules.place(hashes, splits)
     assert split_of(placed, list(given_.values())).tolist() == splits.tolist()
     for i in range(3):
         assert (np.diff(placed[splits == i].astype(object)) >= 0).all()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kfp_tfjob.components.prepare_data.images.parts import faults_of
-from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed

@@ -12,7 +12,7 @@ import logging
 from hashlib import sha256
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import enough
+from kfp_tfjob.components.prepare_data import row_requirements
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
@@ -71,7 +71,7 @@ def prepare(
         runs[result["run"]] = parts.index_of(result)
         progress.add(files, size)
     progress.log()
-    enough.check_bad(faults, faults.image_problems, options, enough.PICTURES)
+    row_requirements.check_bad(faults, faults.image_problems, options, row_requirements.PICTURES)
     by_folder = source.splits_by_folder and options.split.folders
     rule: dict[str, Any] = {"folders": True} if by_folder else {}
     plan = Plan.of(runs, folders.classes, options)

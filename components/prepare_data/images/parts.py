@@ -32,9 +32,9 @@ from kfp_tfjob.components.prepare_data.images.header import (
     look,
 )
 from kfp_tfjob.components.prepare_data.images.records import PictureEncoder, split_records
-from kfp_tfjob.components.prepare_data.placing import Placing
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.split_rules import SplitRules
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
@@ -147,9 +147,9 @@ def read(context: Context, item: list[Any]) -> dict[str, Any]:
         records.append(record)
         splits.append(_SPLITS.get(file.split, -1))
     index = np.array(rows, INDEX)
-    placing = _placing(part, options, source)
-    if placing.is_needed:
-        index["hash"] = placing.place(index["content"], np.array(splits, np.int8))
+    rules = _rules(part, options, source)
+    if rules.is_needed:
+        index["hash"] = rules.place(index["content"], np.array(splits, np.int8))
     order = np.lexsort((index["label"], index["hash"]))
     ordered = chain.from_iterable(map(records.__getitem__, order.tolist()))
     context.exchange.write(name, b"".join(ordered))
@@ -270,10 +270,10 @@ def _contents(source: Source, files: Sequence[SourceFile]) -> Iterator[bytes | N
             yield from pool.map(content, files[at : at + 2 * _REQUESTS])
 
 
-def _placing(part: dict[str, Any], options: DataOptions, source: Source) -> Placing:
+def _rules(part: dict[str, Any], options: DataOptions, source: Source) -> SplitRules:
     """Return what places rows by the folders of splits; it only needs a file of each."""
     files = tuple(_file(plain) for plain in part["splits"])
-    return Placing(Source(source.uri, files, source.store), options, np.empty(0))
+    return SplitRules(Source(source.uri, files, source.store), options, np.empty(0))
 
 
 def _one_of_each(source: Source) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import enough
+from kfp_tfjob.components.prepare_data import row_requirements
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.images.header import (
     ALL_GREY,
@@ -136,7 +136,7 @@ class Plan:
             DataError: They do.
         """
         given = (self.rows, label, self.classes, self.class_counts, options, rule)
-        enough.check(*given, words=enough.PICTURES)
+        row_requirements.check(*given, words=row_requirements.PICTURES)
 
     def statistics(
         self, label: str, read: int, bad: dict[str, int], notes: list[str], input: PictureInput

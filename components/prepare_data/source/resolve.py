@@ -11,7 +11,6 @@ from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.images import listing as pictures
 from kfp_tfjob.components.prepare_data.images.check import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
-from kfp_tfjob.components.prepare_data.placing import folder_problems
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.source import finished_dataset
@@ -25,6 +24,7 @@ from kfp_tfjob.components.prepare_data.source.listing import (
 )
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256

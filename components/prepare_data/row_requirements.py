@@ -63,7 +63,7 @@ def decide(scan: Scan, options: DataOptions) -> Label:
 
 def _enough(scan: Scan, label: Label, options: DataOptions) -> None:
     counts = None if label.classes is None else scan.vocabulary.class_counts(label)
-    check(scan.rows(label), label.name, label.classes, counts, options, scan.job.placing.rule)
+    check(scan.rows(label), label.name, label.classes, counts, options, scan.job.split_rules.rule)
 
 
 def check_bad(

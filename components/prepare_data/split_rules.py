@@ -45,7 +45,7 @@ _WORD = re.compile(r"[^\W\d_]+")  # of a file's name: train in train-00001.csv
 _AS_IT_IS = r"^(0|-?[1-9][0-9]*)$"
 
 
-class Placing:
+class SplitRules:
     """Places the rows of a source.
 
     Args:
@@ -206,22 +206,22 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
         DataError: A file cannot be read.
     """
     name, rows, path = options.split.time, 0, folder / "times"
-    placing = Placing(source, options, np.empty(0))
+    rules = SplitRules(source, options, np.empty(0))
     with open(path, "wb") as spill:
         for file in source.files:
             with open_table(source, file, options, block) as table:
                 if name not in table.names:
                     return np.empty(0)  # `choose` says so
                 for chunk in table.chunks(Columns((), name)):
-                    times = placing.as_times(chunk, name)
+                    times = rules.as_times(chunk, name)
                     times = times[chunk.faults.good]
                     times.tofile(spill)
                     rows += len(times)
-    if len(placing.forms) > 1:
+    if len(rules.forms) > 1:
         raise DataError(
             Problem(
                 f"data_options.split.time names {name!r}, which has dates and numbers",
-                received="; ".join(placing.forms.values()),
+                received="; ".join(rules.forms.values()),
                 expected="dates, or numbers, in every row",
                 fix="write all of them in one form",
                 path="data_options.split.time",

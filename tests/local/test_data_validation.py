@@ -16,10 +16,10 @@ import pytest
 from examples import people
 from kfp_tfjob.components.preflight import contract
 from kfp_tfjob.components.prepare_data import reference, sample
+from kfp_tfjob.components.prepare_data.data_validation import Validation, validate
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import page_of, render
-from kfp_tfjob.components.prepare_data.review import Review, judge
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.coding import Coding
@@ -86,8 +86,8 @@ class Data:
         record = self.step.layout.model(name).champion(1)
         self.step.store.create(record, champion.to_bytes(), "application/json")
 
-    def judge(self, done, **contract) -> Review:
-        return judge(self.step, done, MODEL, {"contract": contract})
+    def validate(self, done, **contract) -> Validation:
+        return validate(self.step, done, MODEL, {"contract": contract})
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def data(step: Step, tmp_path: Path) -> Data:
     return Data(step, tmp_path)
 
 
-def page(name: str, done, review: Review) -> str:
+def page(name: str, done, validation: Validation) -> str:
     """Return the page; keep it where KEEP_PAGES says, to look at it."""
-    text = render(done.schema, done.statistics, done.reused, review)
+    text = render(done.schema, done.statistics, done.reused, validation)
     assert len(text.encode()) < 1_000_000
     if folder := os.environ.get("KEEP_PAGES"):
         Path(folder, f"{name}.html").write_text(text)
@@ -113,29 +113,31 @@ def changed(table: Rows, change: Callable[[dict[str, str], int], None]) -> Rows:
 def test_no_champion_is_one_line(data: Data, caplog) -> None:
     done = data.prepare(data.table(600))
     with caplog.at_level(logging.INFO):
-        review = data.judge(done, changes="fail", limits="fail")
-    assert review.comparison is None
+        validation = data.validate(done, changes="fail", limits="fail")
+    assert validation.comparison is None
     assert "income has no champion yet" in caplog.text
-    assert "income has no champion yet" in page("first", done, review)
-    assert judge(data.step, done, "", {}).alone.startswith("without a model_name")
+    assert "income has no champion yet" in page("first", done, validation)
+    assert validate(data.step, done, "", {}).alone.startswith("without a model_name")
 
 
 def test_new_rows_of_the_same_kind_keep_the_contract(data: Data, caplog) -> None:
     data.publish(data.prepare(data.table(seed=1)))
     done = data.prepare(data.table(seed=2))
     with caplog.at_level(logging.INFO):
-        review = data.judge(done, changes="fail", limits="fail")
+        validation = data.validate(done, changes="fail", limits="fail")
     assert "the data keeps the contract of champion 1 of income" in caplog.text
-    comparison = review.comparison
-    assert not comparison.changes and not comparison.beyond and not review.errors
+    comparison = validation.comparison
+    assert not comparison.changes and not comparison.beyond and not validation.errors
     assert set(comparison.drift) == set(people.HEADER[:-1])
     assert all(item.psi < 0.05 or item.is_chance for item in comparison.drift.values())
     assert comparison.label.psi < 0.05
-    assert review.metrics["contract_problems"] == 0 and review.metrics["champion_version"] == 1
-    assert "it keeps the contract" in page("kept", done, review)
+    assert (
+        validation.metrics["contract_problems"] == 0 and validation.metrics["champion_version"] == 1
+    )
+    assert "it keeps the contract" in page("kept", done, validation)
     # The same data again: reused, and judged again with the same result.
     again = data.prepare(data.table(seed=2))
-    assert again.reused and data.judge(again).comparison == comparison
+    assert again.reused and data.validate(again).comparison == comparison
 
 
 def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
@@ -165,8 +167,11 @@ def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
 
 def test_the_data_of_the_champion_itself_is_not_compared(data: Data) -> None:
     data.publish(data.prepare(data.table(600)))
-    review = data.judge(data.prepare(data.table(600)))
-    assert review.comparison is None and review.alone == "the data is that of champion 1 of income"
+    validation = data.validate(data.prepare(data.table(600)))
+    assert (
+        validation.comparison is None
+        and validation.alone == "the data is that of champion 1 of income"
+    )
 
 
 def test_every_change_is_named_with_its_remedy(data: Data) -> None:
@@ -182,7 +187,7 @@ def test_every_change_is_named_with_its_remedy(data: Data) -> None:
     table = changed(data.table(seed=2), change)
     done = data.prepare(table, split={"train": 0.8, "validation": 0.1, "test": 0.1})
     with pytest.raises(DataError) as caught:
-        page_of(data.step, done, data.judge(done, changes="fail"))
+        page_of(data.step, done, data.validate(done, changes="fail"))
     problems = {problem.what: problem for problem in caught.value.problems}
     name = "champion 1 of income"
     found = problems[f"the column 'hours' of {name} is missing"]
@@ -202,20 +207,20 @@ def test_every_change_is_named_with_its_remedy(data: Data) -> None:
     assert "incompatible_champion" in caught.value.problems[-2].fix
     assert len(problems) == 9
     # By default, they are warnings, and on the page.
-    review = data.judge(done)
-    assert len(review.comparison.changes) == 7
-    text = page("changed", done, review)
+    validation = data.validate(done)
+    assert len(validation.comparison.changes) == 7
+    text = page("changed", done, validation)
     assert "it differs" in text and html("The kind of 'age' differs") in text
 
 
 def test_order_label_and_task(data: Data) -> None:
     data.publish(data.prepare(data.table(600)))
     turned = [dict(reversed(row.items())) for row in data.table(600)]
-    (problem,) = data.judge(data.prepare(turned)).comparison.changes
+    (problem,) = data.validate(data.prepare(turned)).comparison.changes
     assert "another order" in problem.what
     fix = json.loads(problem.fix.partition("data_options.columns=")[2])
-    assert not data.judge(data.prepare(turned, columns=fix)).comparison.changes
-    found = data.judge(data.prepare(data.table(600), "age", columns=["city"], on_bad_row="drop"))
+    assert not data.validate(data.prepare(turned, columns=fix)).comparison.changes
+    found = data.validate(data.prepare(data.table(600), "age", columns=["city"], on_bad_row="drop"))
     words = " ".join(problem.what for problem in found.comparison.changes)
     assert "the label is another column" in words and "the task differs" in words
     assert found.comparison.label is None
@@ -237,7 +242,7 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
 
     done = data.prepare(changed(data.table(seed=2), change))
     with pytest.raises(DataError) as caught:
-        page_of(data.step, done, data.judge(done, limits="fail"))
+        page_of(data.step, done, data.validate(done, limits="fail"))
     *problems, where = caught.value.problems
     place = data.step.run.data_report
     assert where.what == f"data_report is {place}"
@@ -248,22 +253,24 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     assert "'hours' has more gaps" in problems[1].what
     assert "the label income" in problems[2].received and "city" in problems[2].received
     assert "signed_up" not in problems[2].received  # a date moves on
-    review = data.judge(done)
-    assert not review.comparison.changes and len(review.comparison.beyond) == 3
-    assert review.comparison.unseen["occupation"].examples[0] == "florist"
-    assert review.comparison.drift["signed_up"].psi > 1 > review.comparison.drift["member"].psi
-    metrics = review.metrics
+    validation = data.validate(done)
+    assert not validation.comparison.changes and len(validation.comparison.beyond) == 3
+    assert validation.comparison.unseen["occupation"].examples[0] == "florist"
+    assert (
+        validation.comparison.drift["signed_up"].psi > 1 > validation.comparison.drift["member"].psi
+    )
+    metrics = validation.metrics
     assert metrics["psi/age"] > 1 and metrics["psi_label"] > 1 and metrics["contract_problems"] == 3
-    text = page("moved", done, review)
+    text = page("moved", done, validation)
     assert "Oslo" in text
     # Columns and limits can be left out.
     ignored = ["city", "hours", "age", "occupation", "income"]
-    assert not data.judge(done, limits="fail", ignore=ignored).errors
-    bold = page("bold", done, data.judge(done, max_psi=100))
+    assert not data.validate(done, limits="fail", ignore=ignored).errors
+    bold = page("bold", done, data.validate(done, max_psi=100))
     assert text.count('class="bad"') > bold.count('class="bad"')
     none = dict.fromkeys(("max_unseen", "max_gap_rise", "max_psi"))
-    assert not data.judge(done, limits="fail", **none).errors
-    (far,) = data.judge(done, **none, max_js=0.1).comparison.beyond
+    assert not data.validate(done, limits="fail", **none).errors
+    (far,) = data.validate(done, **none, max_js=0.1).comparison.beyond
     assert "JS of" in far.received
 
 
@@ -276,11 +283,11 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
 
     done = data.prepare(changed(data.table(), change))
     with caplog.at_level(logging.WARNING):
-        review = data.judge(done)
-    assert {item.name for item in review.suspicious} == {"tax", "refund"}
-    assert all(item.figure > 0.8 and item.auc > 0.995 for item in review.suspicious)
+        validation = data.validate(done)
+    assert {item.name for item in validation.suspicious} == {"tax", "refund"}
+    assert all(item.figure > 0.8 and item.auc > 0.995 for item in validation.suspicious)
     assert "SUSPICIOUS: the column 'tax' alone predicts the label" in caplog.text
-    text = page("leak", done, review)
+    text = page("leak", done, validation)
     assert "2 suspicious columns" in text and "refund" in text
 
 
@@ -297,10 +304,10 @@ def test_a_number_that_predicts_a_number(data: Data) -> None:
         for value in price
     ]
     done = data.prepare(table, "price")
-    review = data.judge(done)
-    assert [item.name for item in review.suspicious] == ["with_tax"]
-    assert review.suspicious[0].auc is None
-    page("regression", done, review)
+    validation = data.validate(done)
+    assert [item.name for item in validation.suspicious] == ["with_tax"]
+    assert validation.suspicious[0].auc is None
+    page("regression", done, validation)
 
 
 def test_a_champion_without_distributions(data: Data) -> None:
@@ -312,14 +319,14 @@ def test_a_champion_without_distributions(data: Data) -> None:
     without = Manifest.of("dataset", kept, details=manifest.details)
     data.step.store.write(dataset / MANIFEST, without.to_bytes())
     done = data.prepare(data.table(seed=2))
-    review = data.judge(done)
-    assert not review.comparison.drift and not review.comparison.changes
-    assert review.comparison.obstacle == "champion 1 of income has no distributions.json"
-    assert "No drift" in page("without", done, review)
+    validation = data.validate(done)
+    assert not validation.comparison.drift and not validation.comparison.changes
+    assert validation.comparison.obstacle == "champion 1 of income has no distributions.json"
+    assert "No drift" in page("without", done, validation)
     # A version without a schema is not compared at all.
     version = data.step.layout.model(MODEL).version(1)
     data.step.store.delete(version / MANIFEST)
-    assert "compared with no other" in data.judge(done).alone
+    assert "compared with no other" in data.validate(done).alone
 
 
 def test_rows_of_test_that_are_in_train(data: Data) -> None:
@@ -328,9 +335,9 @@ def test_rows_of_test_that_are_in_train(data: Data) -> None:
         row["part"] = ("train", "train", "validation", "test")[i % 4]
     table += [dict(row, part="test") for row in table[:40]]
     done = data.prepare(table, split={"column": "part"})
-    review = data.judge(done)
+    validation = data.validate(done)
     assert done.statistics["also_in_train"]["test"] >= 20
-    text = page("crossing", done, review)
+    text = page("crossing", done, validation)
     assert "the same row can be in two splits" in text
 
 
@@ -338,11 +345,11 @@ def test_pictures(data: Data, tmp_path: Path) -> None:
     data.publish(run(data.step, str(tree(tmp_path / "one", animals(20))), "", {}))
     files = animals(20, first=50) | {f"cow/{i}.jpg": encoded(drawn(i)) for i in range(20)}
     done = run(data.step, str(tree(tmp_path / "two", files)), "", {})
-    review = data.judge(done)
-    (problem,) = review.comparison.changes
+    validation = data.validate(done)
+    (problem,) = validation.comparison.changes
     assert problem.received == "'cow'"
-    assert review.comparison.label.psi > 0.25 and not review.suspicious
-    assert html("'cow'") in page("pictures", done, review)
+    assert validation.comparison.label.psi > 0.25 and not validation.suspicious
+    assert html("'cow'") in page("pictures", done, validation)
 
 
 def test_a_table_of_numbers(data: Data) -> None:
@@ -356,12 +363,12 @@ def test_a_table_of_numbers(data: Data) -> None:
 
     data.publish(data.prepare(table(0), "y"))
     done = data.prepare(table(1.0), "y")
-    review = data.judge(done)
+    validation = data.validate(done)
     assert done.schema["coding"] == [{}, {}]
-    assert review.comparison.drift["a"].psi > 0.5 > 0.1 > review.comparison.drift["b"].psi
-    (problem,) = review.comparison.beyond
+    assert validation.comparison.drift["a"].psi > 0.5 > 0.1 > validation.comparison.drift["b"].psi
+    (problem,) = validation.comparison.beyond
     assert problem.received.startswith("PSI of a ")
-    page("numbers", done, review)
+    page("numbers", done, validation)
 
 
 def test_preflight_compares_the_header_with_the_data_of_the_champion(data: Data) -> None:

@@ -1,4 +1,4 @@
-"""Judges a finished dataset: against that of the champion, and for columns that tell the label.
+"""Validates a finished dataset: against that of the champion, and for columns that tell the label.
 
 It reads the first rows of train and test back from the store, so the result is the same whether
 this run wrote the dataset or an earlier one did.
@@ -68,7 +68,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Review:
+class Validation:
     """What was found.
 
     Attributes:
@@ -104,9 +104,9 @@ class Review:
         return {name: float(value) for name, value in found.items()}
 
 
-def judge(
+def validate(
     step: Step, prepared: Prepared, model_name: str, data_options: Mapping[str, Any]
-) -> Review:
+) -> Validation:
     """Compare a dataset with that of the champion, and look for columns that tell the label.
 
     Args:
@@ -134,8 +134,8 @@ def judge(
         if item.name not in copies
     ]
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
-    review = Review(counts, comparison, alone, suspicious, test_drift, options.max_psi)
-    return replace(review, errors=_report(review, options))
+    validation = Validation(counts, comparison, alone, suspicious, test_drift, options.max_psi)
+    return replace(validation, errors=_report(validation, options))
 
 
 def _rows(store: Store, base: S3Address, schema: Mapping[str, Any]) -> dict[str, Sample]:
@@ -254,15 +254,15 @@ def _drifted(
             )
 
 
-def _report(review: Review, options: Contract) -> list[Problem]:
+def _report(validation: Validation, options: Contract) -> list[Problem]:
     """Log what was found; return the problems that the options turn into errors."""
-    for item in review.suspicious:
+    for item in validation.suspicious:
         log.warning(
             "SUSPICIOUS: the column %r alone predicts the label (%s)", item.name, item.words
         )
-    comparison = review.comparison
+    comparison = validation.comparison
     if comparison is None:
-        log.info("%s", review.alone)
+        log.info("%s", validation.alone)
         return []
     if comparison.obstacle:
         log.info("no drift: %s", comparison.obstacle)
