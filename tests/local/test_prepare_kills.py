@@ -18,7 +18,7 @@ from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange,
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, StepError
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import WORK, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.dask_cluster import dask_cluster
 from tests.local.planted import refusal, where
@@ -104,7 +104,7 @@ def test_two_runs_of_the_same_dataset_at_once(step, store, base, monkeypatch):
     monkeypatch.setattr(row_requirements, "decide", decide)
     done = engine.run(step, uri, "y", {})
     assert done.dataset_uri == others[0].dataset_uri
-    assert not [name for name in digests(store, base / "out") if "/work/" in name]
+    assert not [name for name in digests(store, base / "out") if f"/{WORK}/" in name]
 
 
 def test_bad_data_leaves_no_work_behind(step, store, base):
