@@ -136,8 +136,8 @@ def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None
     assert model.predict(Block(columns, row)).tolist() == [123]
 
     path.write_text("[")
-    with pytest.raises(DataError, match="columns.json of the model cannot be read.*JSONDecodeE"):
+    with pytest.raises(DataError, match="columns.json.*JSONDecodeE"):
         ServedModel(tmp_path, task, "the model")
     shutil.rmtree(path.parent)
-    with pytest.raises(DataError, match="does not take the columns"):
+    with pytest.raises(DataError, match="take the columns"):
         ServedModel(tmp_path, task, "the model")

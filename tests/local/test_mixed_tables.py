@@ -77,7 +77,7 @@ def test_statistics_of_other_columns_are_refused(dataset: Dataset, tmp_path: Pat
     for path in dataset.folder.glob("*.json"):
         text = path.read_text().replace("age.missing", "age.gap")
         (tmp_path / path.name).write_text(text)
-    with pytest.raises(DataError, match="the dataset cannot be read"):
+    with pytest.raises(DataError, match="cannot be read"):
         Dataset.load(tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_a_model_that_ignores_the_kinds_is_warned_about(
 
     with caplog.at_level(logging.WARNING):
         user_model.build(plain, dataclasses.replace(dataset), {})
-    assert "job, city, note as if they were numbers" in caplog.text
+    assert "job, city, note as" in caplog.text
     caplog.clear()
     user_model.build(models.mlp, dataclasses.replace(dataset), {})
     assert not caplog.text

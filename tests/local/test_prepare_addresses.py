@@ -66,7 +66,7 @@ def test_several_addresses_make_one_dataset(store: Store, data: S3Address, step:
 
 
 def test_an_address_without_a_file_is_named(store: Store, data: S3Address, step: Step) -> None:
-    with pytest.raises(DataError, match=r"no file matches the pattern.*2027") as caught:
+    with pytest.raises(DataError, match="pattern.*2027") as caught:
         run(step, f"{data}/2026-01, {data}/2027-*", "y", {})
     assert "2026-01" not in str(caught.value)
 
@@ -79,7 +79,7 @@ def test_folders_in_s3_are_splits(store: Store, base: S3Address, step: Step) -> 
     assert done.rows == {"train": 60, "validation": 61, "test": 62}
     assert done.schema["split"]["folders"] is True
     assert done.statistics["also_in_train"] == {"validation": 1, "test": 2}
-    assert "2 of 62 rows of test have the same features" in str(done.statistics["warnings"])
+    assert "2 of 62 rows of test" in str(done.statistics["warnings"])
     assert "2 of 62 rows of test" in render(done.schema, done.statistics, reused=False)
     for names in (
         ("train", "validation", "test"),

@@ -225,9 +225,7 @@ def test_a_kind_that_is_said_and_texts_that_are_hashed(step, store, tmp_path):
     lines = [f"{i % 5},https://x.example/{i},{i * i},{'uv'[i % 3 == 0]}" for i in range(rows)]
     (tmp_path / "a.csv").write_text("\n".join(["zip,url,n,y", *lines, ""]))
     done = run(step, str(tmp_path / "a.csv"), "y", {"types": {"zip": "category"}})
-    assert done.schema["left_out"] == [
-        {"name": "url", "reason": "a different text in every row, like an identifier"}
-    ]
+    assert [item["name"] for item in done.schema["left_out"]] == ["url"]
     assert "the column 'url' is left out" in done.statistics["warnings"][0]
     assert [item["type"] for item in done.schema["features"]] == ["category", "float32"]
     types = {"zip": "category", "url": "text"}
@@ -252,7 +250,7 @@ def test_rules_for_gaps(step, store, tmp_path):
     done = run(step, path, "y", {"missing": {"a": rule}})
     assert done.schema["coding"][0] == {"missing": rule | {"value": -1.0}}
     assert [item["name"] for item in done.statistics["packed"]] == ["a", "a.missing", "b"]
-    with pytest.raises(DataError, match="a value for 'a' that does not suit a number"):
+    with pytest.raises(DataError, match="'a'.*number"):
         run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
 
 

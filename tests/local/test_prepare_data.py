@@ -151,7 +151,7 @@ def test_a_finished_dataset_is_reused_and_a_damaged_one_is_made_again(
     before = _bytes(store, first.dataset_uri)
     with caplog.at_level(logging.INFO):
         again = run(step, str(path), "species", OPTIONS)
-    assert again.reused and "already exists and is reused" in caplog.text
+    assert again.reused and again.dataset_uri in caplog.text
     assert (again.rows, again.schema, again.statistics) == (
         first.rows,
         first.schema,
@@ -261,7 +261,7 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
 
     nested = table.drop(["y"]).append_column("t", pa.array([["x"]] * rows))
     pa.parquet.write_table(nested, tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="column 't' of x.parquet has a type that a model cannot"):
+    with pytest.raises(DataError, match="'t' of x.parquet"):
         run(step, str(tmp_path / "x.parquet"), "f", {})
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:900])
     with pytest.raises(DataError, match="x.parquet is damaged"):
@@ -273,7 +273,7 @@ def test_the_index_of_pandas_is_no_feature(step, tmp_path):
     index = "__index_level_0__"
     table = pa.table({"f": rows * 2, "y": rows % 2, index: rows})
     pa.parquet.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=f"{index}.*is the index of a pandas table"):
+    with pytest.raises(DataError, match=f"{index}.*index of a pandas"):
         run(step, str(tmp_path / "t.parquet"), "y", {})
     for options in ({"drop": [index]}, {"columns": ["f", index]}):
         features = run(step, str(tmp_path / "t.parquet"), "y", options).schema["features"]
@@ -293,7 +293,7 @@ def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
     assert done.statistics["bad_rows"] == {"dropped": 3, "rules": rules}
     assert "line 2, column 'height'" in caplog.text
     few = {"on_bad_row": "drop", "max_bad_fraction": 0.001}
-    with pytest.raises(DataError, match="more rows are bad than data_options.max_bad_fraction"):
+    with pytest.raises(DataError, match="data_options.max_bad_fraction"):
         run(step, str(tmp_path / "a.csv"), "species", OPTIONS | few)
 
 
@@ -389,7 +389,9 @@ def test_a_class_that_validation_lacks_is_a_warning(step, tmp_path):
     (tmp_path / "a.csv").write_text(WHOLE + f"{_IN_TRAIN},w\n")
     done = run(step, str(tmp_path / "a.csv"), "y", {})
     for split in ("validation", "test"):
-        assert f"{split} has no row of these classes: w" in done.statistics["warnings"]
+        assert any(
+            it.startswith(split) and it.endswith(": w") for it in done.statistics["warnings"]
+        )
 
 
 def test_files_that_differ(step, tmp_path):
@@ -397,7 +399,7 @@ def test_files_that_differ(step, tmp_path):
     (tmp_path / "b.csv").write_text("b,c,y\n1,2,u\n")
     with pytest.raises(DataError) as error:
         run(step, str(tmp_path), "y", {})
-    assert "b.csv does not have the columns of a.csv" in str(error.value)
+    assert "b.csv" in str(error.value)
     assert "additional 'c'; missing 'a'" in str(error.value)
 
 
@@ -440,9 +442,9 @@ def test_data_that_nobody_here_wrote(step, path, label, options, task):
 
 def test_files_without_a_header_are_told_so(step):
     for name in ("iris.csv", "digits.csv.gz"):
-        with pytest.raises(StepError, match="if the file has no header, add one"):
+        with pytest.raises(StepError, match="header"):
             run(step, str(SKLEARN / name), "species", {})
-    with pytest.raises(DataError, match="569 of 569 rows have a different number of values"):
+    with pytest.raises(DataError, match="569 of 569 rows"):
         run(step, str(SKLEARN / "breast_cancer.csv"), "benign", {})
 
 

@@ -75,7 +75,7 @@ def after_the_first_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
 def test_a_file_that_changes_while_it_is_read(step, tmp_path, after_the_first_look, name):
     uri = write(tmp_path, table(word))
     after_the_first_look(lambda file: CHANGES[name](file.location))
-    assert f"{uri} changed while it was read" in refusal(step, uri)
+    assert f"{uri} changed" in refusal(step, uri)
 
 
 def test_an_object_that_changes_while_it_is_read(step, store, base, after_the_first_look):
@@ -84,7 +84,7 @@ def test_an_object_that_changes_while_it_is_read(step, store, base, after_the_fi
     assert len(long) > 2 << 20
     store.write(base / "f.csv", long)
     after_the_first_look(lambda file: store.write(file.location, long.replace(b"u", b"v")))
-    assert f"{base / 'f.csv'} changed while it was read" in refusal(step, str(base / "f.csv"))
+    assert f"{base / 'f.csv'} changed" in refusal(step, str(base / "f.csv"))
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_a_disk_that_fills_up(step, tmp_path, mount, monkeypatch):
     # There seems to be room, but such short values take more of it as numbers.
     monkeypatch.setattr(tempfile, "tempdir", str(mount(7 * len(rows) // 2)))
     said = refusal(step, uri)
-    assert "the local disk is full" in said and "set TMPDIR to a larger disk" in said
+    assert "disk is full" in said and "TMPDIR" in said

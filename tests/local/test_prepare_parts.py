@@ -179,7 +179,7 @@ def test_a_line_that_never_ends_is_named_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,y\n" + "\n".join(rows) + "\n")
     source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
     (tmp_path / "work").mkdir()
-    with pytest.raises(DataError, match="line 1502: the line is too long"):
+    with pytest.raises(DataError, match="line 1502: "):
         scan.read(source, "y", options(), tmp_path / "work", 1 << 20, part=6 << 20)
 
 

@@ -78,7 +78,7 @@ def test_a_value_is_named_where_it_stands(step, tmp_path, name):
     among, rule, bad = CELLS[name]
     data = table(lambda i: bad[i - BAD] if 0 <= i - BAD < len(bad) else among(i))
     said = refusal(step, write(tmp_path, data))
-    assert f"{len(bad)} of {ROWS} rows are bad ({rule} {len(bad)})" in said
+    assert f"({rule} {len(bad)})" in said
     for i, value in enumerate(bad):
         assert where("b", value[:200], rule, line=LINE + i) in said
 

@@ -35,7 +35,7 @@ def test_a_source_that_is_not_there(step, store, base, tmp_path):
             run(step, uri, "y", {})
     with pytest.raises(ConfigurationError, match="no bucket nowhere"):
         run(step, "s3://nowhere/x.csv", "y", {})
-    with pytest.raises(ConfigurationError, match="not an address that prepare_data can read"):
+    with pytest.raises(ConfigurationError, match="not an address"):
         run(step, "gs://bucket/x.csv", "y", {})
 
 
@@ -120,5 +120,5 @@ def test_a_stream_that_breaks_goes_on_where_it_broke(store, base, monkeypatch):
         assert stream.read(10) == data[:10]
         store.write(base / "x", data[::-1])
         stream.seek(0)
-        with pytest.raises(DataError, match="changed while it was read"):
+        with pytest.raises(DataError, match="changed while"):
             stream.read()

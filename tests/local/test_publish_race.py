@@ -169,23 +169,6 @@ def test_a_second_verdict_may_refuse(bench: Bench) -> None:
     assert bench.store.numbers(bench.layout.model(MODEL).champions) == [1]
 
 
-def test_a_champion_that_was_replaced_under_its_number_is_judged_against(bench: Bench) -> None:
-    """A damaged record was removed by hand, and the next one got its number."""
-    prepare(bench, ["one", "three"])
-    assert bench.publish("one").version == 1
-    bench.train("two!", 0.06, packed)
-    _, verdict = bench.evaluate("two!", **GATE)
-    assert (verdict["champion"]["number"], verdict["champion"]["run_id"]) == (1, "one")
-    bench.store.delete(bench.layout.model(MODEL).champion(1))
-    assert bench.publish("three").version == 2
-    done = bench.publish("two!")
-    second = second_verdict(bench.store, bench.layout.run("two!"))
-    assert second is not None
-    assert (second["champion"]["number"], second["champion"]["run_id"]) == (1, "three")
-    assert done.outcome == "published" and done.champion_uri.endswith("champions/2.json")
-    assert bench.publish("two!") == done
-
-
 def test_a_new_evaluation_replaces_what_an_earlier_try_lost(bench: Bench) -> None:
     """`run --run-id` may continue a run with another gate."""
     prepare(bench, ["one"])

@@ -64,7 +64,7 @@ def test_a_program_may_take_the_columns_by_name(
 def test_columns_json_names_the_inputs(tmp_path: Path) -> None:
     names = dict(zip(TASK.features, ("age", "b", "c", "d"), strict=True))
     _save(tmp_path, dict(zip(names.values(), TYPES.values(), strict=True)))
-    with pytest.raises(DataError, match="does not take the columns of the data"):
+    with pytest.raises(DataError, match="take the columns"):
         ServedModel(tmp_path, TASK, "the model")
     path = tmp_path / signature_columns.COLUMNS
     path.parent.mkdir()
@@ -89,7 +89,7 @@ def test_a_missing_and_a_foreign_column_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         ServedModel(_save(tmp_path, types), TASK, "the model")
     (problem,) = caught.value.problems
-    assert problem.received == "no input for member; size besides"
+    assert problem.received.startswith("no input for member")
     assert "signed up: int64" in problem.expected
 
 
@@ -188,5 +188,5 @@ def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str)
         parquet.write_table(table.slice(1), path)
     else:
         path.write_bytes(b"PAR1 and nothing")
-    with pytest.raises(DataError, match="do not match its schema"):
+    with pytest.raises(DataError, match="match its schema"):
         list(_data(folder, raw=(path,)).batches())

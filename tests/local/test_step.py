@@ -177,9 +177,7 @@ def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Ad
     ending = finish.run(step, "m", Left(failed=[killed]))
     assert (ending.failure.step, ending.failure.verdict) == ("prepare_data", "out_of_memory")
     assert Failure.from_bytes(store.read(step.run.failure("json"))) == ending.failure
-    assert "reading x" in ending.markdown and ending.markdown.startswith(
-        "This page describes the try"
-    )
+    assert "reading x" in ending.markdown
     assert store.read(step.run.failure("md")).decode() == ending.markdown
 
     store.delete(step.run.failure("json"))
@@ -214,4 +212,4 @@ def test_a_warning_is_not_counted_as_a_problem(
     first, problem, note = str(failed.value).splitlines()
     assert first == "1 problem, 1 warning:"
     assert problem.startswith("  1. ") and "none.csv" in problem
-    assert note.startswith("  Warning: nodes may not be listed")
+    assert note.startswith("  Warning: nodes ")

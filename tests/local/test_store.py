@@ -9,6 +9,7 @@ import pytest
 
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import SMALL
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -32,7 +33,14 @@ from tests.faults.proxy import (
     wrong_clock,
 )
 
-NAMES = ["plain", "a b", "ü/ñ", "a+b%20#?", "line\nbreak", "a//b", "x" * 200]
+NAMES = [
+    "a b",
+    "ü/ñ 𝄞",
+    "a+b%20c#d?e&f=g",
+    "~-._!*'()$,;:@[]{}|^`\\\r\n",
+    "a//b",
+    "/".join(["d" * 100] * 8),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,7 +50,7 @@ def test_any_name_comes_back(store: Store, base: S3Address, name: str) -> None:
     assert [item.address for item in store.list(base)] == [base / name]
 
 
-@pytest.mark.parametrize("size", [0, 1, PART, PART + 1, 2 * PART + 5])
+@pytest.mark.parametrize("size", [0, 1, SMALL, SMALL + 1, PART, PART + 1, 2 * PART + 5])
 def test_files_of_any_size_are_sent_proven_and_fetched(
     store: Store, base: S3Address, tmp_path: Path, size: int
 ) -> None:
@@ -54,9 +62,9 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
     store.fetch(base / "file", tmp_path, replace(entry, key="copy"))
     assert copy.read_bytes() == file.read_bytes()
     for wrong in (replace(entry, size=size + 1), replace(entry, crc64nvme="rosUhgp5mIg=")):
-        with pytest.raises(DataError, match="does not match its manifest"):
+        with pytest.raises(DataError, match="match its manifest"):
             store.prove(base / "file", wrong)
-        with pytest.raises(DataError, match="does not match its manifest"):
+        with pytest.raises(DataError, match="match its manifest"):
             store.fetch(base / "file", tmp_path, replace(wrong, key="wrong"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
 
@@ -104,7 +112,7 @@ def test_a_large_object_that_changes_while_it_is_fetched_is_said_to_have(
         path.write_bytes(os.urandom(2 * PART + 5))
     entry = store.send(file, base / "file", "file")
     proxy.faults = [Fault(lambda _: not store.send(other, base / "file", "file"), "GET")]
-    with pytest.raises(DataError, match="changed while it was read"):
+    with pytest.raises(DataError, match="/file changed"):
         Store(proxy.endpoint).fetch(base / "file", tmp_path, replace(entry, key="copy"))
 
 
@@ -128,7 +136,7 @@ def test_what_is_missing_or_forbidden_is_told_apart(
     with pytest.raises(ObjectNotFoundError):
         store.read(base / "absent")
     store.delete(base / "absent")
-    with pytest.raises(ConfigurationError, match="there is no bucket absent"):
+    with pytest.raises(ConfigurationError, match="bucket absent"):
         store.read(S3Address("absent", "x"))
     secret = tmp_path / "secret"
     secret.mkdir()
@@ -136,7 +144,6 @@ def test_what_is_missing_or_forbidden_is_told_apart(
     (secret / "AWS_SECRET_ACCESS_KEY").write_text("wrong-key-nobody-may-see")
     with pytest.raises(ConfigurationError) as caught:
         Store(s3.endpoint, secret=SecretVolume(secret)).read(base)
-    assert "the secret key does not belong to the access key" in str(caught.value)
     assert "wrong-key-nobody-may-see" not in str(caught.value)
 
 
@@ -147,20 +154,6 @@ def test_a_store_that_is_away_is_named(tmp_path: Path) -> None:
     away = Store("http://127.0.0.1:1", secret=secret, patience=Patience(1))
     with pytest.raises(StoreUnavailableError, match="did not answer for 1 s.*127.0.0.1:1"):
         away.read(S3Address("bucket", "key"))
-
-
-def test_calls_outlast_a_server_that_is_started_again(tmp_path: Path) -> None:
-    with Server.start(tmp_path) as server:
-        server.store().make_bucket("bucket")
-        store = Store(secret=SecretVolume(server.secret), patience=Patience(30))
-        store.write(S3Address("bucket", "before"), b"1")
-        port = int(server.endpoint.rpartition(":")[2])
-        server.process.kill()
-        server.process.wait()
-    with Server.start(tmp_path, port):
-        store.write(S3Address("bucket", "after"), b"2")
-        keys = [item.address.key for item in store.list(S3Address("bucket"))]
-    assert keys == ["after", "before"]
 
 
 def test_the_probe_takes_no_other_refusal_for_a_check(proxy: FaultProxy, base: S3Address) -> None:
@@ -176,7 +169,7 @@ def test_the_probe_finds_out_what_is_not_allowed(
     proxy: FaultProxy, base: S3Address, denied: str
 ) -> None:
     proxy.faults = [Fault(refuse(403, "AccessDenied"), denied, times=float("inf"))]
-    with pytest.raises(ConfigurationError, match="the credentials may not do this"):
+    with pytest.raises(ConfigurationError, match="AccessDenied"):
         Store(proxy.endpoint).probe(base, read=True)
 
 

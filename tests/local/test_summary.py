@@ -88,9 +88,7 @@ def test_a_run_that_is_not_published_says_why_and_where_everything_lies(step: St
     assert "_" not in "".join(text.split("`")[::2])
     assert "```" not in text and "\n- " not in text and "also in train" not in text
     leave_run(step, also_in_train=268)
-    assert "**Known rows:** 268 of 269 test rows are also in train: the metr" in summary(
-        step, "m_1"
-    )
+    assert "**Known rows:** 268 of 269 " in summary(step, "m_1")
 
 
 def test_it_tells_a_blessed_run_from_one_that_is_published(step: Step) -> None:

@@ -106,7 +106,7 @@ def test_a_crash_loop_ends_with_the_reason(start: Start, tmp_path: Path):
     assert process.wait(SECONDS) == 1
     assert [life[0] for life in lives(tmp_path)] == ["0", "1", "2"]
     words = (tmp_path / "words").read_text()
-    assert "SIGABRT, 3 times without progress, the last time in the steps 43 to 50" in words
+    assert "SIGABRT, 3 times" in words and "steps 43 to 50" in words
 
 
 def test_nonsense_in_the_pipe_is_not_kept(start: Start, tmp_path: Path):
@@ -198,10 +198,10 @@ def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
         assert process.wait(SECONDS) == 142
     assert len(lives(tmp_path)) == 1
     words = (tmp_path / "words").read_text()
-    assert words == (
-        "another replica did not appear within 3 s: worker 0 (127.0.0.1:1: Connection refused),"
-        " worker 2 (127.0.0.1:3: Connection refused)"
+    refused = (
+        "worker 0 (127.0.0.1:1: Connection refused), worker 2 (127.0.0.1:3: Connection refused)"
     )
+    assert words.endswith(f"within 3 s: {refused}")
 
 
 @pytest.mark.slow
@@ -231,9 +231,7 @@ socket.getaddrinfo = ask
     config = cluster("worker", 0, 1, 2) | {"PYTHONPATH": str(tmp_path)}
     process = start("", START_DEADLINE="1", **config)
     assert process.wait(SECONDS) == 142
-    assert (
-        "chief (127.0.0.1:1: the name server does not answer)" in (tmp_path / "words").read_text()
-    )
+    assert "chief (127.0.0.1:1: the name server" in (tmp_path / "words").read_text()
     (tmp_path / "asked").unlink()
     process = start("", START_DEADLINE="600", **config)
     until((tmp_path / "asked").exists)

@@ -53,5 +53,4 @@ def test_a_gpu_that_two_replicas_see_is_refused_on_both() -> None:
         for replica in replicas:
             replica.kill()
     for text in said:
-        assert "several replicas use the same GPU" in text
         assert "GPU a: worker 0 and worker 1" in text

@@ -108,7 +108,7 @@ def test_what_no_checkpoint_has_is_named() -> None:
     (words,) = said(lambda x: x * weight + keras.random.normal((3,), seed=seeds))
     assert "the variables annealing, own_seeds/seed_generator_state are used" in words
     (words,) = said(lambda x: x + tf.random.normal((3,)) + tf.random.uniform((3,)))
-    assert "a step draws numbers from tf.random (RandomStandardNormal, RandomUniform)" in words
+    assert "tf.random (RandomStandardNormal, RandomUniform)" in words
 
 
 def test_a_checkpoint_without_the_generator_of_a_model_still_fits() -> None:
@@ -135,7 +135,7 @@ def test_an_evaluation_that_is_done_again_draws_the_same(jobs: Start) -> None:
     assert job.checkpoint() == STEPS
     last = jobs("stopped", folder=job.folder, code=STOPPED, TRAIN_OPTIONS=options, ATTEMPT="2")
     assert last.end() == [0], last.log()
-    assert f"restored the checkpoint of step {STEPS}" in last.log()
+    assert f"checkpoint of step {STEPS}" in last.log()
     assert last.final["trained_weights_sha256"] == undisturbed.final["trained_weights_sha256"]
     assert [line["metrics"] for line in last.events("epoch")] == [
         line["metrics"] for line in undisturbed.events("epoch")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.storage.body import SMALL, FileUnreadableError
+from kfp_tfjob.storage.body import FileUnreadableError
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, FileChangedError
@@ -121,28 +121,6 @@ def _(world: World) -> None:
     world.mirror()
 
 
-@TABLE.line("any name")
-def _(world: World) -> None:
-    names = ["with space/and more", "ünï/çödé 𝄞", "e\u0301 and é", "a+b%20c#d?e&f=g", "line\nbreak"]
-    names += [
-        "quote'\"<>",
-        "tab\tand\rreturn",
-        "~-._!*'()$,;:@[]{}|^`\\",
-        "/".join(["d" * 100] * 8),
-    ]
-    plant(world, {name: name.encode() for name in names})
-    world.push()
-    world.assert_whole()
-
-
-@TABLE.line("any size")
-def _(world: World) -> None:
-    sizes = [0, 1, SMALL, SMALL + 1, PART, PART + 1]
-    plant(world, {str(size): os.urandom(size) for size in sizes})
-    world.push()
-    world.assert_whole()
-
-
 @TABLE.line("links, loops, FIFOs, sockets, unfinished names")
 def _(world: World) -> None:
     plant(world, {"real": b"real", "half.part": b"", "x.tmp": b"", ".hidden/x": b""})
@@ -173,12 +151,6 @@ def _(world: World) -> None:
     assert mirror.missing(real) == ["file"]
     assert "cannot be read" in mirror.trouble["file"]
     assert world.truth.read(RunLayout(world.base).output / "a") == b"a"
-
-
-@TABLE.line("a name that no key can have")
-def _(world: World) -> None:
-    plant(world, {"a": b"a", os.fsdecode(b"bad\xff"): b"x"})
-    world.assert_refused(DataError)
 
 
 @TABLE.line("a path that is too long for a key")

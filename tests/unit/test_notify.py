@@ -137,7 +137,7 @@ def test_a_failure_that_is_retried(monkeypatch, tmp_path, index, strategy, again
 def test_the_page_of_preflight_names_the_host_only(monkeypatch):
     from kfp_tfjob.components.preflight.engine import _check_webhook
 
-    assert _check_webhook() == (f"off; the key `{WEBHOOK_KEY}` of the Secret turns them on", [])
+    assert _check_webhook()[1] == [] and WEBHOOK_KEY in _check_webhook()[0]
     monkeypatch.setenv(WEBHOOK_KEY, f"https://hooks.slack.com/services/{SECRET}")
     assert _check_webhook() == ("on, to `hooks.slack.com`", [])
     monkeypatch.setenv(WEBHOOK_KEY, f"http://hooks.slack.com/services/{SECRET}")

@@ -33,7 +33,7 @@ def write(path: Path, rows: int, start: int = 0) -> None:
 def test_avro_is_refused_by_name_without_a_reader(tmp_path: Path) -> None:
     write(tmp_path / "rows.avro", 5)
     (problem,) = check(tmp_path / "rows.avro")
-    assert "a file that is Avro" in problem
+    assert "Avro" in problem
 
 
 def test_a_format_is_one_module_and_one_line(

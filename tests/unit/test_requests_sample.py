@@ -72,7 +72,7 @@ def changed(**about) -> bytes:
     ],
 )
 def test_other_files_are_refused(data: bytes) -> None:
-    with pytest.raises(DataError, match="is not a sample of requests"):
+    with pytest.raises(DataError, match="sample of requests"):
         opened(data)
 
 
@@ -83,5 +83,5 @@ def test_every_damaged_byte_is_found() -> None:
     for at in range(len(whole)):
         data = bytearray(whole)
         data[at] ^= 1
-        with pytest.raises(DataError, match="not those that its name promises"):
+        with pytest.raises(DataError, match="its name promises"):
             read(bytes(data), name)

@@ -39,7 +39,7 @@ def test_addresses(uri: str, bucket: str, key: str) -> None:
 
 @pytest.mark.parametrize("uri", ["", "bucket/key", "s3://", "s3:///key", "http://bucket", "s3://a"])
 def test_what_is_no_address_is_refused(uri: str) -> None:
-    with pytest.raises(ConfigurationError, match="output_uri is not an address in S3"):
+    with pytest.raises(ConfigurationError, match="output_uri"):
         S3Address.parse(uri, "output_uri")
 
 
@@ -158,7 +158,7 @@ def test_a_manifest_that_would_hurt_is_refused_within_limits(data: bytes) -> Non
 def test_a_manifest_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "LONGEST", 1000)
     objects = [ManifestObject(f"{i:03}", 1, "AAAAAAAAAAA=") for i in range(20)]
-    with pytest.raises(DataError, match="too many files for one manifest"):
+    with pytest.raises(DataError, match="too many files"):
         Manifest.of("code", objects).to_bytes()
 
 

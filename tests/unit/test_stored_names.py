@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from kfp_tfjob.storage import layout
 from kfp_tfjob.storage.address import S3Address
 
@@ -88,8 +86,3 @@ def test_the_names_of_the_records_of_an_attempt_are_read_back():
     assert layout.attempt_record(run.attempt(7).name) == (7, 0)
     assert layout.attempt_record(run.uploader(12345, 2).name) == (12345, 2)
     assert layout.attempt_record(run.attempt_end(7).name) is None
-
-
-@pytest.mark.parametrize("text", ["checkpoints/3", "a/verdict.json", ".uploader", "{}.end.json"])
-def test_a_name_is_found(text):
-    assert names(text, joined=False)

@@ -1,6 +1,5 @@
 """Two hashes of one training have two names, and each says what it is a hash of."""
 
-import re
 from pathlib import Path
 
 from kfp_tfjob.components.publish import card
@@ -39,37 +38,3 @@ def test_the_model_card_says_what_its_hash_is_of():
         {"features": []},
     )
     assert "**SHA-256 of the exported weights:** `abc`\n" in text
-
-
-def test_no_hash_is_called_that_of_the_weights_without_saying_which():
-    """Only the stored name in a champion's record is short."""
-    bare = re.compile(r"(?<!trained )(?<!\w)weights(_| )(digest|sha256)")
-    packages = (
-        "components",
-        "features",
-        "pipelines",
-        "pages",
-        "storage",
-        "trainer",
-        "uploader",
-        "jobs",
-    )
-    found = {
-        path.relative_to(SOURCES).as_posix()
-        for package in packages
-        for path in (SOURCES / package).rglob("*")
-        if path.suffix in (".py", ".j2") and bare.search(path.read_text())
-    }
-    assert found == {"storage/champion.py"}
-
-
-def test_the_hashes_of_the_trainer_and_of_the_export_differ_in_name_everywhere():
-    names = {
-        "trainer/loop.py": "trained_weights_sha256",
-        "trainer/state.py": "trained_weights_sha256",
-        "judging/verdict.py": "exported_weights_sha256",
-    }
-    for path, name in names.items():
-        text = (SOURCES / path).read_text()
-        others = set(re.findall(r"\w+_weights_sha256", text)) - {name}
-        assert name in text and not others, path
