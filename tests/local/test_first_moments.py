@@ -79,7 +79,6 @@ def signalled_at(
 @pytest.mark.parametrize(
     ("module", "number"),
     [
-        ("click", signal.SIGINT),
         ("click", signal.SIGTERM),
         ("kfp_tfjob.storage.store", signal.SIGINT),
     ],

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from kfp_tfjob import uploader
-from kfp_tfjob.cluster.local.container import LocalContainer
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local import processes, run
@@ -69,14 +67,6 @@ def test_a_home_that_cannot_be_used_is_told(mount: Mount, tmp_path: Path) -> Non
         assert "--home" in output
 
 
-def test_a_command_for_models_names_the_full_disk(mount: Mount) -> None:
-    disk = mount(MANY)
-    (disk / "home/s3").mkdir(parents=True)
-    fill(disk)
-    result = CliRunner().invoke(main, ["models", "list", "--home", str(disk / "home")])
-    assert result.exit_code == 2 and f"{disk / 'home'} is full" in result.output
-
-
 def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> None:
     disk = mount(MANY)
     home = disk / "home"
@@ -124,15 +114,6 @@ def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -
     assert printing.wait(300) == 0
     relay.join()
     assert relay.is_full
-
-
-def test_a_container_that_cannot_begin_on_a_full_disk_has_ended(mount: Mount) -> None:
-    disk = mount(1 << 20)
-    fill(disk)
-    changed = threading.Event()
-    container = LocalContainer("c", ["true"], dict(os.environ), disk, False, print, changed.set)
-    assert container.ended.wait(300)
-    assert changed.is_set() and "terminated" in container.status["state"]
 
 
 def test_what_is_published_is_done_although_its_copy_finds_no_room(

@@ -5,7 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
@@ -66,10 +68,10 @@ def test_wrong_parameters_are_told_before_anything_starts(
     tmp_path: Path, digits_csv: Path, arguments: tuple[str, ...], code: int, expected: list[str]
 ) -> None:
     given = [str(digits_csv) if argument == "DATA" else argument for argument in arguments]
-    refused = Run(tmp_path / "home", *given)
-    assert refused.wait() == code
+    refused = CliRunner().invoke(main, ["run", "--home", str(tmp_path / "home"), *given])
+    assert refused.exit_code == code
     for part in expected:
-        assert part in refused.text
+        assert part in refused.output
     assert not (tmp_path / "home").exists()
 
 

@@ -64,13 +64,6 @@ def test_a_short_absence_is_waited_for(fake):
     assert Connection(fake.host).open(patience=20)
 
 
-def test_a_page_for_people_is_no_back_end(fake):
-    fake.answer = lambda *_: "<!doctype html><title>Log in</title>"
-    with pytest.raises(ConfigurationError) as found:
-        Connection(fake.host).open(patience=1)
-    assert "API v2beta1" in problem(found).expected
-
-
 def test_a_server_without_the_api_is_no_back_end(fake):
     def nothing(*_: object) -> None:
         raise Refusal(404, "Not Found")

@@ -5,11 +5,6 @@ Other faults: tests/unit/test_prepare_*.py.
 
 from __future__ import annotations
 
-import gzip
-import struct
-import zlib
-
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -21,11 +16,9 @@ from tests.local.planted import (
     BAD,
     LINE,
     NUMBERS,
-    RECORDS,
     ROWS,
     Text,
     day,
-    flipped,
     parquet,
     planted,
     refusal,
@@ -109,17 +102,6 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         {},
         where("b", "oops", "text", "2.csv"),
     ),
-    "columns of another case": (
-        {"1.csv": NUMBERS, "2.csv": table(small, "a,B,y")},
-        {},
-        "2.csv does not have the columns of 1.csv. Received: additional 'B'; missing 'b'",
-    ),
-    "a second file without the label": (
-        {"1.csv": NUMBERS, "2.csv": table(small, "a,b,z")},
-        {},
-        "2.csv has no column 'y' to use as the label",
-    ),
-    "an empty second file": ({"1.csv": NUMBERS, "2.csv": b""}, {}, "2.csv is empty"),
     "a second file of empty lines": ({"1.csv": NUMBERS, "2.csv": b"\n"}, {}, "2.csv is empty"),
     "dates in two forms": (
         table(lambda i: day(i) if i % 2 else "31/12/2024"),
@@ -127,101 +109,26 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         "column 'b' has dates in several forms (f.csv, line 2). Received: '31/12/2024', and 70 of"
         " 140 values like it",
     ),
-    "dates of another form in the second file": (
-        {"1.csv": table(day), "2.csv": table(lambda i: f"{i % 28 + 1:02d}/01/2024")},
-        {},
-        "column 'b' has dates in several forms (2.csv, line 2). Received: '01/01/2024', and 140 of"
-        " 280 values like it",
-    ),
-    "dates with AM and PM": (
-        table(lambda i: f"{day(i)} 10:00 PM"),
-        {},
-        "column 'b' has dates in a form of several readings (f.csv, line 2)",
-    ),
-    "decimal commas": (
-        table(lambda i: f"{i};5").replace(b",", b"|").replace(b";", b","),
-        {"delimiter": "|"},
-        "column 'b' has numbers in a form that has several readings (f.csv, line 2). Received:"
-        " '0,5', and 140 of 140 values like it",
-    ),
-    "thousands separators": (
-        table(lambda i: f'"{1000 + i:,}"'),
-        {},
-        "column 'b' has numbers in a form that has several readings (f.csv, line 2). Received:"
-        " '1,000'",
-    ),
-    "one number with a thousands separator": (
-        table(planted('"1,000"', small)),
-        {},
-        where("b", "1,000", "text"),
-    ),
-    "points as thousands separators": (
-        table(lambda i: f"{100_000 + i * 9_999:,}".replace(",", ".")),
-        {},
-        "column 'b' has numbers in a form that has several readings (f.csv, line 93). Received:"
-        " '1.009.909'",
-    ),
-    "apostrophes and hard blanks in numbers": (
-        table(lambda i: f"{1000 + i:,}".replace(",", "'" if i % 2 else "\xa0")),
-        {},
-        "column 'b' has numbers in a form that has several readings",
-    ),
-    "narrow blanks in numbers": (
-        table(lambda i: f"{1000 + i:,}".replace(",", "\u202f")),
-        {},
-        "column 'b' has numbers in a form that has several readings",
-    ),
-    "dates with the name of the month": (
-        table(lambda i: f"{i % 28 + 1} Jan 2024"),
-        {},
-        "column 'b' has dates in a form of several readings",
-    ),
     "a split by dates and numbers": (
         table(lambda i: i if i % 2 else day(i)),
         {"split": {"time": "b"}},
         "data_options.split.time names 'b', which has dates and numbers. Received: a date:"
         " 2024-01-01 in f.csv, line 2; a number: 1 in f.csv, line 3",
     ),
-    "a currency": (table(lambda i: f"${i}"), {}, "Received: '$0', and 140 of 140 values like it"),
     "UTF-16 without a mark in the second file": (
         {"1.csv": NUMBERS, "2.csv": NUMBERS.decode().encode("utf-16-le")},
         {},
         "2.csv: the header cannot be read (NUL characters)",
-    ),
-    "latin-1 in the second file": (
-        {"1.csv": table(word), "2.csv": table(planted("Kö", word)).decode().encode("latin-1")},
-        {},
-        where("b", "K\ufffd", "encoding", "2.csv"),
-    ),
-    "latin-1 in every row": (
-        table(lambda i: "äöü"[i % 3]).decode().encode("latin-1"),
-        {},
-        f"column 'b' is not UTF-8 in every row. Received: {chr(0xFFFD)!r}",
     ),
     "latin-1 in the header": (
         table(small, "a,höhe,y").decode().encode("latin-1"),
         {},
         "f.csv: the header cannot be read",
     ),
-    "a quote that never closes": (
-        table(planted('"red', word)),
-        {},
-        where("", f'{BAD},"red,v', "quotes"),
-    ),
     "a quote that never closes in the last row": (
         table(lambda i: '"red' if i == ROWS - 1 else word(i)),
         {},
         where("", f'{ROWS - 1},"red,v', "quotes", line=ROWS + 1),
-    ),
-    "quotes behind a backslash": (
-        table(planted(r'"x\"y"', word)),
-        {},
-        where("", rf'{BAD},"x\"y",v', "quotes"),
-    ),
-    "a line end of another kind": (
-        table(planted("1\r2", small)),
-        {},
-        where("", f"{BAD},1\r2,v", "quotes"),
     ),
     "line ends of an old Mac": (
         NUMBERS.replace(b"\n", b"\r"),
@@ -245,11 +152,6 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         {},
         "several columns with the same name. Received: 'a'",
     ),
-    "a row without a label": (
-        NUMBERS.replace(b"9,2,v", b"9,2,", 1),
-        {},
-        where("y", "", "missing"),
-    ),
     "a row without its group": (
         table(planted("", lambda i: i // 10)),
         {"split": {"group": "b"}},
@@ -269,50 +171,6 @@ TABLES: dict[str, tuple[bytes | dict[str, bytes], dict, str]] = {
         {"f.parquet": parquet(lambda i: str(planted("9" * 45, small)(i)), pa.decimal256(60, 2))},
         {},
         where("b", "1e+45", "not finite", "f.parquet", BAD + 1),
-    ),
-    "an infinity in Parquet": (
-        {"f.parquet": parquet(planted(np.inf, float))},
-        {},
-        where("b", "inf", "not finite", "f.parquet", BAD + 1),
-    ),
-    "texts in Parquet that are not UTF-8": (
-        {"f.parquet": parquet(planted(b"\xff", lambda i: b"x"))},
-        {},
-        where("b", "\ufffd", "encoding", "f.parquet", BAD + 1),
-    ),
-    "an index of Parquet with a flipped bit": (
-        {"f.parquet": (data := parquet(small))[:-20] + b"\xff" * 4 + data[-16:]},
-        {},
-        "f.parquet is damaged",
-    ),
-    "a page of Parquet with a flipped bit": (
-        {
-            "f.parquet": flipped(
-                data := parquet(
-                    float, compression="none", use_dictionary=False, write_page_checksum=True
-                ),
-                data.index(struct.pack("<d", 70.0)) + 6,
-            )
-        },
-        {},
-        "f.parquet is damaged",
-    ),
-    "a Parquet file that is cut": ({"f.parquet": parquet(small)[:-9]}, {}, "f.parquet is damaged"),
-    "a record with a flipped bit": (
-        {"f.tfrecord": flipped(RECORDS, len(RECORDS) // 2 + 20)},
-        {},
-        "record 71 has a wrong checksum",
-    ),
-    "a record that is cut": ({"f.tfrecord": RECORDS[:-5]}, {}, "record 140 ends early"),
-    "packed records that are cut": (
-        {"f.tfrecord": gzip.compress(RECORDS)[:-9]},
-        {},
-        "f.tfrecord is damaged",
-    ),
-    "records that are packed in another way": (
-        {"f.tfrecord": zlib.compress(RECORDS)},
-        {},
-        "f.tfrecord cannot be read. Received: a file that is compressed with zlib",
     ),
 }
 

@@ -54,15 +54,6 @@ def test_runs_lists_states_and_verdicts(fake, store, base):
     assert [run["name"] for run in found] == ["third"]
 
 
-def test_runs_says_why_verdicts_are_missing(fake, base, monkeypatch):
-    add(fake, base, "first", "SUCCEEDED")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    found = kfp_tfjob("runs")
-    assert found.exit_code == 0
-    (note,) = [line for line in found.stdout.splitlines() if line.startswith("note:")]
-    assert "verdicts are missing" in note
-
-
 def test_runs_of_one_experiment(fake, base):
     team = api.V2beta1Experiment(experiment_id="t", display_name="team")
     fake.experiments["t"] = team
@@ -309,13 +300,6 @@ def test_retry_runs_a_failed_run_again_and_no_other(fake, base):
     assert found.exit_code == 2 and "running" in found.stderr
 
 
-def test_tensorboard_takes_a_run(fake, base):
-    run = add(fake, base)
-    found = kfp_tfjob("tensorboard", "one")
-    assert found.exit_code == 3 and "the run one (running) has stored nothing yet" in found.stderr
-    assert str(folder(base, run).base) in found.stderr
-
-
 def test_logs_of_a_run_that_has_none(fake, base):
     add(fake, base)
     fake.add("other")
@@ -325,22 +309,12 @@ def test_logs_of_a_run_that_has_none(fake, base):
     assert found.exit_code == 2 and "no parameter output_uri" in found.stderr
 
 
-def test_a_namespace_that_is_not_used_is_said(fake, base, caplog):
-    assert kfp_tfjob("runs", "--namespace", "team").exit_code == 0
-    assert "--namespace team" in caplog.text
-
-
 def test_a_back_end_that_goes_away_is_an_error_with_a_code(fake):
     fake.__exit__()
     found = kfp_tfjob("runs")
     assert found.exit_code == BackEndAwayError.code
     assert "port-forward" in found.stderr and "Connection refused" in found.stderr
     assert "HTTPConnection" not in found.stderr and found.stderr.count("\n") == 1
-
-
-def test_why_says_that_nothing_has_started(fake, base):
-    add(fake, base, state="PENDING")
-    assert "first step" in kfp_tfjob("why", "last").stdout
 
 
 def test_why_a_run_of_another_pipeline_failed(fake):

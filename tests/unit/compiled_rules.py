@@ -15,7 +15,6 @@ import yaml
 
 _ALWAYS = "ALL_UPSTREAM_TASKS_COMPLETED"  # exit tasks and ignore_upstream_failure
 _SHOWN = {"system.HTML", "system.Markdown", "system.Metrics", "system.ClassificationMetrics"}
-_MACROS = re.compile(r"\[\[(ScheduledTime|CurrentTime|Index|RunUUID)[^\]]*\]\]")
 _COPY = re.compile(r"-[0-9]+$")  # KFP numbers a component that a pipeline loads again
 _OF_THE_RUN = "{{$.pipeline_job_"
 _LONGEST_PARAMETER = 126_000  # bytes; with 140,000 the driver of the run cannot be started
@@ -116,23 +115,6 @@ def importer_of_an_output(compiled: Compiled) -> Iterator[str]:
             yield f"{task.name} imports what {', '.join(task.takes_from)} puts out"
 
 
-def imported_artifact_as_input(compiled: Compiled) -> Iterator[str]:
-    """The consumer looks for a provider configuration of that bucket: "Invalid region"."""
-    for dag in compiled.dags():
-        importers = {task.name for task in dag if "importer" in task.executor}
-        for task in dag:
-            for name, value in task.inputs("artifacts"):
-                if value.get("taskOutputArtifact", {}).get("producerTask") in importers:
-                    yield f"{task.name} takes the imported artifact {name}"
-
-
-def cached_task(compiled: Compiled) -> Iterator[str]:
-    """A hit hands on an address that may have been deleted since; only containers are cached."""
-    for task in compiled.tasks():
-        if task.executor and task.body.get("cachingOptions", {}).get("enableCache"):
-            yield f"{task.name} may be answered from the cache"
-
-
 def task_after_one_that_always_runs(compiled: Compiled) -> Iterator[str]:
     """The API server answers HTTP 500 when the run is submitted."""
     for dag in compiled.dags():
@@ -170,26 +152,6 @@ def reference_that_must_exist(compiled: Compiled) -> Iterator[str]:
             yield f"{executor} has a Secret or ConfigMap that is not optional"
 
 
-def blank_reference(compiled: Compiled) -> Iterator[str]:
-    """A Secret without a name is an invalid pod."""
-    defaults = dict(compiled.defaults())
-    for executor, reference in compiled.references():
-        for key in ("secretNameParameter", "configMapNameParameter"):
-            told = reference.get(key, {})
-            parameter = str(told.get("componentInputParameter", ""))
-            name = told.get("runtimeValue", {}).get("constant", "")
-            name = name or defaults.get(parameter.removeprefix("pipelinechannel--"), parameter)
-            if key in reference and not str(name).strip():
-                yield f"{executor} has a Secret or ConfigMap without a name"
-
-
-def null_in_a_default(compiled: Compiled) -> Iterator[str]:
-    """It is a text, a 0 or a missing key by the time a step reads it."""
-    for name, value in compiled.defaults():
-        if any(item is None for item in _leaves(value)):
-            yield f"{name} has a null in its default"
-
-
 def default_beyond_its_limit(compiled: Compiled) -> Iterator[str]:
     """The driver of the run cannot be started, or the number loses its last digits."""
     for name, value in compiled.defaults():
@@ -198,19 +160,6 @@ def default_beyond_its_limit(compiled: Compiled) -> Iterator[str]:
         for item in _leaves(value):
             if isinstance(item, int | float) and abs(item) > _EXACT:
                 yield f"{name} has a number above 2^53 in its default"
-
-
-def macro_of_a_schedule(compiled: Compiled) -> Iterator[str]:
-    """Nothing is put in its place."""
-    constants = [value for _, value in compiled.defaults()]
-    constants += [
-        value.get("runtimeValue", {}).get("constant", "")
-        for task in compiled.tasks()
-        for _, value in task.inputs("parameters")
-    ]
-    for item in constants:
-        if found := _MACROS.search(str(item)):
-            yield f"{found[0]} stays as it is"
 
 
 def name_used_twice(compiled: Compiled) -> Iterator[str]:
@@ -230,28 +179,15 @@ def empty_tab(compiled: Compiled) -> Iterator[str]:
             yield f"{name} of {component} has the type {kind}, which the page cannot show"
 
 
-def viewer_of_version_1(compiled: Compiled) -> Iterator[str]:
-    """Where there are no profiles: "Error in retrieving v1 metrics information"."""
-    for component, name, _ in compiled.artifacts():
-        if re.sub(r"[\W_]", "-", name) in ("mlpipeline-ui-metadata", "mlpipeline-metrics"):
-            yield f"{name} of {component} is read as one of version 1"
-
-
 RULES: tuple[Rule, ...] = (
     importer_of_an_output,
-    imported_artifact_as_input,
-    cached_task,
     task_after_one_that_always_runs,
     exit_task_without_its_run,
     final_status,
     reference_that_must_exist,
-    blank_reference,
-    null_in_a_default,
     default_beyond_its_limit,
-    macro_of_a_schedule,
     name_used_twice,
     empty_tab,
-    viewer_of_version_1,
 )
 
 

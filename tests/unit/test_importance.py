@@ -69,14 +69,6 @@ def test_the_same_sample_gives_the_same_figures() -> None:
     assert measure(sample) == measure(sample)
 
 
-def test_the_sample_itself_is_not_changed() -> None:
-    sample = rows(3)
-    before = {name: column.copy() for name, column in sample.features.items()}
-    measure(sample)
-    for name, column in sample.features.items():
-        np.testing.assert_array_equal(column, before[name])
-
-
 @pytest.mark.parametrize("metric", ["rmse", "auc"])
 def test_the_interval_covers_what_many_rows_show(metric: str) -> None:
     is_class = metric == "auc"
@@ -99,13 +91,6 @@ def test_without_time_every_column_is_shuffled_less_often_and_the_rest_is_named(
     clock = iter(range(1000))
     found = measure(rows(4, 4000), seconds=9, clock=lambda: float(next(clock)))
     assert found.left == () and found.shuffles == 2
-
-
-def test_small_samples_are_predicted_together() -> None:
-    model = Linear()
-    importances(model, rows(5, 100), COLUMNS, "mae", 0.95, 60)
-    assert model.calls == 1 + SHUFFLES
-    assert model.rows == 100 * (1 + SHUFFLES * len(COLUMNS))
 
 
 def test_rows_that_do_not_define_the_metric_have_no_importance() -> None:

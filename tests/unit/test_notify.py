@@ -85,15 +85,6 @@ def test_the_address_is_masked_in_every_log(monkeypatch):
     assert SECRET not in said
 
 
-def test_a_failure_has_its_remedy():
-    message = "train_epochs is wrong. Received: 0. Fix: set it to 1. Its last lines:\n    x"
-    notice = notify.failure("r1", "preflight", 2, "user_error", message)
-    assert (notice.outcome, notice.remedy) == ("failed", "set it to 1")
-    several = "2 problems:\n  1. a is wrong. Fix: do this.\n  2. b is wrong. Fix: do that."
-    assert notify.remedy_in(several) == "do this; do that"
-    assert notify.failure("r", "launch_tfjob", 143, "cancelled", "x").outcome == "cancelled"
-
-
 def test_the_text_mentions_nobody_and_links_nowhere():
     notice = notify.failure("r1", "evaluate", 1, "failed", "<!channel> <https://evil|here> a & b")
     text = notice.document()["text"]

@@ -136,15 +136,6 @@ def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond
         assert found.psi > 0.1 and not found.is_chance
 
 
-def test_the_bins_of_an_older_version_are_still_counted() -> None:
-    file = {"columns": [{"name": "x", "kind": "number", "edges": [1.0, 2.0]}]}
-    found = Distributions(Edges.of_file(file, of_numbers(["x"])))
-    rows = np.zeros(4, _kind(1))
-    rows["features"][:, 0] = -999, 1, 2, 3
-    found.add("train", rows)
-    assert entry(found, "x")["counts"]["train"] == [2, 1, 1]
-
-
 def test_bins_at_the_ends_of_float32() -> None:
     least = float(np.finfo(np.float32).min)
     rows = np.zeros(3, _kind(1))
@@ -242,17 +233,3 @@ def test_no_rows_and_no_values() -> None:
     for name in ("age", "joined", "city", "member", "note"):
         assert entry(found, name)["gaps"] == {"train": 2, "validation": 0, "test": 0}
         assert not sum(entry(found, name)["counts"]["train"])
-
-
-def test_many_small_pieces_of_any_split_are_counted_like_large_ones():
-    rows, labels = people(60_000), np.arange(60_000) % 7
-    edges = Edges.of(PEOPLE, rows, labels, "y")
-    whole, pieces = Distributions(edges), Distributions(edges)
-    whole.add("train", rows[:50_000], labels[:50_000])
-    whole.add("test", rows[50_000:], labels[50_000:])
-    for start in range(0, 50_000, 500):
-        parts = {"train": slice(start, start + 500)}
-        parts["test"] = slice(50_000 + start // 5, 50_100 + start // 5)
-        for split, part in parts.items():
-            pieces.add(split, rows[part], labels[part])
-    assert pieces.to_plain() == whole.to_plain()

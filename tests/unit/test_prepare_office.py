@@ -105,13 +105,6 @@ def test_an_office_table_has_numbers_and_dates(
     ]
 
 
-def test_a_table_of_nothing_but_such_numbers(tmp_path: Path, scanned) -> None:
-    path = write(tmp_path / "f.csv", [*map(english, AMOUNTS)], ["1"] * 400)
-    found = scanned(path, delimiter=";", drop=["day"])
-    assert kinds_of(found) == [("amount", "number", "1,234.5")]
-    assert values_of(found, "amount") == sorted(AMOUNTS.astype(np.float32).tolist())
-
-
 def test_the_proof_may_come_late_and_only_once(tmp_path: Path, scanned) -> None:
     """Plain numbers mean the same in 1,234.5, whatever their share is."""
     amounts = [f"{amount:.2f}" for amount in AMOUNTS[:399]] + ["7,249.68"]
@@ -125,7 +118,6 @@ def test_the_proof_may_come_late_and_only_once(tmp_path: Path, scanned) -> None:
     ("amounts", "bad"),
     [
         (["1.234,50", "950", "12,5", "12.50"], ["12.50"]),
-        (["1.234,50", "1.000", "950,00", "0.123"], ["0.123"]),
         (["1.234,50", "950,00", "-12,5", "1.23.456", "x"], ["1.23.456", "x"]),
         (["1,234.50", "950", ".5", "1e3", "+1,000", "1,5"], ["1,5"]),
         (["1,234.50", "950", "$5"], ["$5"]),
@@ -165,7 +157,6 @@ def test_what_proves_nothing_is_refused_and_the_advice_leads_on(
     [
         (["08.04.2022", "8.4.2022", "31.12.2022 10:30"], []),
         (["08.04.2022", "2022-04-08", "2022-04-08T12:00:00Z", "09.04.2022"], []),
-        (["08.04.2022"] * 9 + ["12.31.2022"], ["12.31.2022"]),
         (["08.04.2022"] * 9 + ["29.02.2023"], ["29.02.2023"]),
     ],
 )

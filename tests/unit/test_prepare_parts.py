@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.convert import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of, decide
-from kfp_tfjob.components.prepare_data.rows import Columns, Texts
+from kfp_tfjob.components.prepare_data.rows import Texts
 from kfp_tfjob.components.prepare_data.seen import Seen
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
@@ -221,25 +221,6 @@ def merged_rows(rows, cuts, block, kinds) -> Counted:
         merged.faults.merge(faults)
         line += lines_of(part)
     return merged
-
-
-def test_a_merged_dictionary_can_be_added_to():
-    rows = [("1", "red", "x", "u"), ("2", "green", "x", "v"), ("3", "red", "y", "u")]
-    kinds = Kinds((), ())
-    whole = Counted()
-    look(whole, rows * 7, 1 << 16)
-    kinds, _ = decide(whole.seen.values(), OPTIONS)
-    read(whole, rows * 7, 1 << 16, kinds)
-    again = Counted()
-    read(again, rows[2:], 1 << 16, kinds)
-    merged = again.dictionaries["b"]
-    assert merged.merge(as_stored(whole.dictionaries["b"])).tolist() == [0, 1, 2]
-    table = opened(rows, 1 << 16)
-    (chunk,) = table.chunks(Columns(("b",), "y", frozenset()))
-    (texts,) = Converter(Kinds(kinds.features[1:2], ()), "y").rows(table, chunk).texts
-    codes, hashes = merged.add(texts)
-    assert codes.tolist() == [1, 2, 1]
-    assert hashes.tolist() == [dictionary.text_hash(text) for text in ("red", "green", "red")]
 
 
 def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
