@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.supervisor.inventory import files, inventory
-from kfp_tfjob.uploader.inventory import inventory as uploader_inventory
-from kfp_tfjob.uploader.inventory import scan
 
 SECONDS = 120.0  # only what hangs reaches it
 
@@ -381,30 +379,6 @@ def test_an_old_python_can_read_it(repository: Path) -> None:
     assert paths
     for path in paths:
         ast.parse(path.read_text(), feature_version=(3, 8))
-
-
-def test_the_supervisor_and_the_uploader_count_the_same_files(tmp_path: Path) -> None:
-    for name in (
-        "model.keras",
-        "a/b",
-        "a.b",
-        "a-b",
-        "ü",
-        "model/x",
-        ".hidden/x",
-        "x.tmp/y",
-        "z.part",
-        ".uploader/flush-request.json",
-    ):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    (tmp_path / "link").symlink_to("model.keras")
-    found = inventory(tmp_path)
-    assert found == uploader_inventory(scan(tmp_path).files.values())
-    assert found[0] == 6
-    (tmp_path / "a.b").write_text("longer")
-    assert inventory(tmp_path)[1] != found[1]
 
 
 def test_what_vanishes_while_it_is_counted_does_not_count(tmp_path: Path) -> None:

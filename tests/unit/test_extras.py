@@ -2,8 +2,9 @@
 
 import shutil
 import subprocess
+import tomllib
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, version
 
 import pytest
 from packaging.requirements import Requirement
@@ -48,3 +49,10 @@ def test_an_extra_alone_has_what_its_entry_points_import(extra: str, module: str
 def test_the_extras_differ() -> None:
     assert "tensorflow" not in locked("tools") and "kfp-kubernetes" not in locked("trainer")
     assert locked("local") > locked("tools") | locked("trainer")
+
+
+def test_the_minor_version_of_botocore_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for package in ("boto3", "botocore"):
+        major, minor = version(package).split(".")[:2]
+        assert f"{package}>={major}.{minor},<{major}.{int(minor) + 1}" in project["dependencies"]

@@ -1,7 +1,6 @@
 """The context of the images, and the references that `compile` takes from `make images PUSH=1`."""
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from images.build import BASE, IMAGES, ROOT, Builder, git, labels, make_context, requirements, sbom
+from images.build import BASE, IMAGES, ROOT, Builder, labels, requirements, sbom
 from images.build import main as make_images
 from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in
@@ -44,32 +43,6 @@ def test_only_the_image_for_gpus_has_cuda() -> None:
 def test_no_image_has_what_only_this_checkout_needs(name: str) -> None:
     text = "".join(requirements(IMAGES[name].extra))
     assert not [it for it in ("pytest==", "mkdocs==", "ruff==") if it in text]
-
-
-def test_the_context_does_not_depend_on_the_folder_its_times_and_rights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = make_context(["tools"], tmp_path / "here")
-    other = tmp_path / "a clone"
-    for name in git("ls-files", "--cached", "--others", "--exclude-standard").splitlines():
-        if (ROOT / name).is_file():
-            (other / name).parent.mkdir(parents=True, exist_ok=True)
-            (other / name).write_bytes((ROOT / name).read_bytes())
-            (other / name).chmod(0o600)
-            os.utime(other / name, (1e9, 1e9))
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{ROOT / '.tools' / 'bin'}")  # for uv
-    monkeypatch.setattr("images.build.ROOT", other)
-    there = make_context(["tools"], tmp_path / "there")
-    first, second = ({it.name: it.read_bytes() for it in made.iterdir()} for made in (here, there))
-    assert first == second
-    assert set(first) == {
-        "backend.txt",
-        "install.sh",
-        "tools.txt",
-        "tools-sdists.txt",
-        "tools-sbom.json",
-        f"kfp_tfjob-{VERSION}-py3-none-any.whl",
-    }
 
 
 def test_no_build_argument_can_leave_a_password_in_the_history() -> None:

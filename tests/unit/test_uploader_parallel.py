@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -45,15 +44,6 @@ def test_a_caller_that_leaves_stops_the_rest():
     assert next(calls)[1].result().isdecimal()
     calls.close()
     assert threading.active_count() == before
-
-
-def test_what_goes_wrong_with_the_items_is_raised():
-    def items() -> Iterator[int]:
-        yield 1
-        raise RuntimeError("no more")
-
-    with pytest.raises(RuntimeError, match="no more"):
-        list(each(str, items(), 4))
 
 
 @pytest.mark.parametrize(
