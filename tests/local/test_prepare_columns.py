@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -176,18 +175,6 @@ def test_a_file_where_a_column_has_no_type_has_gaps_in_it(step, tmp_path):
     assert sum(done.rows.values()) == 300
 
 
-def test_the_size_of_the_blocks_has_no_effect(step, store, tmp_path):
-    path = tmp_path / "people.csv"
-    people.write(path, ROWS)
-    stored = []
-    for i, block in enumerate((1 << 20, 3000, 20_011)):
-        elsewhere = Step("prepare_data", "r1", Layout(step.layout.root / str(i)), store)
-        done = run(elsewhere, str(path), "income", {}, block=block)
-        base = S3Address.parse(done.dataset_uri)
-        stored.append({it.address.name: store.read(it.address) for it in store.list(base)})
-    assert stored[0] == stored[1] == stored[2]
-
-
 def test_text_parquet_and_csv_of_the_same_rows_are_the_same_dataset(step, store, tmp_path):
     rows = 300
     choose = random.Random(3)
@@ -270,11 +257,3 @@ def test_a_category_that_looks_like_a_number_in_one_file(step, tmp_path):
     assert [item["type"] for item in done.schema["features"]] == ["category", "float32"]
     assert len(done.schema["coding"][0]["dictionary"]) == 18
     json.dumps(done.statistics, allow_nan=False)
-
-
-def test_the_example_writes_the_same_people_for_the_same_seed(tmp_path):
-    people.write(Path(tmp_path / "a"), 50, 3)
-    people.write(Path(tmp_path / "b"), 50, 3)
-    people.write(Path(tmp_path / "c"), 50, 4)
-    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
-    assert a == b != c

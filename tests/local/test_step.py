@@ -42,12 +42,6 @@ def run(base: S3Address, body: str, tmp_path: Path) -> subprocess.CompletedProce
     )
 
 
-def test_a_step_that_works_leaves_no_record(store: Store, base: S3Address, tmp_path: Path) -> None:
-    assert run(base, "pass", tmp_path).returncode == 0
-    assert not (tmp_path / "failure.json").exists()
-    assert list(store.list(base)) == []
-
-
 def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:
     """Without its Secret a step can leave its record nowhere else."""
     body = 'raise DataError(Problem("column a\\x1b[2J\\n12:00:00 done", fix="add rows"))'

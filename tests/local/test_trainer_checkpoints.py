@@ -126,20 +126,6 @@ def test_a_metric_that_cannot_be_the_best_is_refused(metric: str, words: str) ->
         BestCheckpoint(metric, _model(), [*METRICS, "val__own_metric"])
 
 
-def test_large_models_are_shared_some_variables_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kfp_tfjob.trainer import state
-
-    monkeypatch.setattr(state, "_PACK", 100)
-    import keras
-
-    shapes = [(2, 3), (5, 5), (1,), (2,), (30,), (), (0, 3), (4,)]
-    variables = [keras.Variable(np.zeros(shape, np.float32)) for shape in shapes]
-    packs = list(state._packs(variables))
-    assert [at for pack in packs for at in pack] == list(range(len(shapes)))
-    sizes = [sum(state._bytes_of(variables[at]) for at in pack) for pack in packs]
-    assert sizes == [24, 100, 12, 120, 20]
-
-
 @pytest.mark.slow
 def test_a_run_keeps_its_best_checkpoint_and_says_which_it_is(jobs: Start) -> None:
     """The validation loss rises from a point on, because the learning rate is far too high."""

@@ -165,10 +165,6 @@ def test_an_attempt_after_the_last_step_only_exports(
     assert _csv(again) == _csv(alone)
     assert (again.output / "model.keras").exists()
 
-    other = jobs("alone", folder=folder, code=CODE, HYPERPARAMETERS='{"hidden": [5]}')
-    assert other.end() == [2]
-    assert f"checkpoint of step {2 * STEPS}" in other.words()
-
 
 def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> None:
     job = jobs("nan", 2, data="regression", HYPERPARAMETERS='{"learning_rate": 1e30}')

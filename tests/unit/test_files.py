@@ -1,7 +1,6 @@
 """Files and folders that appear complete or not at all."""
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -52,24 +51,3 @@ def test_an_unfinished_file_is_no_output_and_has_a_name_the_file_system_takes(tm
     partial.touch()
     files.discard(partial)
     assert not os.listdir(tmp_path)
-
-
-def test_nothing_else_renames_a_file_to_its_final_name():
-    """The supervisor imports nothing of ours and has its own; shell code in tests is exempt."""
-    renames = re.compile(r"os\.(?:replace|rename)\(|\.rename\(|partial\.replace\(|\.part\"|\.tmp\"")
-    packages = (
-        "pipelines components judging lint trainer features user_code options cluster pages jobs"
-        " uploader storage"
-    ).split()
-    found = {
-        path.relative_to(SOURCES).as_posix()
-        for package in packages
-        for path in (SOURCES / package).rglob("*.py")
-        if renames.search(path.read_text())
-    }
-    assert found <= {
-        "storage/files.py",
-        "components/launch_tfjob/setup/restore.py",  # a checkpoint, after the files beside it
-        "trainer/staging.py",
-        "trainer/supervisor.py",
-    }

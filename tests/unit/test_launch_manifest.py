@@ -137,43 +137,10 @@ def test_the_keras_of_an_own_program(options, env, value):
             assert found.get("TF_USE_LEGACY_KERAS") == value
 
 
-def test_no_workers_no_worker_key():
-    job = build_job(JobSpec.parse(**DEFAULTS | {"train_workers": 0}), Identity(RUN_ID, 1))
-    assert list(job["spec"]["tfReplicaSpecs"]) == ["Chief"]
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_every_container_is_restricted_and_has_limits(name):
-    parameters, identity = JOBS[name]
-    job = build_job(JobSpec.parse(**parameters), identity)
-    for _, container in _containers(job):
-        limits = container["resources"]["limits"]
-        requests = container["resources"]["requests"]
-        # Only what is scratch of ours may take a part of a core and grow.
-        cpu = {} if container["name"] == "tensorflow" else {"cpu": "250m"}
-        assert requests == limits | cpu
-        assert {"cpu", "memory", "ephemeral-storage"} <= set(limits)
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        }
-
-
 def test_no_command_names_a_path_or_a_port():
     job = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1))
     for _, container in _containers(job):
         assert not [word for word in container["command"] if word.startswith("/") or ":" in word]
-
-
-def test_only_the_chief_restores_and_answers_for_its_output():
-    job = build_job(JobSpec.parse(**EVERYTHING), Identity(RUN_ID, 1))
-    for role, container in _containers(job):
-        values = {item["name"]: item.get("value") for item in container["env"]}
-        assert (values.get("RESTORE"), values.get("FLUSH_BARRIER")) == (
-            ("1", "1") if role == "Chief" else (None, None)
-        )
-    names = {(role, container["name"]) for role, container in _containers(job)}
-    assert [role for role, name in names if name == "uploader"] == ["Chief"]
 
 
 def test_a_program_of_ones_own_finds_the_dataset_and_its_own_gpus():

@@ -42,58 +42,6 @@ spec:
           - name: output
             persistentVolumeClaim: {claimName: output}
 """
-# The same with the uploader's keys from a Secret, and its wait as an if in a loop.
-LOOPING_UPLOADER = UPLOADER.replace(
-    """while [ ! -f /output/DONE ]; do sleep 10; done
-              aws s3 sync /output s3://models/job-$(HOSTNAME)/
-              exit 0
-""",
-    """while true; do
-                if [ -f /output/DONE ]; then
-                  aws s3 sync /output s3://models/job-$(HOSTNAME)/
-                  exit 0
-                fi
-                sleep 10
-              done
-            envFrom: [{secretRef: {name: s3-keys}}]
-""",
-)
-# Parameter servers as in 2018.
-PARAMETER_SERVERS = """\
-apiVersion: "kubeflow.org/v1beta1"
-kind: "TFJob"
-metadata:
-  name: "dist-mnist"
-spec:
-  cleanPodPolicy: None
-  tfReplicaSpecs:
-    Master:
-      replicas: 1
-      restartPolicy: OnFailure
-      template:
-        spec:
-          containers:
-            - name: tensorflow
-              image: kubeflow/tf-dist-mnist-test:1.0
-              ports:
-              - containerPort: 2222
-    PS:
-      replicas: 2
-      restartPolicy: Never
-      template:
-        spec:
-          containers:
-            - name: tensorflow
-              image: kubeflow/tf-dist-mnist-test:1.0
-    Worker:
-      replicas: 4
-      restartPolicy: Always
-      template:
-        spec:
-          containers:
-            - name: tensorflow
-              image: kubeflow/tf-dist-mnist-test:1.0
-"""
 # All-reduce without a chief, on GPUs.
 MULTI_WORKER = """\
 apiVersion: kubeflow.org/v1
@@ -126,30 +74,6 @@ EVERY = {"grace", "annotations", "time-to-live", "no-deadline"}
 OF_UPLOADER = EVERY | {"container-name", "second-container", "always-green", "stale-marker"}
 OF_UPLOADER |= {"moving-image", "no-backoff-limit", "alone", "undefined-variable"}
 OF_UPLOADER |= {"no-clean-pod-policy", "gpu-limits", "shared-memory"}
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (UPLOADER, OF_UPLOADER),
-        (LOOPING_UPLOADER, OF_UPLOADER),
-        (
-            PARAMETER_SERVERS,
-            EVERY
-            | {"version", "master", "unnamed-port", "run-policy-fields", "always"}
-            | {"mixed-policies", "no-backoff-limit", "clean-pod-policy"},
-        ),
-        (
-            MULTI_WORKER,
-            EVERY
-            | {"run-policy-fields", "shared-memory", "moving-image", "no-gang"}
-            | {"first-worker-decides", "clean-pod-policy"},
-        ),
-    ],
-    ids=["uploader", "looping-uploader", "parameter-servers", "multi-worker"],
-)
-def test_a_tutorial(text, found):
-    assert {finding.rule for finding in lint(text)} == found
 
 
 def test_the_lines_are_those_of_the_file():

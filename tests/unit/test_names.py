@@ -1,6 +1,5 @@
 """Which names may become paths, and that there is one place where this is decided."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -120,22 +119,3 @@ def test_a_manifest_with_an_object_that_no_store_keeps_is_refused(
     store.write(base / "manifest.json", manifest.to_bytes())
     with pytest.raises(DataError, match="larger than"):
         pull(store, base, tmp_path / "copy")
-
-
-def test_one_place_makes_paths_of_names(sources: dict[str, str]) -> None:
-    """Code that downloads or unzips asks storage/names.py."""
-    text = sources
-
-    def users(pattern: str) -> set[str]:
-        return {name for name, code in text.items() if re.search(pattern, code)}
-
-    # Who takes names from elsewhere, and so asks.
-    asks = users(r"\bbelow\(|names\.problems\(")
-    pathless = {"supervisor/pack.py"}  # it only writes a zip: no name becomes a path
-    assert users(r"zipfile\.ZipFile") - pathless == {"user_code/code_files.py"} <= asks
-    assert users(r"\.extractall\(|\.extract\(|tarfile|download_file|shutil\.unpack") == set()
-    assert users(r"get_object\(") == {"storage/parts.py", "storage/probe.py", "storage/store.py"}
-    # Of these only the store writes what it reads to a file, and its path comes from below().
-    assert "path = below(folder, expected.key)" in text["storage/store.py"]
-    assert "names.problems(" in text["uploader/folder.py"]
-    assert "below(Path(folder), path)" in text["components/code_copy.py"]

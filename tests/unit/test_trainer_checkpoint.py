@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 
@@ -48,38 +47,6 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         assert value.dtype == item.dtype
         np.testing.assert_array_equal(value, item)
     np.testing.assert_array_equal(found.callback_arrays[0], [1, 1])
-
-
-def test_a_checkpoint_of_an_earlier_version_gives_its_callbacks_their_arrays(
-    tmp_path: Path,
-) -> None:
-    """The files as version 0.1.0 wrote them: `best` holds every array of the callbacks."""
-    data = np.array([1, 2, 3, 4], np.float32).tobytes()
-    state = {
-        "format": "kfp-tfjob/checkpoint/1",
-        "position": {"step": 7, "epoch": 1, "step_in_epoch": 2},
-        "settings": SETTINGS,
-        "variables": [{"name": "w", "shape": [1], "dtype": "float32"}],
-        "best": [
-            {"name": "best", "shape": [2], "dtype": "float32"},
-            {"name": "best", "shape": [], "dtype": "float32"},
-        ],
-        "metrics": [],
-        "callbacks": {"stops": False, "callbacks": []},
-        "best_checkpoint": {},
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
-    folder = tmp_path / "7"
-    folder.mkdir()
-    (folder / "checkpoint.json").write_text(json.dumps(state))
-    (folder / "variables.bin").write_bytes(data)
-    found = newest(tmp_path)
-    assert found is not None and not found.best_checkpoint
-    assert [array.tolist() for array in found.callback_arrays] == [[2, 3], 4]
-    assert found.variables[0][1].tolist() == [1]
-    # And it is written in the same way, so that an image of that version restores it too.
-    assert found.write(tmp_path / "again")
-    assert json.loads((tmp_path / "again/7/checkpoint.json").read_text()) == state
 
 
 @pytest.mark.parametrize("file", ["variables.bin", "checkpoint.json"])
