@@ -10,7 +10,7 @@ READY = .venv/.ready
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-serve test-install test-docs test-cluster test-kfp fuzz lint images release compile docs clean
+.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-torch test-serve test-install test-docs test-cluster test-kfp fuzz lint images release compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +60,9 @@ test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, 
 
 test-mlflow: $(READY) ## run the mirrors of the champions: MLflow's own server on SQLite, in an environment of its own
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/mirrors
+
+test-torch: $(READY) ## run the example with torch on two replicas, one of which is killed; installs 3 GB of torch
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/torch
 
 test-serve: $(READY) ## run the server of the champion as a process, in an environment of its own
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/serve

@@ -79,6 +79,7 @@ def _pipeline(*values):
             dataset_uri=prepared.outputs["dataset_uri"],
             model_entry=checked.outputs["model_entry"],
             code_uri=checked.outputs["code_uri"],
+            job_kind=checked.outputs["job_kind"],
         )
         synced = task(sync_output, evaluate=checked.outputs["evaluate"]).after(launched)
         judged = task(

@@ -11,11 +11,13 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster.binaries import cache
 
 ROOT = Path(__file__).parents[1]
+_TORCH = "2.15.0"
 
 
 def for_server() -> Path:
@@ -29,6 +31,21 @@ def for_mirrors() -> Path:
     return _python("mirrors", *extras, "--group", "mlflow-server")
 
 
+def for_torch() -> Path:
+    """Return the interpreter of an environment with torch, which no extra has.
+
+    From PyPI these are 3 GB of downloads, because the wheels for Linux are those with CUDA. With
+    UV_TORCH_BACKEND=cpu, uv takes the 200 MB from PyTorch's own index.
+    """
+    return _made(
+        f"torch-{_TORCH}",
+        lambda folder: [
+            ["venv", "--clear", "--python", "3.11", str(folder)],
+            ["pip", "install", "--python", str(folder), f"torch=={_TORCH}", "numpy"],
+        ],
+    )
+
+
 def _python(name: str, *what: str) -> Path:
     """Return the interpreter of an environment; it is made once for each state of the lock.
 
@@ -36,25 +53,31 @@ def _python(name: str, *what: str) -> Path:
         RuntimeError: There is no uv, or it failed.
     """
     digest = hashlib.sha256((ROOT / "uv.lock").read_bytes()).hexdigest()[:12]
-    folder = cache() / f"{name}-{digest}"
+    options = ["--no-default-groups", "--no-install-project", "--python", "3.11"]
+    return _made(f"{name}-{digest}", lambda _: [["sync", "--locked", *what, *options]])
+
+
+def _made(name: str, commands: Callable[[Path], list[list[str]]]) -> Path:
+    """Return the interpreter of an environment, after making it with uv if it does not exist."""
+    folder = cache() / name
     ready = folder / ".ready"
     cache().mkdir(parents=True, exist_ok=True)
-    with open(cache() / f"{name}.lock", "w") as lock:
+    with open(cache() / f"{name.partition('-')[0]}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists():
             own = ROOT / ".tools" / "bin" / "uv"
             uv = shutil.which("uv") or (str(own) if own.exists() else None)
             if not uv:
                 raise RuntimeError(f"no uv to install the environment {name} with; Fix: make setup")
-            made = subprocess.run(
-                [uv, "sync", "--locked", *what, "--no-default-groups", "--no-install-project"]
-                + ["--python", "3.11"],
-                cwd=ROOT,
-                env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(folder)},
-                capture_output=True,
-                text=True,
-            )
-            if made.returncode:
-                raise RuntimeError(f"uv could not install {name}: {made.stderr[-2000:]}")
+            for command in commands(folder):
+                made = subprocess.run(
+                    [uv, *command],
+                    cwd=ROOT,
+                    env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(folder)},
+                    capture_output=True,
+                    text=True,
+                )
+                if made.returncode:
+                    raise RuntimeError(f"uv could not install {name}: {made.stderr[-2000:]}")
             ready.touch()
     return folder / "bin" / "python"

@@ -24,6 +24,7 @@ def launch_tfjob(
     model_code: str = "kfp_tfjob.trainer.models:mlp",
     model_entry: str = "",
     code_uri: str = "",
+    job_kind: str = "",
     model_hyperparameters: dict = {},
     train_workers: int = 1,
     train_gpus: int = 0,
@@ -55,6 +56,7 @@ def launch_tfjob(
         model_code: Where the function is that builds the model; not read if model_entry is given.
         model_entry: `module:function` as preflight returns it; empty without preflight.
         code_uri: The copy of the user's code as preflight returns it; empty without preflight.
+        job_kind: The kind of the job as preflight returns it; empty without preflight.
         model_hyperparameters: The keyword arguments of that function.
         train_workers: Replicas in addition to the chief.
         train_gpus: GPUs of each replica.

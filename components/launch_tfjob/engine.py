@@ -25,6 +25,7 @@ from kfp_tfjob.components.launch_tfjob.report.pages import curves_html, job_html
 from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory, read
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
+from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.record import end_of, gpu_hours
 from kfp_tfjob.jobs.spec import JobSpec
@@ -271,8 +272,8 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
 
     Args:
         step: The run and its store.
-        parameters: The arguments of JobSpec.parse, as KFP delivered them; model_code without those
-            that preflight returns.
+        parameters: The arguments of JobSpec.parse, as KFP delivered them, and job_kind as preflight
+            returns it; model_code without what preflight returns.
         curves: Path of the HTML page with the training curves.
         job: Path of the HTML page with the TFJob and the TensorBoard command.
 
@@ -286,13 +287,14 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     hide(secrets_in(parameters["model_hyperparameters"]))
     hide(secrets_in(parameters["pod"]))
     given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
+    decided = given.pop("job_kind", "")
     if not given["model_entry"]:  # which preflight returns
         # Most launches need no checks.
         from kfp_tfjob.components.launch_tfjob.standalone import prepared
 
         given = prepared(step, given)
     given.pop("model_code", None)
-    spec = _settled(step, JobSpec.parse(**given))
+    spec = settled(step, JobSpec.parse(**given), decided)
     limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.
     with RunLogs(step.store, step.run) as logs, open_backend(*limits, spec.kind) as backend:
@@ -303,12 +305,20 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     return launched
 
 
-def _settled(step: Step, spec: JobSpec) -> JobSpec:
-    """Return the job with the kind that the run began with, else with one that the cluster runs."""
+def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
+    """Return the job with the kind that the run began with, else with one that the cluster runs.
+
+    Args:
+        step: The run and its store.
+        spec: The requested job.
+        decided: The kind that preflight has found; empty without preflight.
+    """
     if known := Records(step).kind():
         if spec.options.job not in ("auto", known.name.lower()):
             log.warning("this run began with a %s and continues with one", known.name)
         return replace(spec, kind=known)
+    if decided:
+        return replace(spec, kind=kind_named(decided))
     if is_local():
         return spec
     api = open_cluster(spec.options.api_timeout_seconds, spec.kind)

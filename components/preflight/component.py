@@ -51,6 +51,7 @@ def preflight(
         ("changed", bool),
         ("evaluate", bool),
         ("inputs_digest", str),
+        ("job_kind", str),
         ("prepare_data_cpu", str),
         ("prepare_data_memory", str),
         ("prepare_data_node_selector", dict),
@@ -102,6 +103,7 @@ def preflight(
         changed: Whether the run trains; the later steps are skipped if not.
         evaluate: Whether the model is evaluated; the run ends after sync_output if not.
         inputs_digest: Names everything that decides what is trained, for `when_unchanged`.
+        job_kind: The kind of the job, for launch_tfjob: what `train_options.job: auto` stands for.
         prepare_data_cpu: From pod.prepare or step_resources, for set_cpu_request of prepare_data.
         prepare_data_memory: For set_memory_request and set_memory_limit of prepare_data.
         prepare_data_node_selector: For kubernetes.add_node_selector_json of prepare_data.
@@ -137,5 +139,6 @@ def preflight(
         checked.changed,
         checked.evaluate,
         checked.inputs_digest,
+        checked.job_kind,
         *checked.step_pods,
     )

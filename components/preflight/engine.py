@@ -68,6 +68,7 @@ class Checked:
         changed: Whether the run trains.
         evaluate: Whether its model is evaluated.
         inputs_digest: The digest of what it trains on, with and how.
+        job_kind: The kind of the job; empty in a local run, and where the cluster did not answer.
         table: Every parameter with its value and meaning, in Markdown.
         step_pods: What the setters of the pods of steps get, in the order of the outputs.
     """
@@ -79,6 +80,7 @@ class Checked:
     changed: bool
     evaluate: bool
     inputs_digest: str
+    job_kind: str
     table: str
     step_pods: tuple[Any, ...]
 
@@ -121,7 +123,10 @@ def run(
         step = replace(step, place=step.layout.run(step.run_id, folder))
     notified, found = _check_webhook()
     found += [warning(_SECRET_IN_A_PARAMETER.format(path)) for path in plain_secrets(values)]
-    found += [] if is_local() else _check_cluster(step.run_id, values, task_key, pods)
+    kind = ""
+    if not is_local():
+        kind, of_cluster = _check_cluster(step.run_id, values, task_key, pods)
+        found += of_cluster
     try:
         found += check_store(step.store, step.run.base, step.layout.root)
     except StepError as error:
@@ -175,9 +180,11 @@ def run(
         changed=not earlier,
         evaluate=not earlier and run_parameters.job_spec(values).options.evaluate,
         inputs_digest=inputs,
+        job_kind=kind,
         table=head
         + run_parameters.table(given, run_parameters.job_spec(values))
         + _resolved(step, values, given, tick)
+        + (f"\n**Kind of job:** {kind}\n" if kind else "")
         + f"\n**Notifications:** {notified}.\n"
         + "".join(f"\n**Note:** {prose(it)}\n" for it in only(found, Status.WARNING)),
         step_pods=step_pods.outputs(pods),
@@ -276,8 +283,12 @@ def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> S
 
 def _check_cluster(
     run_id: str, values: Mapping[str, Any], task_key: str, pods: Mapping[str, StepPod]
-) -> list[Finding]:
-    """Check the cluster, and refuse paths that exist only on the user's machine."""
+) -> tuple[str, list[Finding]]:
+    """Check the cluster, and refuse paths that exist only on the user's machine.
+
+    Returns:
+        The kind of the job, if the cluster said it, and the findings.
+    """
     # They load the Kubernetes client.
     from kfp_tfjob.checks.engine import At, check
     from kfp_tfjob.checks.subject import Subject, open_cluster
@@ -292,10 +303,14 @@ def _check_cluster(
     try:
         api = open_cluster(_PATIENCE.seconds, spec.kind)
     except StepError as error:
-        return [*found, *map(Finding.of, error.problems)]
+        return "", [*found, *map(Finding.of, error.problems)]
     asked = step_pods.asked_for(pods)
     subject = Subject(api, spec, run_id=run_id, task_key=task_key, step_pods=asked)
-    return [*found, *check(subject, At.RUN)]
+    found += check(subject, At.RUN)
+    try:
+        return subject.settled.spec.kind.name, found
+    except StepError:  # which the check has found, too
+        return "", found
 
 
 def _check_data(

@@ -90,7 +90,7 @@ _SHIPPED = {
     "training-operator": (OPERATOR_MODULE, "manifests/overlays/standalone"),
     "jobset": (JOBSET_MODULE, "config/default"),
 }
-_KINDS = ("TFJob", "JobSet")
+_KINDS = ("TFJob", "PyTorchJob", "JobSet")
 
 
 def cache() -> Path:
@@ -110,7 +110,8 @@ def build() -> dict[str, Path]:
         ConfigurationError: There is no Go, or a build failed; with the compiler's last words.
     """
     made = {name: _folder(program) / name for name, program in PROGRAMS.items()}
-    manifests = {name: made[name].with_suffix(".json") for name in _SHIPPED}
+    of_kinds = hashlib.sha256(" ".join(_KINDS).encode()).hexdigest()[:12]
+    manifests = {f"{it}.json": made[it].with_name(f"{it}-{of_kinds}.json") for it in _SHIPPED}
     cache().mkdir(parents=True, exist_ok=True)
     with open(cache() / "lock", "w") as lock, ThreadPoolExecutor(_AT_ONCE) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -122,8 +123,8 @@ def build() -> dict[str, Path]:
         list(pool.map(_build, by_size))
         for name, target in manifests.items():
             if not target.exists():
-                _render(name, made["kubectl"], target)
-    return made | {target.name: target for target in manifests.values()}
+                _render(name.removesuffix(".json"), made["kubectl"], target)
+    return made | manifests
 
 
 def unbuilt() -> list[str]:

@@ -1,47 +1,70 @@
-"""A program of a user's own in the shape of a tutorial, in the trainer image."""
+"""Programs of a user's own, those of examples/, in the trainer image on each kind of job."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kfp_tfjob.features.served_model import ServedModel, Task
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.uploader import pull, push
-from tests.cluster.launches import ROOT
+from tests.cluster.launches import ROOT, Launch, on_both_kinds
 from tests.local import tiny_dataset
 
 pytestmark = pytest.mark.cluster
-PROGRAM = ROOT / "examples" / "tutorial_train.py"
 LARGE = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi", "shared_memory": "64Mi"}
 _SECONDS = 900.0  # of a training on a machine that is busy
+# Every replica says its rank to the chief, by the addresses that torch.distributed reads.
+RENDEZVOUS = """
+import socket
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+if rank == 0:
+    server = socket.create_server(("", address[1]))
+    met = [server.accept()[0].recv(9).decode() for _ in range(size - 1)]
+    print("met", *sorted(met), flush=True)
+while rank:
+    try:
+        socket.create_connection(address, 5).sendall(str(rank).encode())
+        break
+    except OSError:
+        time.sleep(0.2)
+"""
 
 
-def test_a_tutorial_with_keras_2(launch, row, tmp_path: Path) -> None:
-    step = launch.step
+def example(
+    launch: Launch, folder: Path, name: str, pods: Mapping[str, Any] | None = None
+) -> JobSpec:
+    """Store a small dataset and a program of examples/; return the job that runs it."""
+    step, program = launch.step, ROOT / "examples" / f"{name}.py"
     data = step.layout.dataset("tiny")
-    tiny_dataset.send(step.store, tiny_dataset.write(tmp_path / "data"), data)
-    code = tmp_path / "code"
+    tiny_dataset.send(step.store, tiny_dataset.write(folder / "data"), data)
+    code = folder / "code"
     code.mkdir()
-    (code / PROGRAM.name).write_bytes(PROGRAM.read_bytes())
+    (code / program.name).write_bytes(program.read_bytes())
     push(step.store, code, step.run.code, "code", run_id=step.run_id)
     options = {
-        "command": ["python3", f"$(JOB_DIR)/code/{PROGRAM.name}"],
+        "command": ["python3", f"$(JOB_DIR)/code/{program.name}"],
         "stage_data": True,
         "stall_timeout_seconds": 600,
         "deadline_seconds": 900,
     }
-    spec = launch.spec(workers=1, pod={"all": LARGE}, batch=64, **options)
-    spec = replace(spec, dataset_uri=str(data), code_uri=str(step.run.code))
-    launch.start(spec).join(_SECONDS)
-    row(launch, "succeeded", 0, jobs=1)
-    (end,) = read_ends(step.store, step.run).values()
-    assert [pod.replica for pod in end.pods] == ["chief-0", "worker-0"]
-    for replica in ("chief-0", "worker-0"):
-        assert launch.said("the program gets Keras 2", replica)
-    pull(step.store, step.run.base, tmp_path, lambda key: key.startswith("output/model/"))
+    spec = launch.spec(workers=1, pod={"all": LARGE, **(pods or {})}, batch=64, **options)
+    return replace(spec, dataset_uri=str(data), code_uri=str(step.run.code))
+
+
+def predict(launch: Launch, folder: Path) -> tuple[int, ...]:
+    """Return the shape of what the stored model predicts for five rows."""
+    run = launch.step.run
+    pull(launch.step.store, run.base, folder, lambda key: key.startswith("output/model/"))
     task = Task(
         "classification",
         tiny_dataset.FEATURES,
@@ -49,5 +72,38 @@ def test_a_tutorial_with_keras_2(launch, row, tmp_path: Path) -> None:
         ("number",) * len(tiny_dataset.FEATURES),
         is_packed=True,
     )
-    model = ServedModel(tmp_path / "output" / "model", task, "the model")
-    assert model.predict(task.example(5)).shape == (5, len(tiny_dataset.CLASSES))
+    model = ServedModel(folder / "output" / "model", task, "the model")
+    return model.predict(task.example(5)).shape
+
+
+@on_both_kinds
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("tutorial_train", ()),
+        ("own_train", ()),
+        ("parameter_server", ("ps", "evaluator")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_example(launch, row, tmp_path: Path, name, extras) -> None:
+    spec = example(launch, tmp_path, name, {role: {"replicas": 1} for role in extras})
+    launch.start(spec).join(_SECONDS)
+    row(launch, "succeeded", 0, jobs=1, name=f"examples/{name}.py")
+    (end,) = read_ends(launch.step.store, launch.step.run).values()
+    replicas = {"chief-0", "worker-0", *(f"{role}-0" for role in extras)}
+    assert {pod.replica for pod in end.pods} == replicas
+    if name == "tutorial_train":
+        assert launch.said("the program gets Keras 2")
+    else:
+        assert launch.said("epoch 1/1 loss")
+    assert predict(launch, tmp_path) == (5, len(tiny_dataset.CLASSES))
+
+
+@pytest.mark.parametrize(
+    "kind", [TFJOB, JOBSET, PYTORCHJOB], indirect=True, ids=lambda kind: kind.name
+)
+def test_a_program_of_torch_finds_the_others(launch, row) -> None:
+    launch.run(launch.spec(RENDEZVOUS, workers=2))
+    row(launch, "succeeded", 0, jobs=1)
+    assert launch.said("met 1 2")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kubernetes import client
 
+from kfp_tfjob.options.images import TOOLS
 from tests.cluster.control_plane import SERVER
 from tests.cluster.host import BRIDGE_ADDRESS
 from tests.cluster.pki import Authority
@@ -20,6 +21,12 @@ NAMESPACE = "kubeflow"
 _NAME = "training-operator"
 _WEBHOOK_PORT = 9443
 _PROBE = "127.0.0.1:18081"
+# What the workers of a PyTorchJob do first: the default is an image of a registry, with nslookup.
+_INIT_CONTAINER = f"""
+- name: init-pytorch
+  image: {TOOLS}
+  command: ["sh", "-c", "until getent hosts {{{{.MasterAddr}}}}; do sleep 1; done"]
+"""
 # Constants of the operator.
 _SECRET = "training-operator-webhook-cert"
 _CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
@@ -77,6 +84,8 @@ class TrainingOperator:
         account = f"/CN=system:serviceaccount:{NAMESPACE}:{_NAME}"
         kubeconfig = authority.kubeconfig(_NAME, account, SERVER)
         self._api = api
+        template = state / "init-pytorch.yaml"
+        template.write_text(_INIT_CONTAINER)
         self._process = Process(
             _NAME,
             [
@@ -85,6 +94,8 @@ class TrainingOperator:
                 f"--health-probe-bind-address={_PROBE}",
                 f"--webhook-server-port={_WEBHOOK_PORT}",
                 "--enable-scheme=tfjob",
+                "--enable-scheme=pytorchjob",
+                f"--pytorch-init-container-template-file={template}",
             ],
             logs,
             state,

@@ -11,6 +11,7 @@ import os
 import re
 import string
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,10 @@ def _containers(manifest):
             yield role, container
 
 
-@pytest.mark.parametrize("kind", ["tfjob", "jobset"])
-@pytest.mark.parametrize("name", JOBS)
+OF_TORCH = ("tfjob-default", "pytorchjob")  # which has neither parameter servers nor evaluators
+
+
+@pytest.mark.parametrize(("name", "kind"), [*product(JOBS, ("tfjob", "jobset")), OF_TORCH])
 def test_golden(name, kind, repository: Path):
     parameters, identity = JOBS[name]
     spec = replace(JobSpec.parse(**parameters), kind=kind_named(kind))
@@ -50,18 +53,19 @@ def test_golden(name, kind, repository: Path):
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_the_kubeflow_sdk_reads_every_part(name):
+@pytest.mark.parametrize(("name", "kind"), [*product(JOBS, ["tfjob"]), OF_TORCH])
+def test_the_kubeflow_sdk_reads_every_part(name, kind):
     from kubeflow.training import ApiClient
 
     parameters, identity = JOBS[name]
-    manifest = build_job(JobSpec.parse(**parameters), identity)
+    spec = replace(JobSpec.parse(**parameters), kind=kind_named(kind))
+    manifest = build_job(spec, identity)
 
     class Response:
         data = json.dumps(manifest)
 
     client = ApiClient()
-    model = client.deserialize(Response, "KubeflowOrgV1TFJob")
+    model = client.deserialize(Response, f"KubeflowOrgV1{spec.kind.name}")
     assert client.sanitize_for_serialization(model) == manifest
 
 

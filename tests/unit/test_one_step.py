@@ -43,6 +43,7 @@ OUTPUTS = {
         "changed": "Boolean",
         "evaluate": "Boolean",
         "inputs_digest": "String",
+        "job_kind": "String",
         "prepare_data_cpu": "String",
         "prepare_data_memory": "String",
         "prepare_data_node_selector": "Dict",

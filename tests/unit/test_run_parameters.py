@@ -51,7 +51,7 @@ def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent)
     kinds = {str: "String", int: "Integer", dict: "Dict"}
     inputs = step.component_spec.inputs
     made = {"source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
-    made |= {"inputs_digest", "evaluate"}
+    made |= {"inputs_digest", "evaluate", "job_kind"}
     own = {"run_id", "task_key", TICK, "step_resources"}
     assert inputs.keys() <= PARAMETERS.keys() | made | own  # `made` by earlier steps
     for name in inputs.keys() & PARAMETERS.keys():
