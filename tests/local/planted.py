@@ -15,7 +15,6 @@ from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.faults import RULES
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.errors import StepError, StoreUnavailableError
-from tests.unit.test_prepare_records import record
 
 ROWS = 140
 BAD = 9  # the index of the row with the fault
@@ -59,7 +58,6 @@ def flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
 
 
-RECORDS = b"".join(record(b=[i / 2, float(i % 7)], y=["uv"[i % 2]]) for i in range(ROWS))
 NUMBERS = table(small)
 
 

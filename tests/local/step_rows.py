@@ -301,7 +301,6 @@ ROWS = {
     "class weights": Row(_model(), WEIGHTS),
     "clipnorm": Row(_model(_sgd(clipnorm=0.1))),
     "global_clipnorm": Row(_model(_sgd(global_clipnorm=0.1))),
-    "clipvalue": Row(_model(_sgd(clipvalue=1e-3))),
     "clipped sparse gradients": Row(_embedding),
     "two optimizers": Row(_model(_two_optimizers)),
     "weights of two types": Row(_model(hidden=(lambda: layers.Dense(8, dtype="float64"),))),
@@ -311,14 +310,11 @@ ROWS = {
     "EMA that overwrites": Row(
         _model(lambda: optimizers.Adam(1e-2, use_ema=True, ema_overwrite_frequency=5)), tolerance=0
     ),
-    "Nadam": Row(_model(lambda: optimizers.Nadam(1e-2))),
-    "Muon": Row(_model(lambda: optimizers.Muon(1e-2))),
     "all frozen": Row(_frozen),
     "a layer that counts": Row(_model(hidden=(Counting,))),
     "own metric": Row(_model(metrics=(AverageMargin,))),
     "a mask on the output": Row(_model(hidden=(MaskingFew,)), tolerance=0),
     "weight decay, cosine schedule": Row(_model(_schedule)),
-    "MaxNorm": Row(_model(kernel_constraint=lambda: keras.constraints.MaxNorm(1.0))),
     "synchronized BatchNormalization": Row(_model(hidden=_batch_normalization(synchronized=True))),
     "BatchNormalization made so": Row(
         _model(hidden=_batch_normalization()), TrainerOptions(sync_batch_norm=True)
@@ -376,12 +372,7 @@ def _attention() -> keras.Model:
 
 RANDOM = {
     "Dropout": lambda: layers.Dropout(0.5, seed=7),
-    "GaussianNoise": lambda: layers.GaussianNoise(1.0, seed=7),
-    "GaussianDropout": lambda: layers.GaussianDropout(0.5, seed=7),
-    "AlphaDropout": lambda: layers.AlphaDropout(0.5, seed=7),
     "inside a layer": lambda: keras.Sequential([layers.Dropout(0.5, seed=7)]),
-    "SpatialDropout1D": _of_images(lambda: layers.SpatialDropout1D(0.5, seed=7), 25, 20),
-    "RandomFlip": _of_images(lambda: layers.RandomFlip(seed=7), 10, 10, 5),
     "RandomRotation": _of_images(lambda: layers.RandomRotation(0.5, seed=7), 10, 10, 5),
     "RandomContrast": _of_images(lambda: layers.RandomContrast(0.9, seed=7), 10, 10, 5),
     "in LSTM": _of_images(lambda: layers.LSTM(8, dropout=0.5, seed=7), 25, 20),

@@ -118,27 +118,6 @@ def test_the_message_names_the_first_ten_and_the_counts():
     assert len(shown) == 11
 
 
-def test_ten_examples_of_one_problem_are_one_problem():
-    _, _, _, _, faults = _read("a,y\n" + "1,u\n" * 15 + "x,u\n" * 12)
-    lines = str(DataError(*faults.problems())).splitlines()
-    assert lines[0].startswith("12 of 27 rows are bad (text 12).")
-    assert len(lines) == 11
-    assert lines[1] == "     - f.csv, line 17, column 'a': not a number. Received: 'x'."
-    # Beside another problem both are numbered, and the examples stand below theirs.
-    lines = str(DataError("too many", *faults.problems())).splitlines()
-    assert lines[:2] == ["2 problems:", "  1. too many"]
-    assert lines[2].startswith("  2. 12 of 27 rows") and lines[3].startswith("     - f.csv")
-
-
-def test_a_rare_fault_is_shown_beside_a_common_one():
-    _, _, _, _, faults = _read("a,b,y\n" + "1,,u\n" * 30 + "1,1,u\n" * 70 + "x,1,u\n1,1,\n")
-    shown = [str(problem) for problem in faults.problems()]
-    assert len(shown) == 11
-    assert shown[1].startswith("f.csv, line 2, column 'b': no value")
-    assert shown[9].startswith("f.csv, line 102, column 'a': not a number")
-    assert shown[10].startswith("f.csv, line 103, column 'y': no value")
-
-
 def test_a_column_of_text_is_one_problem():
     _, _, _, _, faults = _read("sex,age,y\n" + "m,1,u\n" * 500 + "f,x,u\n")
     (problem,) = faults.problems()

@@ -206,23 +206,6 @@ def test_names_of_splits_that_divide_nothing_are_refused(tmp_path: Path, names, 
         assert folder_problems(source, options(split=split)) == []
 
 
-@pytest.mark.parametrize(
-    ("names", "uri"),
-    [
-        (("train/a", "train/b"), "{0}"),
-        (("train/a", "train/b"), "{0}/train/*.csv"),
-        (("test_1", "test_2"), "{0}"),
-        (("test/2024/a", "test/2025/b"), "{0}/test/2024,{0}/test/2025"),
-        (("contest/a", "latest/b", "training_plan/c"), "{0}"),
-    ],
-)
-def test_names_that_all_files_share_mean_no_split(tmp_path: Path, names, uri) -> None:
-    for name in names:
-        write(tmp_path / f"data/{name}.csv", "a,y", [(i, i % 2) for i in range(20)])
-    source = list_source(STORE, uri.format(tmp_path / "data"))
-    assert folder_problems(source, options()) == [] and not source.splits_by_folder
-
-
 def test_a_source_with_such_folders_has_another_digest(tmp_path: Path) -> None:
     """The dataset of an earlier version divided the rows by their hash."""
     for name in FOLDERS:
