@@ -68,19 +68,6 @@ def test_an_archived_run_is_found_but_not_listed(fake, back_end):
     assert find_run(back_end, "last").run_id == new.run_id
 
 
-def test_an_id_that_no_run_has_is_answered_like_a_name(fake, back_end):
-    add(fake, "one")
-    with pytest.raises(UnknownRunError) as found:
-        find_run(back_end, "00000000-0000-4000-8000-000000000000")
-    assert "one" in found.value.problems[0].expected and found.value.problems[0].fix
-
-
-def test_no_runs_at_all(back_end):
-    assert list(list_runs(back_end)) == []
-    with pytest.raises(UnknownRunError):
-        find_run(back_end, "last")
-
-
 def test_secrets_are_masked_and_the_folder_is_known(fake, back_end):
     run = read_run(back_end, add(fake, "one").run_id)
     assert run.parameters["pod"] == {"all": {"env": {"API_KEY": "******"}}}

@@ -147,6 +147,7 @@ def test_a_copy_of_a_folder_has_a_server_of_its_own(tmp_path: Path) -> None:
         assert one.endpoint != other.endpoint
 
 
+@pytest.mark.slow
 def test_many_commands_start_at_once(home: Path, elsewhere: list[bytes]) -> None:
     changes = {"rollback": ("models", "rollback", NAME, *WHY), "sync": ("models", "sync", NAME)}
     reads = {
