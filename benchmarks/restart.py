@@ -1,11 +1,11 @@
-"""Measures the time from a trainer's death to the next step, with and without a warm spare.
+"""Measures the time from a trainer's death to the next step of all replicas.
 
     python -m benchmarks.restart [--quick]
 
 A chief and a worker train under their supervisors. The benchmark kills the trainer of the chief and
 of the worker in turn. The clock stops at the checkpoint of the next step; the trainer writes a
-checkpoint at every opportunity. Without a spare, the new trainer must first import TensorFlow, as
-in any other restart in place. It prints a table and, as the last line, one JSON object.
+checkpoint at every opportunity. The new trainer must first import TensorFlow. It prints a table
+and, as the last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ from kfp_tfjob.uploader import push
 
 ROOT = Path(__file__).parents[1]
 VICTIMS = ("worker", "chief")
-WAYS = {"warm spare": "1", "no spare": ""}
 REPEATS = {False: 5, True: 1}
 PATIENCE = 300.0  # seconds
-QUIET_SECONDS = 2.0  # a new spare that is idle this long has imported all it needs
 
 
 @dataclass
@@ -56,32 +54,23 @@ class Job:
         folder = self.folder / "chief/output/checkpoints"
         return {path.name for path in folder.glob("[0-9]*")} if folder.exists() else set()
 
-    def children(self, replica: str) -> list[int]:
-        """Return the processes of a supervisor: its trainer, then the spare."""
+    def trainer(self, replica: str) -> int:
+        """Return the process of the trainer under a supervisor."""
         pid = self.supervisors[replica].pid
-        return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
-    def settle(self, spare: bool) -> None:
-        """Wait until the training continues and the spares are ready."""
+    def settle(self) -> None:
+        """Wait until the training continues."""
         before = self.steps()
         self._wait(lambda: len(self.steps() - before) > 1, "a checkpoint")
-        if not spare:
-            return
-        for replica in VICTIMS:
-            self._wait(lambda name=replica: len(self.children(name)) > 1, f"a spare of {replica}")
-            since, used = time.monotonic(), -1.0
-            while time.monotonic() - since < QUIET_SECONDS:
-                now = _cpu(self.children(replica)[1])
-                since, used = (time.monotonic(), now) if now > used else (since, used)
-                time.sleep(0.1)
 
     def kill(self, replica: str) -> float:
         """Kill a trainer and return the seconds until the next step of the training."""
-        victim = self.children(replica)[0]
+        victim = self.trainer(replica)
         start = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         others = {"worker": "chief", "chief": "worker"}
-        peer = self.children(others[replica])[0]
+        peer = self.trainer(others[replica])
         # Output of the chief before it notices the kill does not count.
         self._wait(lambda: not _lives(victim) and not _lives(peer), "the end of both trainers")
         before = self.steps()
@@ -98,7 +87,7 @@ class Job:
 
 
 @contextmanager
-def job(folder: Path, dataset: S3Address, secret: Path, spare: str) -> Iterator[Job]:
+def job(folder: Path, dataset: S3Address, secret: Path) -> Iterator[Job]:
     """Run a chief and a worker that train without end."""
     hosts = {"chief": [_free()], "worker": [_free()]}
     supervisors = {}
@@ -122,7 +111,6 @@ def job(folder: Path, dataset: S3Address, secret: Path, spare: str) -> Iterator[
             "TF_CONFIG": json.dumps({"cluster": hosts, "task": {"type": name, "index": 0}}),
             "START_DEADLINE": "240",
             "MAX_RESTARTS": "1000",
-            "WARM_SPARE": spare,
         }
         command = [sys.executable, "-m", "kfp_tfjob.supervisor", "--"]
         with open(folder / name / "log", "wb") as log:
@@ -146,11 +134,6 @@ def _free() -> str:
         return f"127.0.0.1:{found.getsockname()[1]}"
 
 
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -162,23 +145,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one kill of each, as a trial")
     repeats = REPEATS[parser.parse_args().quick]
-    found: dict[str, dict[str, list[float]]] = {way: {who: [] for who in VICTIMS} for way in WAYS}
+    found: dict[str, list[float]] = {who: [] for who in VICTIMS}
     with tempfile.TemporaryDirectory() as temporary, Server.start(Path(temporary) / "s3") as server:
         server.store().make_bucket("bench")
         dataset = S3Address("bench", "datasets/rows")
         data = prepared.write(Path(temporary) / "data", 100_000, 64)
         push(server.store(), data, dataset, "dataset")
         for turn in range(repeats):
-            for way, spare in WAYS.items():
-                folder = Path(temporary) / f"{spare or 'plain'}-{turn}"
-                with job(folder, dataset, server.secret, spare) as pair:
-                    for victim in VICTIMS:
-                        pair.settle(bool(spare))
-                        found[way][victim].append(pair.kill(victim))
+            with job(Path(temporary) / str(turn), dataset, server.secret) as pair:
+                for victim in VICTIMS:
+                    pair.settle()
+                    found[victim].append(pair.kill(victim))
     print(f"seconds from SIGKILL to the next step, median of {repeats} (worst)")
-    for way, seconds in found.items():
-        cells = [f"{who} {median(each):6.2f} ({max(each):.2f})" for who, each in seconds.items()]
-        print(f"{way:12} {'   '.join(cells)}")
+    for who, seconds in found.items():
+        print(f"{who:6} {median(seconds):6.2f} ({max(seconds):.2f})")
     print(json.dumps({"repeats": repeats, "cores": os.cpu_count(), "seconds": found}))
 
 

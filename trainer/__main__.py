@@ -83,9 +83,7 @@ def train(config: Config, started: float) -> None:
     Raises:
         StepError: The training failed; the subclass has the exit code.
     """
-    spare = supervised.is_spare()
-    if not spare:
-        log.info("loading TensorFlow")
+    log.info("loading TensorFlow")
     load(config.expected_gpus)
     import keras
 
@@ -98,17 +96,10 @@ def train(config: Config, started: float) -> None:
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.staging import check_writable, compare_datasets, stage
 
-    store, died = Store(), False
-    if spare:
-        import tensorboard.summary  # noqa: F401 - tf.summary would load it in the first step
-
-        died = supervised.wait_for_go() != PeerLostError.code
-        started = time.monotonic()
-        log.info("taking over, with TensorFlow loaded")
-
+    store = Store()
     replicas, watch = None, PeerMonitor(config.cluster.name)
     try:
-        replicas = Replicas.start(config, chief_leaves=died)
+        replicas = Replicas.start(config)
         signals = _Signals()
         signals.listen()
         supervised.started()

@@ -24,7 +24,6 @@ from kfp_tfjob.trainer.nvidia import Gpu
 
 log = logging.getLogger(__name__)
 _EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
-_LEAVING_SECONDS = 0.5  # longest time from the death of a worker to that of the chief
 _LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.02, 0.5  # between two attempts to reach the chief
 _CHUNK = 16 << 20  # bytes of one broadcast; a whole model would need three times its size
 
@@ -63,12 +62,8 @@ class Replicas:
         )
 
     @classmethod
-    def start(cls, config: Config, chief_leaves: bool = False) -> Replicas:
+    def start(cls, config: Config) -> Replicas:
         """Choose the devices, wait for the other replicas, and build the strategy.
-
-        Args:
-            config: The configuration of this replica.
-            chief_leaves: Whether the old chief, which lost this replica, may still be running.
 
         Raises:
             ConfigurationError: There are fewer GPUs than expected, or they cannot be used.
@@ -77,7 +72,7 @@ class Replicas:
         if not gpus:
             _share_cores(config.replicas_on_this_machine)
         if config.cluster.size > 1:
-            strategy = _wait_for_peers(config, bool(gpus), chief_leaves)
+            strategy = _wait_for_peers(config, bool(gpus))
         else:
             strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
         replicas = cls(strategy or tf.distribute.get_strategy(), gpus)
@@ -208,7 +203,7 @@ def _share_cores(replicas: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
-def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distribute.Strategy:
+def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
     """Build the strategy; this returns when every replica has done so."""
     implementation = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
@@ -220,44 +215,25 @@ def _wait_for_peers(config: Config, gpus: bool, chief_leaves: bool) -> tf.distri
     # can end this wait.
     supervised.waiting()
     if config.restarts and config.cluster.place:
-        _wait_for_chief(config.cluster.chief_address, chief_leaves)
+        _wait_for_chief(config.cluster.chief_address)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def _wait_for_chief(address: tuple[str, int], leaves: bool) -> None:
+def _wait_for_chief(address: tuple[str, int]) -> None:
     """Return when the chief listens, after a restart.
 
-    If the first attempt of TensorFlow is refused, or accepted by a chief that is about to end, gRPC
-    waits a second before the next one. At the first start this does not matter: there the replica
-    must listen before the chief does, to show its peers that it exists.
+    If the first attempt of TensorFlow is refused, gRPC waits a second before the next one. At the
+    first start this does not matter: there the replica must listen before the chief does, to show
+    its peers that it exists.
 
     Args:
         address: Host and port.
-        leaves: Whether the current listener may be about to end.
     """
     pause = _LOOK_SECONDS
     while True:
         try:
-            with socket.create_connection(address, 1) as chief:
-                # Between two chiefs, the port may be closed too briefly to notice.
-                if not leaves or not _hangs_up(chief, _LEAVING_SECONDS):
-                    return
+            socket.create_connection(address, 1).close()
+            return
         except OSError:
             pause = min(pause * 1.1, _LONGEST_LOOK_SECONDS)
-        leaves = False
         time.sleep(pause)
-
-
-def _hangs_up(peer: socket.socket, seconds: float) -> bool:
-    """Return whether the other end closes a connection within some seconds."""
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        peer.settimeout(left)
-        try:
-            if not peer.recv(4096):
-                return True
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
-    return False

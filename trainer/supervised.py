@@ -1,4 +1,4 @@
-"""Reports the trainer's state to its supervisor, and waits as a warm spare.
+"""Reports the trainer's state to its supervisor.
 
 The supervisor reads lines from a pipe (`kfp_tfjob/supervisor/child.py`). It needs to know how long
 to wait for the peers, and whether a dead trainer had made progress. Without a supervisor there is
@@ -8,7 +8,6 @@ no pipe.
 from __future__ import annotations
 
 import os
-import sys
 
 _PIPE = "SUPERVISOR_PIPE"
 
@@ -26,23 +25,6 @@ def started() -> None:
 def steps(done: int, last: int) -> None:
     """Say that `done` steps are done, and that the steps up to `last` follow."""
     _say(f"steps {done} {last}")
-
-
-def is_spare() -> bool:
-    """Tell whether this process must wait for the death of the current trainer."""
-    return os.environ.get("WAIT_FOR_GO") == "1"
-
-
-def wait_for_go() -> int:
-    """Return when this process must take over; exit if it is not needed.
-
-    Returns:
-        The exit code of the previous process.
-    """
-    line = sys.stdin.buffer.readline()
-    if not line:
-        os._exit(0)
-    return int(line.split()[1])
 
 
 def _say(line: str) -> None:

@@ -278,8 +278,7 @@ class _PodTemplate:
         options = self.spec.options
         if options.command or not options.max_restarts:
             return {}
-        spare = "1" if options.warm_spare else ""
-        return {"MAX_RESTARTS": str(options.max_restarts), "WARM_SPARE": spare}
+        return {"MAX_RESTARTS": str(options.max_restarts)}
 
     def _volumes(self) -> list[dict[str, Any]]:
         volumes: list[dict[str, Any]] = [{"name": "job", "emptyDir": {}}]

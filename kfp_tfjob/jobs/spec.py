@@ -256,15 +256,6 @@ class JobSpec:
                 fix="correct model_code, or set train_options.command to your own program",
                 path="model_code",
             )
-        if self.options.command and self.options.warm_spare:
-            yield Problem(
-                "train_options.warm_spare needs the trainer of this project",
-                received=f"command {self.options.command[0]}",
-                expected="no command: a program of your own is never started a second time",
-                fix="remove train_options.warm_spare",
-                path="train_options.warm_spare",
-                suggestion="false",
-            )
         for role in ("ps", "evaluator"):
             replicas = getattr(self.pod, role).replicas
             if replicas and role not in self.kind.roles:

@@ -146,11 +146,6 @@ class TrainOptions(TrainerOptions):
         ge=0,
         le=1000,
     )
-    warm_spare: bool = option(
-        False,
-        "Keep a second process with TensorFlow loaded in each replica: training resumes"
-        " two seconds after a crash, for 0.6 GB of memory.",
-    )
     max_attempts: int = option(
         3,
         "How many attempts in a row may fail because of the infrastructure without a"

@@ -26,26 +26,19 @@ class Child:
     Args:
         command: The program and its arguments.
         environment: Its environment.
-        spare: Whether it waits for the line `go`.
 
     Raises:
         OSError: It cannot be started.
     """
 
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], spare: bool = False
-    ) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         ear, mouth = os.pipe()
-        values = dict(environment, SUPERVISOR_PIPE=str(mouth))
-        if spare:
-            values["WAIT_FOR_GO"] = "1"
         try:
             self._process = subprocess.Popen(
                 list(command),
-                env=values,
+                env=dict(environment, SUPERVISOR_PIPE=str(mouth)),
                 pass_fds=[mouth],
-                stdin=subprocess.PIPE if spare else None,
-                preexec_fn=child_setup(first_to_die=spare),
+                preexec_fn=child_setup(),
             )
         except OSError:
             os.close(ear)
@@ -56,7 +49,7 @@ class Child:
         self.pid = self._process.pid
         self.born = time.monotonic()
         self.waiting_since = math.inf
-        self.started = self.stepped = False
+        self.started = False
         self.done = self.tried = 0
         self._told = 0
 
@@ -95,21 +88,7 @@ class Child:
             self.waiting_since, self.started = math.inf, True
             self._told = 0  # a signal during the start may have been lost
         elif word == "steps" and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
-            done, tried = map(int, numbers)
-            # Steps that are done before the first such line are those of an earlier command.
-            self.stepped = self.stepped or 0 < self.tried <= done
-            self.done, self.tried = done, tried
-
-    def go(self, before: int) -> None:
-        """Let a spare take over, and tell it the exit code of the previous command."""
-        self.born = time.monotonic()
-        try:
-            pipe = self._process.stdin
-            assert pipe  # a spare has one
-            pipe.write(f"go {before}\n".encode())
-            pipe.close()
-        except OSError:
-            return  # it has died, which shows in its status
+            self.done, self.tried = map(int, numbers)
 
     def stop(self, number: int) -> None:
         """Send the command a signal, once."""

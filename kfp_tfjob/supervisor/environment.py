@@ -33,11 +33,9 @@ VARIABLES = {
     "START_DEADLINE": "how long a replica waits for the others; at most 300 seconds for one that"
     " was lost",
     "MAX_RESTARTS": "how often the supervisor may restart the command; unset means never",
-    "WARM_SPARE": "1 to keep a second process ready to take over",
     "RESTARTS": "restarts of the command in this pod so far; set by the supervisor",
     "SUPERVISOR_PIPE": "descriptor on which the command reports its progress; set by the"
     " supervisor",
-    "WAIT_FOR_GO": "1 in a warm spare; set by the supervisor",
     "PODINFO_DIR": "annotations of the chief's pod as files: heartbeat, stop-within",
     "ORPHAN_TIMEOUT": "how long the chief trains without a new heartbeat; then it saves and exits"
     " with code 5",
@@ -88,7 +86,6 @@ class Environment:
         run_id: The run.
         attempt: From 1.
         max_restarts: How often the command may be restarted.
-        warm_spare: Whether a second process waits to take over.
         start_deadline: Seconds to wait for the other replicas; infinite if not set.
         store_deadline: Seconds to wait for the sidecar.
         orphan_timeout: Seconds to live without a heartbeat; infinite if not set.
@@ -100,7 +97,6 @@ class Environment:
     run_id: str = ""
     attempt: int = 1
     max_restarts: int = 0
-    warm_spare: bool = False
     start_deadline: float = math.inf
     store_deadline: float = _STORE_SECONDS
     orphan_timeout: float = math.inf
@@ -136,7 +132,6 @@ class Environment:
             variables.get("RUN_ID", ""),
             whole("ATTEMPT") or 1,
             whole("MAX_RESTARTS"),
-            variables.get("WARM_SPARE") == "1",
             seconds("START_DEADLINE") or math.inf,
             seconds("STORE_DEADLINE") or _STORE_SECONDS,
             seconds("ORPHAN_TIMEOUT") or math.inf,

@@ -29,15 +29,12 @@ def adopt_orphans() -> None:
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def child_setup(first_to_die: bool) -> Callable[[], None]:
+def child_setup() -> Callable[[], None]:
     """Return the function that a child calls before its command starts.
 
     The child gets its own process group, so signals of a terminal reach it only through the
     supervisor. The kernel kills the child if the supervisor is killed, so no training is left
     without a parent.
-
-    Args:
-        first_to_die: Whether the kernel kills this child first if memory runs out.
     """
     prctl = _prctl()
 
@@ -45,15 +42,6 @@ def child_setup(first_to_die: bool) -> Callable[[], None]:
         os.setpgrp()
         if prctl:
             prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if first_to_die:
-            # No code that might import: another thread may have held the import lock at the fork,
-            # and the child never gets it.
-            try:
-                file = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-                os.write(file, b"1000")
-                os.close(file)
-            except OSError:
-                return
 
     return setup
 

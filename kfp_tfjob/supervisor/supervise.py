@@ -23,7 +23,6 @@ from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.kernel import adopt_orphans, children
 from kfp_tfjob.supervisor.log import log
 from kfp_tfjob.supervisor.restarts import Restarts
-from kfp_tfjob.supervisor.spare import start_spare
 from kfp_tfjob.supervisor.stop import Stop
 from kfp_tfjob.supervisor.tf_config import Topology
 
@@ -52,7 +51,6 @@ class Supervisor:
         self._restarts = Restarts(self._environment)
         self._patience = math.inf  # seconds left to wait for the peers
         self._began, self._step = time.monotonic(), 0
-        self._spare: Child | None = None
 
     def run(self) -> int:
         """Run the command and return the exit code of this process."""
@@ -73,11 +71,7 @@ class Supervisor:
         self._patience -= time.monotonic() - began
         if absent:
             return self._end(exit_codes.NOT_STARTED, absent)
-        try:
-            code, reason = self._run_command()
-        finally:
-            if self._spare:
-                self._spare.kill()
+        code, reason = self._run_command()
         if code == exit_codes.DONE and self._stop:  # many programs return 0 when told to stop
             code = exit_codes.STOPPED
         if code == exit_codes.DONE:
@@ -107,7 +101,8 @@ class Supervisor:
         code = exit_codes.DONE
         while not self._stop:
             try:
-                child = self._next_child(code)
+                restarts = {"RESTARTS": str(self._restarts.count)}
+                child = Child(self.command, {**self.variables, **restarts})
             except OSError as error:
                 return exit_codes.CONFIGURATION, f"{self.command[0]} cannot be started: {error}"
             code, reason = self._follow(child)
@@ -131,19 +126,8 @@ class Supervisor:
                 time.sleep(_POLL_SECONDS)
         return exit_codes.STOPPED, ""
 
-    def _next_child(self, before: int) -> Child:
-        if not self._spare:
-            return Child(self.command, self._of_command(self._restarts.count))
-        child, self._spare = self._spare, None
-        child.go(before)
-        return child
-
-    def _of_command(self, restarts: int) -> dict[str, str]:
-        return dict(self.variables, RESTARTS=str(restarts))
-
     def _follow(self, child: Child) -> tuple[int, str]:
         """Wait for a command; return its exit code, and the problem if only this process knows."""
-        spare_wanted = self._environment.warm_spare and self._restarts.most > 0
         late, look = "", 0.0
         while True:
             status = self._reap(child)
@@ -161,9 +145,6 @@ class Supervisor:
             elif child.waiting and waited - look >= _PEER_SECONDS:
                 look = waited
                 self._say_who_is_absent(child)
-            if spare_wanted and child.stepped and not self._spare:
-                spare_wanted = False
-                self._spare = start_spare(self.command, self._of_command(self._restarts.count + 1))
         child.hear(0, -1)  # its last lines may still be in the pipe
         self._step = child.done or self._step
         child.bury()
@@ -190,19 +171,14 @@ class Supervisor:
                 return found
             if ended == child.pid:
                 found = status
-            elif self._spare and ended == self._spare.pid:
-                log("the warm spare has ended")
-                self._spare.bury()
-                self._spare = None
 
     def _end_strays(self) -> None:
         """Kill the processes that the command started and that left its group.
 
         They would block the ports and GPUs of the next command, or write to the output.
         """
-        spare = self._spare.pid if self._spare else 0
         for _ in range(20):  # wait up to one second for a process that does not die at once
-            strays = [pid for pid in children() if pid != spare]
+            strays = children()
             if not strays:
                 return
             for pid in strays:

@@ -1,10 +1,9 @@
-"""Restarts in place, the warm spare, and the wait for peers, around commands of a few lines."""
+"""Restarts in place, and the wait for peers, around commands of a few lines."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,11 +18,6 @@ SECONDS = 120.0  # only what hangs reaches it
 START = """
 import os, pathlib, signal, sys, time
 here = pathlib.Path(sys.argv[1])
-if os.environ.get("WAIT_FOR_GO"):
-    (here / "spare").write_text(str(os.getpid()))
-    if not (told := sys.stdin.readline()):
-        sys.exit()
-    (here / "told").write_text(told)
 restarts = os.environ["RESTARTS"]
 with open(here / "lives", "a") as file:
     file.write(f"{restarts} {os.getpid()}\\n")
@@ -65,13 +59,6 @@ def until(true: Callable[[], object]) -> None:
 def lives(folder: Path) -> list[list[str]]:
     path = folder / "lives"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def cluster(kind: str, index: int, *ports: int) -> dict[str, str]:
@@ -246,65 +233,3 @@ def test_a_chief_without_a_name_is_named(start: Start, tmp_path: Path):
     assert start("", START_DEADLINE="1", TF_CONFIG=json.dumps(peers)).wait(SECONDS) == 142
     assert lives(tmp_path) == []
     assert "within 1 s: chief (no-such-chief.invalid:2222: " in (tmp_path / "words").read_text()
-
-
-def test_a_spare_waits_from_the_first_step_on_and_takes_over(start: Start, tmp_path: Path):
-    program = """
-say("steps 0 1")
-if restarts != "2":
-    until = "spare" if restarts == "0" else "again"
-    say("steps 1 2")
-    while not (here / until).exists():
-        time.sleep(0.01)
-    (here / "spare").rename(here / ("spare" + restarts))
-    os.kill(os.getpid(), 9)
-"""
-    process = start(program, WARM_SPARE="1")
-    until((tmp_path / "spare0").exists)
-    until((tmp_path / "spare").exists)  # the spare that has taken over has one of its own
-    (tmp_path / "again").touch()
-    assert process.wait(SECONDS) == 0
-    spares = [(tmp_path / name).read_text() for name in ("spare0", "spare1")]
-    assert [pid for _, pid in lives(tmp_path)][1:] == spares
-    assert (tmp_path / "told").read_text() == "go 137\n"
-    assert [count for count, _ in lives(tmp_path)] == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, 0])
-def test_a_spare_does_not_outlive_its_supervisor(start: Start, tmp_path: Path, end: int):
-    program = """
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-say("started")
-say("steps 0 1")
-say("steps 1 2")
-while not (here / "end").exists():
-    time.sleep(0.01)
-"""
-    process = start(program, WARM_SPARE="1")
-    until(lambda: (tmp_path / "spare").exists() and (tmp_path / "spare").read_text())
-    spare = int((tmp_path / "spare").read_text())
-    assert alive(spare)
-    if end:
-        process.send_signal(end)
-    else:
-        (tmp_path / "end").touch()
-    assert process.wait(SECONDS) == {signal.SIGTERM: 143, signal.SIGKILL: -9, 0: 0}[end]
-    until(lambda: not alive(spare))
-
-
-def test_a_spare_that_died_is_not_needed(start: Start, tmp_path: Path):
-    program = """
-if restarts == "0":
-    say("steps 0 1")
-    say("steps 1 2")
-    while not (here / "kill").exists():
-        time.sleep(0.01)
-    os.kill(os.getpid(), 9)
-"""
-    process = start(program, WARM_SPARE="1")
-    until(lambda: (tmp_path / "spare").exists() and (tmp_path / "spare").read_text())
-    os.kill(int((tmp_path / "spare").read_text()), signal.SIGKILL)
-    until(lambda: not alive(int((tmp_path / "spare").read_text())))
-    (tmp_path / "kill").touch()
-    assert process.wait(SECONDS) == 0
-    assert [count for count, _ in lives(tmp_path)] == ["0", "1"]

@@ -82,7 +82,7 @@ class Job:
         self.until(lambda: text in self.log(replica))
 
     def trainer(self, replica: int) -> int:
-        """The process id of the trainer under a supervisor; a warm spare is younger."""
+        """The process id of the trainer under a supervisor."""
         supervisor = self.processes[replica].pid
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
