@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.cluster import capacity
 from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
@@ -27,5 +26,7 @@ def cores_of(pod: Mapping[str, Any]) -> int:
     Args:
         pod: As in the form.
     """
+    from kubernetes.utils.quantity import parse_quantity
+
     asked = parse(PodOptions, "pod", pod).prepare.cpu
-    return math.ceil(capacity.quantity(asked)) if asked else 0
+    return math.ceil(parse_quantity(asked)) if asked else 0

@@ -94,7 +94,7 @@ def train(config: Config, started: float) -> None:
     from kfp_tfjob.trainer.loop import Training
     from kfp_tfjob.trainer.peer_watch import PeerMonitor
     from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.staging import check_writable, compare_datasets, stage
+    from kfp_tfjob.trainer.staging import check_writable, stage
 
     store = Store()
     replicas, watch = None, PeerMonitor(config.cluster.name)
@@ -105,7 +105,6 @@ def train(config: Config, started: float) -> None:
         supervised.started()
         watch.start(replicas, config.cluster.chief_address)
         manifest = stage(store, config.dataset_uri, config.job_dir / "data")
-        compare_datasets(replicas, manifest)
         dataset = Dataset.load(config.job_dir / "data", manifest.digest)
         if replicas.chief:
             check_writable(config.output_dir)

@@ -1,19 +1,15 @@
 """Synchronizes BatchNormalization over all replicas, or refuses it with the reason.
 
-Keras does not synchronize the statistics of a layer with a mask, or of parts of a batch
-(`micro_batches`), so replicas would normalise with different numbers.
+Keras does not synchronize the statistics of parts of a batch (`micro_batches`), so replicas would
+normalise with different numbers. Nor does it with a mask: drift.py finds that after the first step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import keras
 
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import Problem
 
 
 def synchronize(model: keras.Model) -> None:
@@ -29,9 +25,6 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
         model: The model, built or not.
         replicas: Number of replicas of the job.
         options: The options of the training.
-
-    Returns:
-        All problems except masks, which only `refusing_masks` detects.
     """
     layers = _trained(model)
     names = f"layers {', '.join(layer.name for layer in layers)}"
@@ -66,47 +59,6 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
             )
         )
     return found
-
-
-@contextmanager
-def refusing_masks(model: keras.Model) -> Iterator[None]:
-    """Refuse a model with masked BatchNormalization layers: Keras does not synchronize them.
-
-    Only a call shows which layers get a mask, so call the model inside this context.
-
-    Raises:
-        ConfigurationError: The model has such layers. It is raised at the end.
-    """
-    names: list[str] = []
-    layers = _trained(model)
-    for layer in layers:
-        layer.call = _noting_mask(layer, names)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.call
-    if names:
-        raise ConfigurationError(
-            Problem(
-                "BatchNormalization with a mask would use different statistics on every replica",
-                received=f"layers {', '.join(names)}, which get the mask of a different layer",
-                expected="no mask: Keras synchronizes only layers without one",
-                fix="remove Masking or mask_zero, use LayerNormalization, or train with one"
-                " replica",
-            )
-        )
-
-
-def _noting_mask(layer: keras.layers.BatchNormalization, names: list[str]) -> Callable[..., Any]:
-    call = layer.call
-
-    def noting(*given: Any, **named: Any) -> Any:
-        if named.get("mask") is not None and layer.name not in names:
-            names.append(layer.name)
-        return call(*given, **named)
-
-    return noting
 
 
 def _trained(model: keras.Model) -> list[keras.layers.BatchNormalization]:

@@ -29,7 +29,7 @@ from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
-from kfp_tfjob.trainer.pace import StepTimes, TimeSplit
+from kfp_tfjob.trainer.pace import TimeSplit
 from kfp_tfjob.trainer.progress import ProgressWriter
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
@@ -233,7 +233,7 @@ class Training:
         supervised.steps(before.step, before.step + steps)
         start = time.monotonic()
         ran = self._steps.train(self._batches, steps)
-        run = StepTimes(time.monotonic() - start, ran.data_seconds, ran.communication_seconds)
+        seconds = time.monotonic() - start
         at += ran.done
         self._position = replace(before, step=before.step + ran.done, step_in_epoch=at)
         if not math.isfinite(ran.loss):
@@ -254,8 +254,8 @@ class Training:
             self._call("on_train_batch_end", at - 1, self._steps.results())
         elapsed = time.monotonic() - self._saved
         due = elapsed >= self.config.options.checkpoint_seconds and not self._state.saving
-        save, report, runs = self._control(run, steps, due)
-        self._count(run, runs)
+        save, report, data = self._control(seconds, steps, due, ran.data_seconds)
+        self._count(seconds, data)
         if save:
             self._save(self._state.running())
         if report:
@@ -275,59 +275,61 @@ class Training:
             at += steps
             if every and (at % every == 0 or at == all_steps):
                 self._call("on_test_batch_end", at - 1, self._steps.results())
-            self._control(StepTimes(time.monotonic() - start), steps, False, running)
+            self._control(time.monotonic() - start, steps, False, running=running)
         metrics = self._steps.results()
         self._call("on_test_end", metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _control(
-        self, run: StepTimes, steps: int, save: bool, running: EvaluationState | None = None
-    ) -> tuple[bool, bool, np.ndarray]:
+        self,
+        seconds: float,
+        steps: int,
+        save: bool,
+        data: float = 0.0,
+        running: EvaluationState | None = None,
+    ) -> tuple[bool, bool, float]:
         """Agree with the other replicas on the next action.
 
         Args:
-            run: The times of the last steps.
+            seconds: The seconds of the last steps.
             steps: The number of those steps.
             save: On the chief, whether it is time for a checkpoint.
+            data: The seconds in which this process waited for batches.
             running: The state to save with the variables; None for the current state.
 
         Returns:
-            Whether to save, whether to report, and the (processes, 3) words of all `StepTimes`.
+            Whether to save, whether to report, and the mean of `data` over all processes.
 
         Raises:
             StoppedError: A replica got a stop signal.
         """
-        words = run.to_words()
-        runs = np.zeros((self.replicas.processes, len(words)), np.int32)
-        runs[self.replicas.index] = words
-        vector = np.zeros(4, np.int32)
+        vector = np.zeros(5, np.int32)
         vector[0] = self.stop()
+        vector[1] = data * 1000
         if self.replicas.chief:
-            fitting = int(_RUN_SECONDS * steps / max(run.seconds, 1e-6))
-            vector[1] = max(1, min(fitting, self._run_length * _GROWTH))
-            vector[2:] = save, self._progress is not None and self._progress.due
-        agreed = self.replicas.sum(np.concatenate([vector, runs.ravel()]))
-        stops, self._run_length, saves, reports = agreed[:4].tolist()
+            fitting = int(_RUN_SECONDS * steps / max(seconds, 1e-6))
+            vector[2] = max(1, min(fitting, self._run_length * _GROWTH))
+            vector[3:] = save, self._progress is not None and self._progress.due
+        stops, waited, self._run_length, saves, reports = self.replicas.sum(vector).tolist()
         if stops:
             self._save(running or self._state.running())
             self._state.wait()
             raise StoppedError(
                 f"stopped by a signal after step {self._position.step}; the state is saved"
             )
-        return bool(saves), bool(reports), agreed[4:].reshape(runs.shape)
+        return bool(saves), bool(reports), waited / 1000 / self.replicas.processes
 
-    def _count(self, run: StepTimes, runs: np.ndarray) -> None:
-        """Count the time of some training steps."""
+    def _count(self, seconds: float, data: float) -> None:
+        """Count the time of some training steps, and of waiting for batches."""
         if not self._started:
             self._started = True
-            self._time.seconds["start"] += run.seconds
+            self._time.seconds["start"] += seconds
             if self._progress:
                 self._progress.start_clock(self._position)
             return
-        self._time.seconds["data"] += run.data
-        self._time.seconds["communication"] += run.communication
+        self._time.seconds["data"] += data
         if self._progress:
-            self._progress.pace.add([StepTimes.from_words(words) for words in runs])
+            self._progress.pace.add(seconds, data)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         """Call a hook of the callbacks; every process must do this."""

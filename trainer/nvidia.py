@@ -10,21 +10,12 @@ import ctypes
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pynvml
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 _NO_DEVICE = 100
-# Error codes of cuInit for problems of the node.
-_CAUSES = {
-    34: "libcuda.so.1 is the stub of a CUDA toolkit, not the library of a driver",
-    46: "a different program holds the GPU in exclusive mode",
-    802: "the GPUs are not ready; machines with NVSwitch need the fabric manager",
-    803: "the driver library and its kernel module have different versions",
-    804: "the compatibility library of the image does not support this GPU or driver",
-}
 
 
 @dataclass(frozen=True)
@@ -48,18 +39,18 @@ class Driver:
 
     Attributes:
         gpus: The GPUs of this environment, in order; CUDA_VISIBLE_DEVICES applies.
-        cuda: The newest version of CUDA it supports: (major, minor); (0, 0) without a driver.
+        cuda: The newest version of CUDA it supports, for instance `12.8`; empty without a driver.
         error: Why the GPUs are unknown; empty if they are known.
     """
 
     gpus: tuple[Gpu, ...] = ()
-    cuda: tuple[int, int] = (0, 0)
+    cuda: str = ""
     error: str = ""
 
-
-def device_nodes() -> list[str]:
-    """Return the device nodes of GPUs in this container, for instance `/dev/nvidia0`."""
-    return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    def __str__(self) -> str:
+        """Return it for messages."""
+        names = ", ".join(gpu.name for gpu in self.gpus)
+        return self.error or f"the driver supports CUDA {self.cuda} and shows {names or 'no GPU'}"
 
 
 def ask_driver() -> Driver:
@@ -75,11 +66,11 @@ def ask_driver() -> Driver:
 def _ask(cuda: Any) -> Driver:
     version, count = ctypes.c_int(), ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(version))
-    supported = (version.value // 1000, version.value % 1000 // 10)
+    supported = f"{version.value // 1000}.{version.value % 1000 // 10}"
     if code := cuda.cuInit(0):
         if code == _NO_DEVICE:
             return Driver(cuda=supported)
-        return Driver(cuda=supported, error=_CAUSES.get(code, f"cuInit returned error {code}"))
+        return Driver(cuda=supported, error=f"cuInit of the driver returned error {code}")
     cuda.cuDeviceGetCount(ctypes.byref(count))
     return Driver(tuple(_describe(cuda, at) for at in range(count.value)), supported)
 

@@ -38,7 +38,7 @@ class ProgressWriter:
 
     Attributes:
         running: Whether the clock is running.
-        pace: The times of all processes since the last line.
+        pace: The time of the steps since the last line.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ProgressWriter:
         board: bool,
     ) -> None:
         self.epochs, self.steps, self.batch = epochs, steps, batch
-        self.replicas, self.pace = replicas.count, Pace(replicas.processes)
+        self.replicas, self.pace = replicas.count, Pace()
         self._gpu_use = replicas.gpu_use
         output.mkdir(parents=True, exist_ok=True)
         path = output / PROGRESS
@@ -67,7 +67,7 @@ class ProgressWriter:
         self._measured = {
             "examples_per_second": 0.0,
             "examples_per_second_per_replica": 0.0,
-            **self.pace.figures(),
+            "data_share": 0.0,
         }
         self.running = False
         self._said = self._reported = 0.0
@@ -119,7 +119,7 @@ class ProgressWriter:
 
     def _measure_from(self, position: Position) -> None:
         self._mark, self._reported = position.step, time.monotonic()
-        self.pace.clear()
+        self.pace = Pace()
 
     def _figures(self, step: int) -> dict[str, Any]:
         """Return the measurements since the last line, and the remaining seconds."""
@@ -129,7 +129,7 @@ class ProgressWriter:
             self._measured = {
                 "examples_per_second": round(speed, 1),
                 "examples_per_second_per_replica": round(speed / self.replicas, 1),
-                **self.pace.figures(),
+                "data_share": self.pace.data_share,
             }
         seconds, all_done = time.monotonic() - self._start[0], step - self._start[1]
         left = (self.steps - step) * seconds / all_done if all_done else 0.0
@@ -157,9 +157,6 @@ class ProgressWriter:
             parts.append(speed)
         if figures["data_share"] >= _WORTH_SAYING:
             parts.append(f"waiting for data {figures['data_share']:.0%}")
-        slowest = figures["slowest"]
-        if slowest and slowest["slower"] >= _WORTH_SAYING:
-            parts.append(f"{slowest['replica']} is {slowest['slower']:.0%} slower")
         parts.append(f"ETA {figures['eta_seconds']:.0f} s")
         log.info(
             "epoch %d/%d step %d/%d %s",

@@ -19,7 +19,7 @@ from tensorflow.python.eager import context  # has the barriers of the coordinat
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import Config
-from kfp_tfjob.trainer.gpus import GpuSampler, prepare, refuse_collisions
+from kfp_tfjob.trainer.gpus import GpuSampler, prepare
 from kfp_tfjob.trainer.nvidia import Gpu
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,6 @@ class Replicas:
         else:
             strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
         replicas = cls(strategy or tf.distribute.get_strategy(), gpus)
-        if replicas.processes > 1:
-            refuse_collisions(gpus, config.cluster.name, replicas.index, replicas.processes)
         what = f"{len(gpus)} x {gpus[0].name}" if gpus else "the CPU"
         log.info(
             "%s of %d processes, %d replicas, on %s",

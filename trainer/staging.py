@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import is_for_training
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
-
-if TYPE_CHECKING:
-    from kfp_tfjob.trainer.replicas import Replicas
 
 
 def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
@@ -37,24 +33,6 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
         return pull(store, dataset, folder, only=is_for_training)
     except OSError as error:
         raise not_writable(folder, "the dataset", error) from error
-
-
-def compare_datasets(replicas: Replicas, manifest: Manifest) -> None:
-    """Check that every process has the same dataset; every process must call this.
-
-    Raises:
-        DataError: The dataset was replaced between two downloads.
-    """
-    found = [item.hex() for item in replicas.gather(bytes.fromhex(manifest.digest))]
-    if len(set(found)) > 1:
-        raise DataError(
-            Problem(
-                "the replicas have different datasets",
-                received=f"manifests with SHA-256 {', '.join(item[:12] for item in found)}",
-                expected="the same manifest for all of them",
-                fix="run again while the dataset does not change",
-            )
-        )
 
 
 def check_writable(output: Path) -> None:

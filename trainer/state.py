@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,7 +156,6 @@ class State:
         if self._replicas.chief:
             files.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
-                found = _with_unseeded(found, self._variables)
                 found.check_fits(self._variables, self._settings)
                 self._saved_step = found.position.step
                 best = found.best_checkpoint
@@ -234,19 +232,6 @@ class State:
                 old = part.numpy()
                 part.assign(np.frombuffer(data, old.dtype, old.size, at).reshape(old.shape))
                 at += old.nbytes
-
-
-def _with_unseeded(found: Checkpoint, variables: Sequence[tuple[str, Any]]) -> Checkpoint:
-    """Add the generator for operations without a seed, which older checkpoints lack.
-
-    It then starts from zero.
-    """
-    name = f"model/{randomness.UNSEEDED}/seed_generator_state"
-    at = [it for it, _ in variables].index(name)
-    if any(then == name for then, _ in found.variables):
-        return found
-    mine = (name, variables[at][1].numpy())
-    return replace(found, variables=[*found.variables[:at], mine, *found.variables[at:]])
 
 
 def _header(found: Checkpoint | None) -> bytes:

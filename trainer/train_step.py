@@ -27,21 +27,15 @@ INSTALL = "install the versions of uv.lock"
 class StepsResult(NamedTuple):
     """The result of some steps.
 
-    The seconds are those of this process, measured inside the compiled loop.
-
     Attributes:
         done: Number of steps done.
         loss: Loss of the last step, over all replicas.
         data_seconds: Seconds from the request for a batch to its arrival.
-        communication_seconds: Seconds from the gradients to their sum over all replicas, with the
-            wait for slower replicas. It is 0 with one replica, and on GPUs, where the sum runs in
-            parallel with the computation and the host cannot see its end.
     """
 
     done: int
     loss: float
     data_seconds: float
-    communication_seconds: float
 
 
 class TrainSteps:
@@ -97,8 +91,8 @@ class TrainSteps:
                 for text in untracked_state.warnings(step, self.model):
                     log.warning("%s", text)
             self._traced = True
-        done, loss, data, communication = self._train(iterator, number)
-        return StepsResult(int(done), float(loss), float(data), float(communication))
+        done, loss, data = self._train(iterator, number)
+        return StepsResult(int(done), float(loss), float(data))
 
     def evaluate(self, iterator: Iterator[Any], steps: int) -> None:
         """Update the metrics with some steps of the evaluation split."""
@@ -141,24 +135,19 @@ class TrainSteps:
     def _train_in_graph(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
         strategy = self.replicas.strategy
 
-        def goes_on(done: tf.Tensor, loss: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        def goes_on(done: tf.Tensor, loss: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
             return (done < steps) & tf.math.is_finite(loss)
 
-        def step(
-            done: tf.Tensor, _: tf.Tensor, data: tf.Tensor, communication: tf.Tensor
-        ) -> tuple[tf.Tensor, ...]:
+        def step(done: tf.Tensor, _: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, ...]:
             asked = tf.timestamp()
             with tf.control_dependencies([asked]):
                 batch = next(iterator)
             batch, got = _timed(batch)
             data += got - asked
-            total, seconds = strategy.run(self._train_replica, args=(batch,))
-            loss = strategy.experimental_local_results(total)[0]
-            communication += strategy.experimental_local_results(seconds)[0]
-            return done + 1, loss, data, communication
+            total = strategy.run(self._train_replica, args=(batch,))
+            return done + 1, strategy.experimental_local_results(total)[0], data
 
-        nothing = tf.constant(0.0, tf.float64)
-        start = (tf.constant(0), tf.constant(0.0), nothing, nothing)
+        start = (tf.constant(0), tf.constant(0.0), tf.constant(0.0, tf.float64))
         return tf.while_loop(goes_on, step, start, parallel_iterations=1)
 
     def _evaluate_in_graph(self, iterator: Any, steps: tf.Tensor) -> None:
@@ -169,15 +158,15 @@ class TrainSteps:
         tf.while_loop(lambda done: done < steps, step, (tf.constant(0),), parallel_iterations=1)
 
     @tf.autograph.experimental.do_not_convert
-    def _train_replica(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _train_replica(self, batch: Any) -> tf.Tensor:
         x, y, weight = _unpack(batch)
         loss, predicted, gradients = self._gradients(x, y, weight)
-        gradients, total, seconds = self._sum(gradients, loss)
+        gradients, total = self._sum(gradients, loss)
         variables = self.model.trainable_variables
         if variables:  # as in model.fit, which only evaluates a fully frozen model
             self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._update_metrics(x, y, predicted, weight, loss)
-        return total, seconds
+        return total
 
     @tf.autograph.experimental.do_not_convert
     def _evaluate_replica(self, batch: Any) -> None:
@@ -227,27 +216,24 @@ class TrainSteps:
             x=x, y=y, y_pred=predicted, sample_weight=weight, training=training
         )
 
-    def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
-        """Return the gradients and the loss over all replicas, and the seconds of the sum."""
-        nothing = tf.constant(0.0, tf.float64)
+    def _sum(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
+        """Return the gradients and the loss over all replicas."""
         if self.replicas.count == 1:
-            return gradients, loss, nothing
+            return gradients, loss
         present = [at for at, gradient in enumerate(gradients) if gradient is not None]
         mine = [*(gradients[at] for at in present), loss]
         context = tf.distribute.get_replica_context()
-        visible = not tf.config.list_logical_devices("GPU")
-        mine, ready = _timed(mine) if visible else (mine, nothing)
         summed = list(mine)
         for dtype in dict.fromkeys(item.dtype for item in mine):  # a message has one type
             places = [at for at, item in enumerate(mine) if item.dtype == dtype]
             found = context.all_reduce(tf.distribute.ReduceOp.SUM, [mine[at] for at in places])
             for at, item in zip(places, found, strict=True):
                 summed[at] = item
-        (*summed, total), done = _timed(summed) if visible else (summed, nothing)
+        *summed, total = summed
         result = list(gradients)
         for at, gradient in zip(present, summed, strict=True):
             result[at] = gradient
-        return result, total, done - ready
+        return result, total
 
     def _update_metrics(self, x: Any, y: Any, predicted: Any, weight: Any, loss: Any) -> None:
         rows = tf.shape(x)[0]

@@ -10,7 +10,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -187,10 +186,7 @@ def check(
     if problem := _shape_problem(output, dataset):
         raise ConfigurationError(problem)
     try:
-        with batch_norm.refusing_masks(model) if replicas > 1 else nullcontext():
-            model._symbolic_build(data_batch=_example(dataset))
-    except StepError:
-        raise
+        model._symbolic_build(data_batch=_example(dataset))
     except Exception as error:
         raise ConfigurationError(
             Problem(

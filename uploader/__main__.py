@@ -39,8 +39,6 @@ environment, or keys of the Secret:
 
 exit codes:
 {codes}
-  watch writes its state to FOLDER/.uploader/state.json: starting, mirroring, stored, not_stored,
-  store_unavailable, fenced (a newer attempt or uploader owns the run) or user_error
 """.format(
     variables="\n".join(f"  {name}: {text}" for name, text in VARIABLES.items()),
     codes="\n".join(f"  {code}: {exit_codes.MEANING[code]}" for code in _CODES),

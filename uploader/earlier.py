@@ -1,27 +1,24 @@
-"""Recognises output that the store already has when a sidecar starts, so it is not sent again.
+"""Recognises checkpoints that the store already has when a sidecar starts: they are not sent again.
 
-An earlier process of this sidecar sent it, or the sidecar of an earlier attempt, and `setup`
-restored the files. Equal names and times prove nothing: the bytes must be equal.
+An earlier process of this sidecar sent them, or the sidecar of an earlier attempt, and `setup`
+restored the files. Equal names and times prove nothing: the bytes must be equal. Other files are
+small, and are sent again.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import StepError, StoreUnavailableError
-from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import CHECKPOINTS, OUTPUT, RunLayout
-from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.folder import manifest_at, same_content
 from kfp_tfjob.uploader.inventory import LocalFile
 from kfp_tfjob.uploader.journal import Journal, Stored
-from kfp_tfjob.uploader.parallel import each
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +40,6 @@ class Earlier:
 
     def __init__(self, store: Store, folder: Path, run: RunLayout, journal: Journal) -> None:
         self.steps: set[int] = set()
-        self._sizes: dict[str, int] = {}  # of the objects outside checkpoints, by path
         self._store, self._folder, self._run, self._journal = store, folder, run, journal
 
     def look(self, files: Mapping[str, LocalFile]) -> None:
@@ -55,14 +51,7 @@ class Earlier:
         Raises:
             StepError: The store did not answer.
         """
-        start = len(self._run.output.key) + 1
-        for item in self._store.list(self._run.output):
-            path = item.address.key[start:]
-            step = step_of(path)
-            if step is None:
-                self._sizes[path] = item.size
-            else:
-                self.steps.add(step)
+        self.steps = set(self._store.numbers(self._run.checkpoints))
         self._abort_dead_uploads(files)
 
     def recognise_step(self, step: int, files: Collection[LocalFile]) -> bool:
@@ -82,31 +71,6 @@ class Earlier:
             self._journal.add(Stored(file, known[file.path]))
         self._journal.flush()
         return known.keys() == {file.path for file in files} and all(map(self._journal.has, files))
-
-    def recognise_files(self, files: Iterable[LocalFile], tick: Callable[[], None]) -> None:
-        """Count files outside checkpoints as stored if the store has them.
-
-        Each file is compared only once, before it is first sent.
-
-        Args:
-            files: The files to send.
-            tick: Called about twice a second.
-        """
-        alike = [file for file in files if self._sizes.pop(file.path, None) == file.size]
-        found = 0
-        for file, proven in each(self._prove, alike, tick=tick) if alike else ():
-            if proven.error is None:  # otherwise sending it shows the problem
-                self._journal.add(Stored(file, proven.result()))
-                found += 1
-        self._journal.flush()
-        if found:
-            log.info("already stored: %s", counted(found, "file"))
-
-    def _prove(self, file: LocalFile) -> ManifestObject:
-        checksum = file_crc64nvme(self._folder / file.path)
-        entry = ManifestObject(f"{OUTPUT}/{file.path}", file.size, checksum)
-        self._store.prove(self._run.output / file.path, entry)
-        return entry
 
     def _abort_dead_uploads(self, files: Mapping[str, LocalFile]) -> None:
         for path, (file, _) in list(self._journal.uploads.items()):

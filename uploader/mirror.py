@@ -288,10 +288,9 @@ class Mirror:
         if not due or ended():
             return
         self._check_owner(False)
-        self._earlier.recognise_files(due, self._tick)
         # The completion record comes last, because it vouches for all the others.
         due.sort(key=lambda file: (file.path == COMPLETION, file.path))
-        sent = self._send([file for file in due if not self._journal.has(file)], ended)
+        sent = self._send(due, ended)
         if sent.files:
             log.info("stored %s, %s", counted(sent.files, "file"), sent)
 

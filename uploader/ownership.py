@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.storage import files
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
+from kfp_tfjob.storage.errors import ObjectExistsError, Problem, StepError
 from kfp_tfjob.storage.layout import UPLOADER_IDENTITY, RunLayout, attempt_record
 from kfp_tfjob.supervisor import exit_codes
 
@@ -32,10 +32,6 @@ class FencedError(StepError):
 
     code = exit_codes.CONFIGURATION
     verdict = "fenced"
-
-
-class DifferentRunError(ConfigurationError):
-    """The prefix belongs to a different run."""
 
 
 class Ownership:
@@ -62,7 +58,6 @@ class Ownership:
 
         Raises:
             FencedError: A higher attempt owns the run, or a newer uploader owns this attempt.
-            DifferentRunError: The prefix belongs to a different run.
             StepError: The store did not answer.
         """
         while not self._life:
@@ -75,7 +70,6 @@ class Ownership:
             if last and remembered == last:
                 self._life, self._looked = last, time.monotonic()
                 return
-            self._check_run(records)
             record = {
                 "run_id": self._run_id,
                 "attempt": self._attempt,
@@ -134,25 +128,6 @@ class Ownership:
                     received=f"uploader {mine}",
                     expected=f"uploader {newest}",
                     fix="none needed: this pod was replaced and no longer writes",
-                )
-            )
-
-    def _check_run(self, records: list[tuple[int, int]]) -> None:
-        if not records:
-            return
-        attempt, life = max(records)
-        address = self._run.uploader(attempt, life) if life else self._run.attempt(attempt)
-        try:
-            whose = str(json.loads(self._store.read(address))["run_id"])
-        except (ValueError, KeyError, TypeError):
-            whose = "unknown"
-        if whose != self._run_id:
-            raise DifferentRunError(
-                Problem(
-                    f"{self._run.base} belongs to a different run",
-                    received=f"run {self._run_id!r}",
-                    expected=f"run {whose!r}, which wrote {address.name}",
-                    fix="give each run its own prefix",
                 )
             )
 

@@ -7,14 +7,12 @@ ends this process. A periodic scan finds all changes; nothing depends on notific
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,16 +20,15 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem, StepError
+from kfp_tfjob.storage.errors import ObjectExistsError, StepError
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import CHIEF_END, UPLOADER, UPLOADER_LOCK, RunLayout
-from kfp_tfjob.supervisor import exit_codes
+from kfp_tfjob.storage.layout import CHIEF_END, UPLOADER, RunLayout
+from kfp_tfjob.supervisor import exit_codes, termination_message
 from kfp_tfjob.supervisor.files import read_json
 from kfp_tfjob.supervisor.stop_within import StopWithin
 from kfp_tfjob.uploader.barrier import Barrier, Request
 from kfp_tfjob.uploader.folder import name_problem
 from kfp_tfjob.uploader.inventory import Scan, inventory, scan
-from kfp_tfjob.uploader.state import State, write
 
 if TYPE_CHECKING:  # importing boto3 takes half a second; signals must be handled before that
     from kfp_tfjob.storage.store import Store
@@ -39,7 +36,6 @@ if TYPE_CHECKING:  # importing boto3 takes half a second; signals must be handle
 log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds; how soon a request or SIGTERM is noticed
-_LOCK_SECONDS = 2  # a restarted container may overlap with the end of its predecessor
 _AFTERWARDS = 2.0  # seconds a call may need to notice that time is up
 _ORDER_SECONDS = 1.5  # an annotation reaches the pod half a second later, and may follow SIGTERM
 
@@ -81,24 +77,16 @@ def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
     Returns:
         0 if everything in the folder at the end is stored, 145 if the store was unreachable, 2 if
         this sidecar no longer owns the run, otherwise 1.
-
-    Raises:
-        ConfigurationError: Another sidecar mirrors the folder, or the prefix belongs to a different
-            run.
     """
-    from kfp_tfjob.uploader.ownership import DifferentRunError, FencedError
+    from kfp_tfjob.uploader.ownership import FencedError
 
-    with _only_one(settings.folder):
-        sidecar = _Sidecar(settings, store, ended)
-        try:
-            return sidecar.run()
-        except FencedError as error:
-            return sidecar.stand_aside(error)
-        except DifferentRunError as error:
-            write(settings.folder, State(error.verdict, error.code, str(error)), ended=True)
-            raise
-        finally:
-            sidecar.returned = True
+    sidecar = _Sidecar(settings, store, ended)
+    try:
+        return sidecar.run()
+    except FencedError as error:
+        return sidecar.stand_aside(error)
+    finally:
+        sidecar.returned = True
 
 
 class _Sidecar:
@@ -138,7 +126,6 @@ class _Sidecar:
         """Mirror, then store the rest; return the exit code."""
         folder, ended = self._settings.folder, self._ended
         log.info("mirroring %s to %s", folder, RunLayout(self._settings.run).output)
-        write(folder, State("starting"))
         threading.Thread(target=self._give_up, daemon=True).start()
         while not ended.is_set():
             before, self._scan = self._scan, scan(folder)
@@ -156,26 +143,24 @@ class _Sidecar:
     def stand_aside(self, error: StepError) -> int:
         """Stop writing, answer requests with the reason, and wait for the end."""
         log.error("%s", error)
-        state = State("fenced", error.code, str(error))
-        write(self._settings.folder, state)
         while not self._ended.wait(_POLL):
             if request := self._barrier.pending():
                 missing = self._mirror.missing(self._scan)
                 self._barrier.answer(request, *self._count(missing), str(error))
         self._keep_end()
-        write(self._settings.folder, state, ended=True)
+        _leave(str(error))
         return error.code
 
     def _begin(self, request: Request | None = None) -> bool:
         """Probe the store and claim the run once; return whether that is done."""
-        from kfp_tfjob.uploader.ownership import DifferentRunError, FencedError
+        from kfp_tfjob.uploader.ownership import FencedError
 
         if self._ready:
             return True
         try:
             self._store.probe(self._settings.run)
             self._owner.claim()
-        except (DifferentRunError, FencedError):
+        except FencedError:
             raise
         except StepError as error:
             self._mirror.note("the run", error)
@@ -183,7 +168,6 @@ class _Sidecar:
                 self._barrier.answer(request, *self._count(self._missing()), str(error))
             return False
         self._ready = True
-        write(self._settings.folder, State("mirroring"))
         return True
 
     def _missing(self) -> list[str]:
@@ -266,9 +250,7 @@ class _Sidecar:
             if not (kept or missing):
                 missing = [f"{UPLOADER}/{CHIEF_END}"]
             if not missing:
-                files = len(self._scan.files)
-                log.info("everything is stored: %s", counted(files, "file"))
-                write(self._settings.folder, State("stored", stored=files), ended=True)
+                log.info("everything is stored: %s", counted(len(self._scan.files), "file"))
                 return 0
             # More passes help while the store is unreachable or refuses, or while files are sent.
             hopeless = missing == earlier and not (self._mirror.away or self._mirror.refused)
@@ -304,14 +286,9 @@ class _Sidecar:
         return True
 
     def _not_stored(self, missing: list[str]) -> int:
-        code, verdict = (
-            (exit_codes.NOT_STORED, "store_unavailable") if self._mirror.away else (1, "not_stored")
-        )
         log.error("%d not stored: %s", len(missing), ", ".join(map(repr, missing[:20])))
-        message = f"{len(missing)} not stored: {'; '.join(self._mirror.trouble.values())}"
-        state = State(verdict, code, message, self._count(missing)[0], missing)
-        write(self._settings.folder, state, ended=True)
-        return code
+        _leave(f"{len(missing)} not stored: {'; '.join(self._mirror.trouble.values())}")
+        return exit_codes.NOT_STORED if self._mirror.away else exit_codes.FAILED
 
     def _give_up(self) -> None:
         """Exit if a call outlasts the grace period: the kubelet would not report the lost files."""
@@ -324,6 +301,12 @@ class _Sidecar:
         self._mirror.away = True
         self._scan = scan(self._settings.folder)
         os._exit(self._not_stored(self._missing()))
+
+
+def _leave(text: str) -> None:
+    """Write why this sidecar ends to the termination log, which the cluster shows."""
+    with suppress(OSError):  # a full disk must not hide the exit code
+        termination_message.write(termination_message.path_of(os.environ), text)
 
 
 class _Grace:
@@ -359,36 +342,3 @@ class _Grace:
         shorter = self._stop_within.seconds()
         seconds = self._seconds if shorter is None else min(self._seconds, shorter)
         return time.monotonic() - began >= seconds + more
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Lock a folder. If no file can be created in it, there is no lock and no restart.
-
-    Raises:
-        ConfigurationError: Another sidecar holds the lock.
-    """
-    try:
-        (folder / UPLOADER).mkdir(exist_ok=True)
-        lock = open(folder / UPLOADER / UPLOADER_LOCK, "w")  # noqa: SIM115 - held until the end
-    except OSError as error:
-        log.warning("%s cannot be written to: %s", folder / UPLOADER, error)
-        yield
-        return
-    until = time.monotonic() + _LOCK_SECONDS
-    with lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise ConfigurationError(
-                        Problem(
-                            f"another sidecar mirrors {folder}",
-                            expected="one sidecar per folder",
-                            fix="stop the other sidecar, or use a different folder",
-                        )
-                    ) from None
-                time.sleep(_POLL)
-        yield

@@ -172,7 +172,7 @@ class Attempt:
         if found is None or found.fix:
             return found
         events = seen.events()
-        if missing := waiting.missing_secrets(seen.pods, events, seen.job):
+        if missing := waiting.missing_secrets(seen.pods):
             if found.verdict == Verdict.USER_ERROR:
                 place = seen.job["metadata"].get("namespace", "")
                 return replace(found, fix=secret_remedy(self.launch.spec, missing, place))

@@ -136,7 +136,7 @@ class JobLimits:
         not_made, forbidden = waiting.not_made(events), waiting.forbidden(events)
         unscheduled, unpulled = waiting.unscheduled(pods), waiting.image_pull(pods)
         misconfigured = waiting.misconfigured(pods)
-        secrets = waiting.missing_secrets(pods, events, seen.job)
+        secrets = waiting.missing_secrets(pods)
         never = quota.never(seen.job, waiting.not_made(seen.events())) if missing else ""
         why = unscheduled or not_made[-1:]
         return {

@@ -81,10 +81,8 @@ def secret_remedy(
     for item in missing:
         uses = [it for it in secrets_of(spec) if it.name == item.name]
         uses = [it for it in uses if item.key in ("", it.key)]
-        if not uses:  # the service account or a webhook names it
-            pulls = item.use == waiting.PULLING
-            where = key(spec, item.role, "image_pull_secret") if pulls else ""
-            uses = [SecretUse(item.name, item.key or ("" if pulls else "KEY"), where)]
+        if not uses:  # a webhook names it
+            uses = [SecretUse(item.name, item.key or "KEY", "")]
         ways.append(secret_fix(uses, bool(item.key), namespace))
     return "; ".join(dict.fromkeys(ways))
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kubernetes.utils.quantity import parse_quantity
+
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pod import DEFAULTS, EvaluatePodSettings, PodOptions, StepPodSettings
@@ -115,7 +117,7 @@ def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
             )
     for it in pods.values():
         limit = it.compiled.get("cpu_limit")
-        if limit and it.asked.cpu and capacity.quantity(it.asked.cpu) > capacity.quantity(limit):
+        if limit and it.asked.cpu and parse_quantity(it.asked.cpu) > parse_quantity(limit):
             yield Problem(
                 f"{it.key}.cpu is above the limit that was compiled in for {it.step}",
                 received=it.asked.cpu,

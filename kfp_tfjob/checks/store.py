@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.checks.finding import Finding, ok, warning
+import uuid
+
+from kfp_tfjob.checks.finding import Finding, ok
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.probe_creating import Creating, probe_creating
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem
 from kfp_tfjob.storage.store import Store
 
 
@@ -30,8 +31,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
                 fix="correct the Secret named by storage_secret or the AWS environment",
             )
         )
-    creating = probe_creating(store, prefix)
-    if creating is Creating.OVERWRITES:
+    if not creates_once(store, prefix):
         raise ConfigurationError(
             Problem(
                 f"the store of {root} does not support conditional creates",
@@ -40,13 +40,25 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
                 fix="update the store, or set a different one in output_uri and storage_endpoint",
             )
         )
-    if creating is Creating.RACES:
-        return [
-            warning(
-                f"the store of {root} lets simultaneous conditional creates of one object"
-                " all succeed: two runs that publish the same model within milliseconds may both"
-                " report that their version is the champion",
-                "do not publish one model from two runs at a time",
-            )
-        ]
     return [ok(f"{root} can be written, read and deleted; of several creates, one wins")]
+
+
+def creates_once(store: Store, prefix: S3Address) -> bool:
+    """Tell whether a store refuses to create an object that exists; it deletes the object again.
+
+    Args:
+        store: The store.
+        prefix: Where to write.
+
+    Raises:
+        StepError: See `Store.create` and `Store.delete`.
+    """
+    address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
+    store.create(address, b"first")
+    try:
+        store.create(address, b"second")
+    except ObjectExistsError:
+        return True
+    finally:
+        store.delete(address)
+    return False

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from kubernetes.utils.quantity import parse_quantity
+
 from kfp_tfjob.jobs.status import replicas
 
 Amounts = dict[str, Decimal]
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkKMGTPE]|[KMGTPE]i))?")
-_UNITS = {"": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
-_UNITS |= {unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)}
-_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
-_UNITS["K"] = _UNITS["k"]  # the Kubernetes client accepts it too
 # Every node has these; one that lists none, as in a test, does not lack them.
 _EVERYWHERE = frozenset({"cpu", "memory", "ephemeral-storage"})
-
-
-def quantity(text: object) -> Decimal:
-    """Return a Kubernetes quantity as a number: `500m` is 0.5, `1Ki` is 1024.
-
-    Raises:
-        ValueError: It is not a quantity.
-    """
-    match = _QUANTITY.fullmatch(str(text).strip())
-    if not match:
-        raise ValueError(f"not a quantity of Kubernetes: {text!r}")
-    number, exponent, unit = match.groups()
-    return Decimal(number + (exponent or "")) * _UNITS[unit or ""]
 
 
 def shown(resource: str, amount: Decimal) -> str:
@@ -126,7 +109,7 @@ def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> st
 
 def _of_container(container: Mapping[str, Any], kind: str) -> Amounts:
     given = ((container.get("resources") or {}).get(kind) or {}).items()
-    return {name: quantity(value) for name, value in given}
+    return {name: parse_quantity(value) for name, value in given}
 
 
 def _added(left: Amounts, right: Amounts) -> Amounts:
@@ -142,7 +125,7 @@ def _larger(left: Amounts, right: Amounts) -> Amounts:
 def allocatable(node: Mapping[str, Any]) -> Amounts:
     """Return what pods may use of a node."""
     given = (node["status"].get("allocatable") or {}).items()
-    return {name: quantity(value) for name, value in given}
+    return {name: parse_quantity(value) for name, value in given}
 
 
 def _counts(name: str, has: Amounts) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from kubernetes.utils.quantity import parse_quantity
+
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.jobs.status import replicas
 
@@ -73,16 +75,15 @@ def left(found: Mapping[str, Any]) -> dict[str, tuple[Decimal, Decimal]]:
     status = found.get("status") or {}
     used = status.get("used") or {}
     hard = status.get("hard") or found["spec"].get("hard") or {}
-    totals = {name: capacity.quantity(value) for name, value in hard.items()}
+    totals = {name: parse_quantity(value) for name, value in hard.items()}
     return {
-        name: (total - capacity.quantity(used.get(name, "0")), total)
-        for name, total in totals.items()
+        name: (total - parse_quantity(used.get(name, "0")), total) for name, total in totals.items()
     }
 
 
 def _amounts(text: str) -> dict[str, Decimal]:
     pairs = (item.partition("=") for item in text.split(","))
-    return {name: capacity.quantity(value) for name, _, value in pairs if value}
+    return {name: parse_quantity(value) for name, _, value in pairs if value}
 
 
 def _counts_alike(job: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.jobs.status import replica_of, replicas, role_of
+from kfp_tfjob.jobs.status import replica_of, replicas
 
 _PULL = frozenset(
     "ErrImagePull ImagePullBackOff InvalidImageName ErrImageNeverPull RegistryUnavailable".split()
@@ -20,8 +20,6 @@ _NOT_MADE = frozenset(
     "FailedCreatePod FailedCreateService"
     " FailedCreate JobCreationFailed HeadlessServiceCreationFailed".split()
 )
-PULLING = "pulling its images"  # a use of a Secret
-_NO_PULL_SECRET = "FailedToRetrieveImagePullSecret"
 # Of the cluster autoscaler, and of Karpenter.
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
@@ -30,8 +28,6 @@ _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: "
 # Messages of the kubelet; the local back end uses the same.
 _NO_SECRET = re.compile(r'secret "([^"]+)" not found')
 _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
-_REFUSED = re.compile(r"\b40[13]\b|unauthorized|denied|forbidden|authenticat", re.IGNORECASE)
-_PULL_SECRETS = re.compile(r"image pull secrets \(([^)]*)\)")
 
 
 @dataclass(frozen=True)
@@ -42,18 +38,14 @@ class MissingSecret:
         name: The name of the Secret.
         key: The missing key; empty if the whole Secret is missing.
         replica: The replica that needs it, for instance `worker-0`.
-        role: Its role, for instance `worker`.
         use: The purpose, for instance `variable TOKEN`.
-        variable: The environment variable that needs it, or empty.
         said: The message of the cluster.
     """
 
     name: str
     key: str
     replica: str
-    role: str
     use: str
-    variable: str
     said: str
 
     def __str__(self) -> str:
@@ -123,44 +115,16 @@ def forbidden(events: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def missing_secrets(
-    pods: Iterable[Mapping[str, Any]],
-    events: Iterable[Mapping[str, Any]],
-    job: Mapping[str, Any],
-) -> list[MissingSecret]:
-    """Return the missing Secrets that containers wait for.
-
-    An image pull Secret counts only if a pod cannot pull its image. If the job does not name it, it
-    comes from the service account, which may name Secrets that no image of the job needs. Then it
-    counts only if the registry refused the image.
-
-    Args:
-        pods: The pods of the job.
-        events: The events of these pods.
-        job: The job with its spec.
-    """
-    pods, found = list(pods), []
+def missing_secrets(pods: Iterable[Mapping[str, Any]]) -> list[MissingSecret]:
+    """Return the missing Secrets that the containers of pods wait for."""
+    found = []
     for pod, name, said in _waiting(pods, _CONFIGURATION):
         if missing := secret_in(said):
             secret, key = missing
             variable = _variable(pod, name, secret, key)
             use = f"variable {variable}" if variable else f"container {name}"
-            who = (replica_of(pod), role_of(pod))
-            found.append(MissingSecret(secret, key, *who, use, variable, said))
-    for pod, _, said in _waiting(pods, _PULL):
-        for event in events:
-            named = _PULL_SECRETS.search(str(event.get("message")))
-            if event.get("reason") == _NO_PULL_SECRET and named and about(event, pod):
-                who = (replica_of(pod), role_of(pod), PULLING, "")
-                names = named[1].split(", ")
-                refused, own = _REFUSED.search(said), _pull_secrets(job)
-                found += [MissingSecret(n, "", *who, said) for n in names if refused or n in own]
+            found.append(MissingSecret(secret, key, replica_of(pod), use, said))
     return found
-
-
-def _pull_secrets(job: Mapping[str, Any]) -> set[str]:
-    pods = [item.pod for item in replicas(job)]
-    return {secret["name"] for pod in pods for secret in pod.get("imagePullSecrets") or ()}
 
 
 def secret_in(said: str) -> tuple[str, str] | None:

@@ -11,11 +11,9 @@ import hashlib
 import io
 import os
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
 from kfp_tfjob.storage.errors import Problem, StepError
@@ -58,28 +56,6 @@ def open_file(path: Path | str) -> int:
     return fd
 
 
-class Throttle:
-    """Limits the total send rate of a process.
-
-    Args:
-        rate: Bytes per second; 0 for no limit.
-    """
-
-    def __init__(self, rate: float = 0) -> None:
-        self._rate, self._free, self._lock = rate, 0.0, Lock()
-
-    def take(self, size: int) -> None:
-        """Wait until `size` more bytes may be sent."""
-        if not self._rate:
-            return
-        with self._lock:
-            now = time.monotonic()
-            self._free = max(self._free, now)
-            wait = self._free - now
-            self._free += size / self._rate
-        time.sleep(wait)
-
-
 @dataclass(frozen=True)
 class Digests:
     """The checksums of a body.
@@ -106,19 +82,10 @@ class Body(io.RawIOBase):
         size: Size of the body in bytes.
         offset: Where the body begins in the file.
         path: The file's name in errors.
-        throttle: Limits the send rate.
     """
 
-    def __init__(
-        self,
-        source: bytes | int,
-        size: int,
-        offset: int = 0,
-        path: object = "",
-        throttle: Throttle | None = None,
-    ) -> None:
-        self._path, self._throttle = path, throttle or Throttle()
-        self._source, self.size, self._offset = source, size, offset
+    def __init__(self, source: bytes | int, size: int, offset: int = 0, path: object = "") -> None:
+        self._source, self.size, self._offset, self._path = source, size, offset, path
         self._position = 0
         if isinstance(source, int) and size <= SMALL:
             self._source = self._whole(source)
@@ -135,7 +102,7 @@ class Body(io.RawIOBase):
             FileChangedError: The file became shorter.
         """
         crc, sum_md5 = Checksum(), hashlib.md5(usedforsecurity=False) if md5 else None
-        for chunk in self._read(buffer):
+        for chunk in self.chunks(buffer):
             crc.update(chunk)
             if sum_md5:
                 sum_md5.update(chunk)
@@ -147,20 +114,6 @@ class Body(io.RawIOBase):
         Raises:
             FileChangedError: The file became shorter.
         """
-        for chunk in self._read(buffer):
-            self._throttle.take(len(chunk))
-            yield chunk
-
-    def _whole(self, fd: int) -> bytes:
-        try:
-            data = os.pread(fd, self.size, self._offset)
-        except OSError as error:
-            raise FileUnreadableError(self._path, error) from error
-        if len(data) == self.size:
-            return data
-        return b"".join(map(bytes, self._read(bytearray(self.size))))
-
-    def _read(self, buffer: bytearray) -> Iterator[bytes | memoryview]:
         if isinstance(self._source, bytes):
             yield self._source
             return
@@ -169,6 +122,15 @@ class Body(io.RawIOBase):
             count = self._fill(view[: min(len(view), end - offset)], offset)
             yield view[:count]
             offset += count
+
+    def _whole(self, fd: int) -> bytes:
+        try:
+            data = os.pread(fd, self.size, self._offset)
+        except OSError as error:
+            raise FileUnreadableError(self._path, error) from error
+        if len(data) == self.size:
+            return data
+        return b"".join(map(bytes, self.chunks(bytearray(self.size))))
 
     def _fill(self, view: memoryview, offset: int) -> int:
         assert isinstance(self._source, int)
@@ -213,6 +175,5 @@ class Body(io.RawIOBase):
             buffer[:count] = self._source[self._position : self._position + count]
         else:
             count = self._fill(memoryview(buffer)[:count], self._offset + self._position)
-        self._throttle.take(count)
         self._position += count
         return count

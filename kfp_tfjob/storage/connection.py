@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from kfp_tfjob.storage.reply_deadline import ReplyDeadline
-
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 _IDLE_SECONDS = 20  # servers keep an unused connection longer
 _TOGETHER = 64 << 10  # bytes; a body up to this size is sent together with the headers
@@ -56,7 +54,7 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context:
             self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
-        self._seconds, self._pace = seconds, ReplyDeadline(seconds)
+        self._socket.settimeout(seconds)
         self._buffer = bytearray(_RECEIVED)
         self._received = b""  # but not used yet
         self._poll = select.poll()
@@ -87,7 +85,6 @@ class Connection:
         """
         lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
-        self._socket.settimeout(self._seconds)
         try:
             for chunk in body:
                 if head and len(chunk) <= _TOGETHER:
@@ -101,7 +98,6 @@ class Connection:
                 self._socket.sendall(head)
         except (BrokenPipeError, ConnectionResetError):
             self.reusable = False  # a server that refuses early sends a reply and hangs up
-        self._pace = ReplyDeadline(self._seconds)
         status, found = 100, {}
         while 100 <= status < 200:
             status, found = self._head()
@@ -121,7 +117,7 @@ class Connection:
 
     def _more(self) -> bool:
         """Receive data; return False if the server has closed the connection."""
-        count = self._pace.receive(self._socket, self._buffer)
+        count = self._socket.recv_into(self._buffer)
         self._received += self._buffer[:count]
         return bool(count)
 

@@ -45,7 +45,6 @@ RENEWABLE = {
     "TokenRefreshRequired",
     "XAdminUserNotFound",
 }
-SKEWED = "RequestTimeTooSkewed"
 # Codes of a refused HEAD; its reply has no body with a reason.
 WORDLESS = {"400", "403"}
 # The store received different bytes; the second code is MinIO's.
@@ -160,6 +159,14 @@ def explain(
                 expected="the URL of an S3 API, and the region of the bucket",
                 fix="correct storage_endpoint (http or https; the port of the API, not of the"
                 " console) or storage_region",
+            )
+        )
+    if code == "RequestTimeTooSkewed":
+        return ConfigurationError(
+            Problem(
+                f"cannot {what}: the clocks of this machine and of the store differ too much",
+                received=received,
+                fix="set the clock of this machine, for instance with NTP",
             )
         )
     if code in _DENIED:

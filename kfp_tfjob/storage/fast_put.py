@@ -13,9 +13,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
 from botocore.exceptions import ClientError, HTTPClientError
@@ -75,13 +74,11 @@ class FastPut:
     """
 
     def __init__(self, client: Any, ca_bundle: str = "") -> None:
-        self.clock_offset = 0.0
         self._client, self._ca = client, ca_bundle or where()
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, _Route | None] = {}
         self._idle: dict[_Route, list[Connection]] = {}
         self._buffers: list[bytearray] = []
-        client.meta.events.register("before-send.s3", self._sign_again)
 
     def put(self, address: S3Address, body: Body, parameters: Mapping[str, Any]) -> Reply:
         """Send an object, or the part that `parameters` name.
@@ -123,18 +120,6 @@ class FastPut:
             return body.digests(bytearray(), md5)
         with self._buffer() as buffer:
             return body.digests(buffer, md5)
-
-    def set_clock(self, date: str) -> None:
-        """Sign with the store's clock from now on, as in the Date header of a reply."""
-        self.clock_offset = self.skew(date)
-
-    def skew(self, date: str) -> float:
-        """Return how many seconds the store's clock is ahead of ours; 0 if unknown."""
-        try:
-            return parsedate_to_datetime(date).timestamp() - time.time()
-        except (ValueError, TypeError):
-            log.warning("the store sends an unreadable time: %r", date)
-            return 0.0
 
     def _route(self, bucket: str) -> _Route | None:
         """Ask boto3 where a bucket is; None if only boto3 can reach it."""
@@ -189,7 +174,7 @@ class FastPut:
 
     def _identity(self) -> tuple[Any, str, float]:
         keys = self._client._get_credentials().get_frozen_credentials()
-        return keys, self._client.meta.region_name, time.time() + self.clock_offset
+        return keys, self._client.meta.region_name, time.time()
 
     def _connect(self, route: _Route) -> Connection:
         idle = self._idle.setdefault(route, [])
@@ -216,24 +201,6 @@ class FastPut:
             yield buffer
         finally:
             self._buffers.append(buffer)
-
-    def _sign_again(self, request: Any, **_: Any) -> None:
-        """Sign a request of boto3 again with the store's clock, if ours is known to be wrong."""
-        if not self.clock_offset or "Authorization" not in request.headers:
-            return
-        url = urlsplit(request.url)
-        pairs = sorted(parse_qsl(url.query, keep_blank_values=True))
-        query = "&".join(f"{quote(n, safe='~')}={quote(v, safe='~')}" for n, v in pairs)
-        headers = {"host": url.netloc}
-        for name, value in request.headers.items():
-            if name.lower().startswith("x-amz-") or name.lower() in ("content-md5", "content-type"):
-                headers[name.lower()] = value if isinstance(value, str) else value.decode()
-        for name in ("x-amz-date", "x-amz-security-token"):
-            headers.pop(name, None)
-        signed = sign(request.method, url.path, query, headers, *self._identity())
-        del request.headers["Authorization"], request.headers["X-Amz-Date"]
-        for name in ("authorization", "x-amz-date"):
-            request.headers[name] = signed[name]
 
 
 def _refusal(reply: HttpReply) -> ClientError:

@@ -23,10 +23,9 @@ VARIABLES = {
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
     "STORAGE_CLASS": "storage class of the objects, for instance STANDARD_IA",
     "STORAGE_TAGS": "tags of the objects: team=vision&cost=42; ASCII only, so ü is %C3%BC",
-    "STORAGE_BANDWIDTH": "highest send rate in bytes per second: 50M, 1.5G; powers of 1000",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
-_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+_REMOVED = "STORAGE_BANDWIDTH"
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,11 @@ class WriteOptions:
     Attributes:
         addressing: `auto`, `path`, `virtual`, or empty for the default.
         parameters: Of put_object and create_multipart_upload in boto3, for every object.
-        bandwidth: Bytes per second; 0 for no limit.
         ca_bundle: File with the certificates to trust; empty for the default ones.
     """
 
     addressing: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    bandwidth: float = 0.0
     ca_bundle: str = ""
 
     def parameters_for(self, address: S3Address) -> Mapping[str, str]:
@@ -56,6 +53,14 @@ class WriteOptions:
         Raises:
             ConfigurationError: A value is not allowed.
         """
+        if secret.get(_REMOVED) or os.environ.get(_REMOVED):
+            raise ConfigurationError(
+                Problem(
+                    f"{_REMOVED} no longer exists",
+                    fix="delete it; the annotation kubernetes.io/egress-bandwidth limits a pod"
+                    " (pod.chief.annotations)",
+                )
+            )
         given = {
             name: value
             for name in VARIABLES
@@ -65,7 +70,6 @@ class WriteOptions:
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
             "STORAGE_TAGS": r"(?=[ -~]+$)[^=&]+=[^=&]*(&[^=&]+=[^=&]*)*",  # it becomes a header
-            "STORAGE_BANDWIDTH": r"[0-9]+(\.[0-9]+)?[KMG]?",
         }
         ConfigurationError.raise_if(
             Problem(f"{name} is wrong", repr(given[name]), VARIABLES[name], f"correct {name}")
@@ -84,11 +88,8 @@ class WriteOptions:
             parameters["StorageClass"] = given["STORAGE_CLASS"]
         if "STORAGE_TAGS" in given:
             parameters["Tagging"] = given["STORAGE_TAGS"]
-        rate = given.get("STORAGE_BANDWIDTH", "0")
-        unit = rate[-1] if rate[-1].isalpha() else ""
         return cls(
             given.get("STORAGE_ADDRESSING", ""),
             parameters,
-            float(rate.removesuffix(unit)) * _UNITS[unit],
             given.get("AWS_CA_BUNDLE", ""),
         )

@@ -190,7 +190,7 @@ class PartsUpload:
     ) -> _Part:
         if self._stopped.is_set() or self._file.changed():
             raise FileChangedError(self._file.path)
-        body = Body(self._file.fd, size, offset, self._file.path, self._session.throttle)
+        body = Body(self._file.fd, size, offset, self._file.path)
         if there and there["Size"] == size:
             keeps = there.get("ChecksumCRC64NVME")
             found = self._session.fast_put.digests(body, md5=not keeps)

@@ -18,7 +18,6 @@ from kfp_tfjob.storage.s3_session import Checking, S3Session
 
 log = logging.getLogger(__name__)
 
-_MOST_SKEW = 60.0  # seconds; stores refuse requests that are 15 minutes off
 _CONTENT = b"Does this store check what it is sent? This object is deleted at once.\n"
 _MD5 = hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest()
 _WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
@@ -30,21 +29,17 @@ class Probed:
 
     Attributes:
         checking: What the store does with a checksum.
-        skew: Seconds its clock is ahead of ours.
         latency: Seconds for a small request.
         deletes: Whether we may delete; if not, pruned checkpoints remain.
     """
 
     checking: Checking
-    skew: float
     latency: float
     deletes: bool
 
     def __str__(self) -> str:
         """Return one line for the log."""
-        clock = f", its clock is {self.skew:+.0f} s off" if abs(self.skew) > _MOST_SKEW else ""
-        milliseconds = self.latency * 1000
-        return f"the store is writable: {self.checking.value}, {milliseconds:.0f} ms{clock}"
+        return f"the store is writable: {self.checking.value}, {self.latency * 1000:.0f} ms"
 
 
 def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
@@ -91,11 +86,10 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
         session.checking = Checking.IGNORES
     else:
         session.checking = Checking.KEEPS if keeps else Checking.CHECKS
-    skew = session.fast_put.skew(reply.headers.get("date", ""))
     deletes = True
     try:
         session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
     except StepError as error:
         deletes = False
         log.warning("%s", Problem("objects cannot be deleted there", received=error))
-    return Probed(session.checking, skew, latency, deletes)
+    return Probed(session.checking, latency, deletes)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from threading import Lock, Timer
+from threading import Lock
 from typing import Any, TypeVar
 
 import boto3.session
@@ -19,14 +18,12 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 
-from kfp_tfjob.storage import reply_deadline
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body, Digests, Throttle
+from kfp_tfjob.storage.body import Body, Digests
 from kfp_tfjob.storage.connection import CONNECT_SECONDS
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.failures import (
     RENEWABLE,
-    SKEWED,
     WORDLESS,
     code_of,
     damaged,
@@ -40,8 +37,6 @@ from kfp_tfjob.storage.retry import Patience
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-_MOST_SKEW = 600.0  # seconds; stores refuse requests that are 15 minutes off
-_ANNOUNCE_SECONDS = 3.0
 LANES = 8  # parts of large objects that move at the same time
 
 
@@ -77,9 +72,7 @@ class S3Session:
         self.options = WriteOptions.read(secret)
         self.checking = Checking.UNKNOWN
         self.tags_are_md5 = False
-        self.throttle = Throttle(self.options.bandwidth)
         self._renewing = Lock()
-        self._answered = False
         session = botocore.session.get_session()
         secret.install(session)
         with_boto3 = boto3.session.Session(botocore_session=session)
@@ -103,7 +96,6 @@ class S3Session:
                 },
             ),
         )
-        reply_deadline.install(self.client)
         self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _once)
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
         self.fast_put = FastPut(self.client, bundle)
@@ -150,16 +142,11 @@ class S3Session:
         def attempt() -> Result:
             nonlocal used
             used = self._keys()
-            with self._announced(what):
-                return call()
+            return call()
 
         def passes(error: Exception) -> bool:
             nonlocal guessed
             code = code_of(error)
-            if code == SKEWED or (code in WORDLESS and self._skewed(error)):
-                self.fast_put.set_clock(_date(error))
-                log.info("signing with the store's clock, %+.0f s", self.fast_put.clock_offset)
-                return True
             # An error without a reason may not be about the keys, so new keys are tried once.
             if code in RENEWABLE or (code in WORDLESS and not guessed):
                 guessed = True
@@ -171,33 +158,6 @@ class S3Session:
             return self.patience.run(what, attempt, passes)
         except (ClientError, BotoCoreError) as error:
             raise explain(error, what, address, self.endpoint) from error
-
-    @contextmanager
-    def _announced(self, what: str) -> Iterator[None]:
-        """Log a slow call until the store has answered for the first time."""
-        if self._answered:
-            yield
-            return
-        place = self.endpoint or "AWS"
-        words = "still waiting for an answer from %s: %s"
-        timer = Timer(_ANNOUNCE_SECONDS, log.warning, (words, place, what))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-            self._answered = True
-        except ClientError:
-            self._answered = True
-            raise
-        finally:
-            timer.cancel()
-
-    def _skewed(self, error: Exception) -> bool:
-        """Tell whether a request was signed with a clock that the store does not accept."""
-        date = _date(error)
-        return (
-            bool(date) and abs(self.fast_put.skew(date) - self.fast_put.clock_offset) > _MOST_SKEW
-        )
 
     def _keys(self) -> Any:
         credentials = self.client._get_credentials()
@@ -221,11 +181,6 @@ def _once(request_dict: dict[str, Any], **_: Any) -> None:
     botocore would repeat the request until the stack overflows.
     """
     request_dict["context"].setdefault("s3_redirect", {})["redirected"] = True
-
-
-def _date(error: Exception) -> str:
-    """Return the Date header of the reply behind an error."""
-    return error.response["ResponseMetadata"]["HTTPHeaders"].get("date", "")  # type: ignore[attr-defined]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Signs requests with AWS Signature Version 4, faster than boto3 and with the store's clock."""
+"""Signs requests with AWS Signature Version 4, faster than boto3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sign(
         headers: The headers to sign, in lower case, with `host` and `x-amz-content-sha256`.
         keys: The credentials.
         region: The region of the store.
-        now: The store's time in seconds since 1970.
+        now: The time in seconds since 1970.
     """
     stamp = _stamp(int(now))
     signed = {**headers, "x-amz-date": stamp}

@@ -388,7 +388,7 @@ class Store:
                 whole = OpenFile(fd, before.st_size, path, changed)
                 checksum = PartsUpload(self.session, whole, address, resumable).send().base64
             else:
-                body = Body(fd, before.st_size, 0, path, self.session.throttle)
+                body = Body(fd, before.st_size, 0, path)
                 checksum = self._put(address, body, {})
                 if changed():
                     raise FileChangedError(path)

@@ -6,7 +6,6 @@ endpoint; as a forward proxy in `http_proxy`.
 
 from __future__ import annotations
 
-import calendar
 import email.utils
 import http.client
 import re
@@ -350,22 +349,6 @@ def slowly(rate: float) -> Callable[[Exchange], bool]:
 
     def action(exchange: Exchange) -> bool:
         exchange.rate = rate
-        return False
-
-    return action
-
-
-def wrong_clock(seconds: float) -> Callable[[Exchange], bool]:
-    """The clocks of store and client differ."""
-
-    def action(exchange: Exchange) -> bool:
-        theirs = time.time() + seconds
-        stamp = exchange.sent.get("x-amz-date") or exchange.sent.get("X-Amz-Date") or ""
-        when = time.strptime(stamp, "%Y%m%dT%H%M%SZ")
-        if abs(calendar.timegm(when) - theirs) > 900:
-            date = email.utils.formatdate(theirs, usegmt=True)
-            return exchange.answer(403, "RequestTimeTooSkewed", Date=date)
-        exchange.sign_again()
         return False
 
     return action

@@ -147,7 +147,7 @@ def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
     """A run with a stored checkpoint, and what its pod has left beside it and later."""
     layout, first = RunLayout(base), tmp_path / "first"
     _write(first, {path: b"old" for path in MADE_ANEW} | BESIDE | {"checkpoints/5/data": b"five"})
-    _write(first, {"own/x.tmp": b"half", ".uploader/state.json": b"{}"})
+    _write(first, {"own/x.tmp": b"half", ".uploader/journal.jsonl": b"{}"})
     mirror = _mirror(store, layout, first, 1)
     _write(first, {"own/later.txt": b"of a step that is not in the checkpoint"})
     mirror.store(scan(first), scan(first))
@@ -155,7 +155,7 @@ def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
     return layout
 
 
-def test_what_lay_beside_the_checkpoint_comes_back_and_is_not_sent_again(
+def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
     stored: RunLayout, proxy: FaultProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -170,7 +170,7 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_is_not_sent_again(
 
     second = _mirror(store, stored, output, 2)
     assert second.missing(scan(output)) == []
-    assert not proxy.of("PUT", "/output/")
+    assert len(proxy.of("PUT", "/output/")) == len(BESIDE)
     keys = {item.key for item in second.publish(scan(output)).objects}
     assert keys == {f"output/{path}" for path in found}
 
@@ -329,7 +329,6 @@ def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
     objects = {item.key: item for item in store.read_manifest(layout.manifest).objects}
     assert objects["output/own/best.keras"].crc64nvme == best
     assert {f"output/{path}" for path in curves} < {key for key in objects if "/logs/" in key}
-    assert "already stored: " in log.read_text()
     assert [line["epoch"] for line in job.events("epoch")] == [1, 2, 3, 4, 5]
     for split in ("train", "validation"):
         assert _points(output / "logs" / split) == [0, 1, 2, 3, 4]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.checks.store import creates_once
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import SMALL
@@ -19,7 +20,6 @@ from kfp_tfjob.storage.errors import (
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.probe_creating import Creating, probe_creating
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.s3_session import Checking
 from kfp_tfjob.storage.store import PART, Store
@@ -30,7 +30,6 @@ from tests.faults.proxy import (
     ignore_checksums,
     ignore_conditions,
     refuse,
-    wrong_clock,
 )
 
 NAMES = [
@@ -184,23 +183,13 @@ def test_the_probe_leaves_nothing_behind_and_says_when_it_cannot(
     assert not Store(proxy.endpoint).probe(base).deletes
 
 
-@pytest.mark.parametrize(
-    ("unconditional", "found"),
-    [(0, Creating.ONE_WINS), (6, Creating.RACES), (float("inf"), Creating.OVERWRITES)],
-)
-def test_the_probe_finds_out_what_conditional_creates_are_worth(
-    proxy: FaultProxy, base: S3Address, unconditional: float, found: Creating
+@pytest.mark.parametrize("unconditional", [False, True])
+def test_a_store_that_overwrites_is_found(
+    proxy: FaultProxy, base: S3Address, unconditional: bool
 ) -> None:
-    proxy.faults = [Fault(ignore_conditions, times=unconditional)]
+    proxy.faults = [Fault(ignore_conditions, times=float("inf"))] if unconditional else []
     store = Store(proxy.endpoint)
-    assert probe_creating(store, base) is found
-    assert list(store.list(base)) == []
-
-
-def test_the_probe_always_says_the_same_of_a_store_that_checks_first(versitygw, base) -> None:
-    """It looks for the object when a request begins, and renames it into place at its end."""
-    store = Store(secret=SecretVolume(versitygw.secret))
-    assert {probe_creating(store, base) for _ in range(5)} == {Creating.RACES}
+    assert creates_once(store, base) is not unconditional
     assert list(store.list(base)) == []
 
 
@@ -214,14 +203,10 @@ def test_a_create_that_meets_another_on_its_way_is_tried_again(
     assert [seen.status for seen in proxy.seen] == [409, 409, 200, 200]
 
 
-def test_a_head_that_is_refused_without_a_word_finds_the_right_clock(
-    proxy: FaultProxy, store: Store, base: S3Address
-) -> None:
-    store.write(base / "object", b"mine")
-    proxy.faults = [Fault(wrong_clock(3600), ".*", times=float("inf"))]
-    skewed = Store(proxy.endpoint, patience=Patience(5))
-    assert skewed.head(base / "object")["ContentLength"] == 4
-    assert [seen.status for seen in proxy.seen] == [403, 200]
+def test_a_wrong_clock_is_named(proxy: FaultProxy, base: S3Address) -> None:
+    proxy.faults = [Fault(refuse(403, "RequestTimeTooSkewed"), "PUT", times=float("inf"))]
+    with pytest.raises(ConfigurationError, match="the clocks of this machine and of the store"):
+        Store(proxy.endpoint).write(base / "object", b"mine")
 
 
 def test_a_head_that_is_refused_without_a_word_finds_the_new_keys(

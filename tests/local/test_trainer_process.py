@@ -63,13 +63,12 @@ def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> Non
     assert rates[0] == "learning_rate" and float(rates[2]) == pytest.approx(float(rates[1]) * 0.9)
     assert "Shrink" in pair.log()
     figures = pair.events("epoch")[-1]
-    assert figures["slowest"]["replica"] in ("chief", "worker 0")
     speed, each = "examples_per_second", "examples_per_second_per_replica"
     assert figures[speed] == pytest.approx(2 * figures[each], rel=0.01)
     assert (pair.final["attempt"], pair.final["restarts"]) == (1, 0)
     spent = pair.final["seconds"]
-    names = {"start", "data", "compute", "communication", "checkpoint", "callbacks", "export"}
-    assert set(spent) == names and spent["communication"] > 0 and spent["start"] > 0
+    names = {"start", "data", "compute", "checkpoint", "callbacks", "export"}
+    assert set(spent) == names and spent["compute"] > 0 and spent["start"] > 0
 
 
 def test_what_the_chief_leaves(alone: Job) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 
-from kfp_tfjob.trainer.checkpoint import Checkpoint, Position
 from tests.local.random_model import RANDOM_MODEL
 from tests.local.trainer_jobs import STEPS, Start
 
@@ -109,19 +107,6 @@ def test_what_no_checkpoint_has_is_named() -> None:
     assert "the variables annealing, own_seeds/seed_generator_state are used" in words
     (words,) = said(lambda x: x + tf.random.normal((3,)) + tf.random.uniform((3,)))
     assert "tf.random (RandomStandardNormal, RandomUniform)" in words
-
-
-def test_a_checkpoint_without_the_generator_of_a_model_still_fits() -> None:
-    from kfp_tfjob.trainer import randomness, state
-
-    model = _model(1)
-    variables = [("w", model), *((f"model/{item.path}", item) for item in model.variables)]
-    old = Checkpoint(Position(), {}, [("w", np.zeros(2))])
-    name, value = state._with_unseeded(old, variables).variables[1]
-    assert name == f"model/{randomness.UNSEEDED}/seed_generator_state"
-    assert value.tolist() == model.variables[0].numpy().tolist()
-    new = Checkpoint(Position(), {}, [*old.variables, (name, np.array([3, 4]))])
-    assert state._with_unseeded(new, variables) is new
 
 
 @pytest.mark.slow

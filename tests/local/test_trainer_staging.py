@@ -146,17 +146,3 @@ def test_a_dataset_that_was_replaced_is_not_trained_on_further(
     again = jobs("replaced", data=address.key, folder=first.folder)
     assert again.end() == [2], again.log()
     assert f"checkpoint of step {STEPS}" in again.words()
-
-
-@pytest.mark.slow
-def test_replicas_with_different_datasets_do_not_train(
-    jobs: Start, store: Store, base: S3Address, tmp_path: Path
-) -> None:
-    tiny_dataset.send(store, tiny_dataset.write(tmp_path / "one"), base / "one")
-    tiny_dataset.send(store, _with_other_rows(tmp_path / "other"), base / "other")
-    job = jobs("different", 2, data=f"{base.key}/one", late=[1])
-    job.environment["DATASET_URI"] = str(base / "other")
-    job.start(1)
-    assert job.end() == [3, 3], job.log()
-    for replica in range(2):
-        assert "different datasets" in job.words(replica)

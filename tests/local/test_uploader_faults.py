@@ -75,12 +75,6 @@ TABLE.goes_well(
 )
 TABLE.goes_well("a slow store", lambda: Fault(faults.slowly(40e6), target="large", times=EVER))
 TABLE.goes_well(
-    "the store's clock is an hour ahead", lambda: Fault(faults.wrong_clock(3600), ".*", "", EVER)
-)
-TABLE.goes_well(
-    "the store's clock is an hour behind", lambda: Fault(faults.wrong_clock(-3600), ".*", "", EVER)
-)
-TABLE.goes_well(
     "the store is unreachable at the start", lambda: Fault(faults.away(0.7), ".*", "", EVER)
 )
 TABLE.goes_well(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.supervisor.environment import TERMINATION_LOG
 from kfp_tfjob.uploader import pull, verify
 from kfp_tfjob.uploader.inventory import inventory, scan
 
@@ -234,6 +236,27 @@ def test_sigterm_stores_what_is_left(store, job, tmp_path):
     assert places == sorted(places), log
     with pytest.raises(DataError):
         store.read_manifest(job.run.manifest)
+
+
+@pytest.mark.fault("the store is unreachable at the deadline")
+def test_sigterm_while_the_store_is_away_says_so(job, tmp_path, monkeypatch):
+    """Nothing answers at the port, so nothing can be stored within the grace."""
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        (secret / name).write_text("x")
+    (secret / "AWS_ENDPOINT_URL").write_text("http://127.0.0.1:9")
+    (words := tmp_path / "words").touch()
+    monkeypatch.setenv(TERMINATION_LOG, str(words))
+    monkeypatch.setenv(MOUNT_VARIABLE, str(secret))
+    (job.output / "model.keras").write_bytes(b"x")
+    sidecar = job.sidecar("--grace", "1")
+    until(lambda: "the store is unreachable" in job.log(), "the store is found away")
+
+    assert job.end(sidecar) == 145
+    assert re.match("1 not stored: .*127.0.0.1:9", words.read_text())
+    assert "1 not stored: 'model.keras'" in job.log()
+    assert job.log().count("the store is unreachable") == 1
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import json
 import re
 import socket
 import threading
-from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +14,8 @@ import pytest
 import urllib3
 from kubernetes.client import Configuration
 from kubernetes.config import incluster_config, kube_config
-from kubernetes.utils.quantity import parse_quantity
 
 from kfp_tfjob.cluster import client
-from kfp_tfjob.cluster.capacity import quantity
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import ApiError, transient
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -183,18 +180,3 @@ def test_the_views_of_a_cluster_share_its_connections():
     assert apart.client is not api.client and apart.address == api.address
     pools = (one.client.rest_client.pool_manager.connection_pool_kw for one in (api, apart))
     assert [(found["maxsize"], found["retries"].total) for found in pools] == [(1000, False)] * 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    "0 5 -3 +2 1.5 .5 2. 100n 7u 500m 1k 1K 2M 3G 4T 5P 6E 1Ki 2Mi 3Gi 4Ti 5Pi 6Ei 1.5Gi".split(),
-)
-def test_quantities_are_those_of_the_kubernetes_client(text):
-    assert quantity(text) == parse_quantity(text)
-
-
-def test_quantities_with_an_exponent_and_what_is_none():
-    assert quantity("12e3") == quantity("12E3") == Decimal(12000)
-    for wrong in ("", "x", "1 Gi", "1gi", "1e", "--1", "1e3Ki"):
-        with pytest.raises(ValueError, match="not a quantity"):
-            quantity(wrong)

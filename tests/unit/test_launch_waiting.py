@@ -257,16 +257,16 @@ KEY = {"secret": "hub", "key": "k"}
 SECRET_ENV = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
 
 
-def test_missing_secrets_are_read_from_containers_and_events():
+def test_missing_secrets_are_read_from_containers():
     no_secret = pod("worker-1", **unmade('secret "s" not found'))
     no_key = pod("worker-0", **unmade("couldn't find key k in Secret team-a/s"))
     for each in (no_secret, no_key):
         main = each["spec"]["containers"][0]
         each["spec"] = {"containers": [main | {"env": [*main["env"], SECRET_ENV]}]}
-    found = waiting.missing_secrets([no_secret, no_key], [], job())
-    assert [(item.name, item.key, item.replica, item.variable) for item in found] == [
-        ("s", "", "worker-1", "TOKEN"),
-        ("s", "k", "worker-0", "TOKEN"),
+    found = waiting.missing_secrets([no_secret, no_key])
+    assert [(item.name, item.key, item.replica, item.use) for item in found] == [
+        ("s", "", "worker-1", "variable TOKEN"),
+        ("s", "k", "worker-0", "variable TOKEN"),
     ]
     wanted = spec(worker={"env": {"TOKEN": {"secret": "s", "key": "k"}}})
     assert secret_remedy(wanted, found[1:]).endswith(" pod.worker.env.TOKEN")
@@ -302,7 +302,7 @@ def test_the_secrets_of_a_run_have_their_keys_and_parameters(workers, pod, expec
 
 def test_a_secret_of_two_variables_is_created_with_both_keys():
     wanted = spec(all={"env": {"A": KEY, "B": KEY | {"key": "l"}}})
-    missing = waiting.MissingSecret("hub", "", "chief-0", "chief", "", "A", "not found")
+    missing = waiting.MissingSecret("hub", "", "chief-0", "variable A", "not found")
     found = secret_remedy(wanted, [missing])
     assert "generic hub --from-literal=k=... --from-literal=l=...`" in found
     assert found.endswith("pod.all.env.A and pod.all.env.B")
@@ -320,25 +320,6 @@ def test_after_a_minute_the_log_names_the_largest_node_and_the_parameter(caplog)
         (line,) = caplog.messages
         assert part in line and "61 s" in line and "lower pod.all.cpu (4 now)" in line
     assert not attempt._name_shortage(Snapshot(job(), [pod("chief-0")]), 61)
-
-
-def test_a_pull_secret_is_missed_only_by_an_image_that_cannot_be_had():
-    said = "Unable to retrieve some image pull secrets (a, b); attempting to pull may not succeed."
-    events = [event("j-worker-0", "FailedToRetrieveImagePullSecret", said)]
-    assert not waiting.missing_secrets([pod("worker-0", "Running", **RUNS)], events, job())
-    assert not waiting.missing_secrets([pod("worker-1", **PULL)], events, job())
-    found = waiting.missing_secrets([pod("worker-0", **PULL)], events, job())
-    assert [(item.name, item.variable) for item in found] == [("a", ""), ("b", "")]
-    said = secret_remedy(spec(), found, "team-a")
-    assert "or correct pod.all.image_pull_secret" in said
-    assert " docker-registry a --docker-server=... " in said
-    # A registry that is busy refuses no Secret: one that only the service account names may be
-    # missing for good.
-    busy = {"waiting": {"reason": "ErrImagePull", "message": "pull QPS exceeded"}}
-    assert not waiting.missing_secrets([pod("worker-0", **busy)], events, job())
-    named = job(spec(all={"image_pull_secret": "b"}))
-    found = waiting.missing_secrets([pod("worker-0", **busy)], events, named)
-    assert [item.name for item in found] == ["b"]
 
 
 def test_a_quota_in_words_that_cannot_be_read_decides_nothing():

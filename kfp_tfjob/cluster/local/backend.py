@@ -2,7 +2,8 @@
 
 It acts like an operator for a job without restarts. It starts one pod for each replica, with the
 variables by which replicas find each other. The job succeeds with the deciding role and fails with
-any replica. Then the remaining pods are stopped.
+any replica. Then the remaining pods are stopped. It ignores what has no meaning for processes on
+one machine, such as images, resources and node selectors; a test lists every field.
 """
 
 from __future__ import annotations
@@ -33,29 +34,6 @@ from kfp_tfjob.storage.errors import Problem
 
 SECRETS = "KFP_TFJOB_SECRETS"
 FOLDER = "KFP_TFJOB_WORK"
-# Fields of the manifest without a meaning for processes on one machine.
-IGNORED = {
-    "run policy": frozenset("failurePolicy network successPolicy ttlSecondsAfterFinished".split()),
-    "pod": frozenset(
-        "affinity automountServiceAccountToken enableServiceLinks imagePullSecrets nodeSelector"
-        " priorityClassName schedulerName securityContext serviceAccountName tolerations".split()
-    ),
-    "container": frozenset("image resources securityContext".split()),
-    "mount": frozenset({"readOnly"}),
-    "volume": frozenset(),
-    "emptyDir": frozenset("medium sizeLimit".split()),
-}
-_KNOWN = {
-    "run policy": frozenset({"cleanPodPolicy"}),
-    "pod": frozenset(
-        "activeDeadlineSeconds containers initContainers restartPolicy"
-        " terminationGracePeriodSeconds volumes".split()
-    ),
-    "container": frozenset("name command args env volumeMounts restartPolicy".split()),
-    "mount": frozenset("name mountPath".split()),
-    "volume": frozenset("name emptyDir secret persistentVolumeClaim downwardAPI".split()),
-    "emptyDir": frozenset(),
-}
 # Below the ports for outgoing connections, which could take ours in the meantime.
 _PORTS = range(20000, 32000)
 _LINES = 10_000  # for a slow reader; then the containers wait
@@ -103,13 +81,11 @@ class LocalBackend:
 
         Raises:
             JobExistsError: The name is taken.
-            JobRefusedError: The manifest has a field that this back end neither supports nor
-                ignores, or names a Secret that does not exist.
+            JobRefusedError: The manifest names a Secret that does not exist.
         """
         name = manifest["metadata"]["name"]
         if name in self._jobs:
             raise JobExistsError(Problem(f"a job {name} exists already"))
-        JobRefusedError.raise_if(_not_understood(manifest))
         JobRefusedError.raise_if(_missing_secrets(manifest, self._machine.secrets))
         self._jobs[name] = _Job(manifest, self._machine)
         self._jobs[name].start()
@@ -360,21 +336,13 @@ class _Job:
         return statuses
 
 
-def _not_understood(manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    for kind, where, part in _parts(manifest):
-        for key in sorted(set(part) - _KNOWN[kind] - IGNORED[kind]):
-            yield Problem(
-                f"the local back end does not support {key} of the {where}",
-                received=key,
-                fix=f"remove {key}, or run on a cluster",
-            )
-
-
 def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Problem]:
     """Yield a problem for each key of a Secret that a variable needs; a cluster would wait."""
     wanted = {}
-    for kind, _, part in _parts(manifest):
-        for variable in part.get("env", []) if kind == "container" else []:
+    pods = [replica.pod for replica in kind_of(manifest).replicas(manifest)]
+    containers = (it for pod in pods for it in (*pod.get("initContainers", []), *pod["containers"]))
+    for container in containers:
+        for variable in container.get("env", []):
             reference = variable.get("valueFrom", {}).get("secretKeyRef", {"optional": True})
             if not reference.get("optional"):
                 wanted[reference["name"], reference["key"]] = variable["name"]
@@ -385,24 +353,6 @@ def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Pro
                 received=f"no file {secrets / name / key}",
                 fix="write the value to that file, readable by you alone",
             )
-
-
-def _parts(job: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield every part of a job with its kind and its place."""
-    kind = kind_of(job)
-    yield "run policy", "run policy", kind.run_policy(job)
-    for replica in kind.replicas(job):
-        role, pod = kind.roles[replica.role], replica.pod
-        yield "pod", f"{role} pod", pod
-        for volume in pod.get("volumes", []):
-            where = f"{role} volume {volume['name']}"
-            yield "volume", where, volume
-            yield "emptyDir", where, volume.get("emptyDir", {})
-        for container in (*pod.get("initContainers", []), *pod["containers"]):
-            where = f"{role} container {container['name']}"
-            yield "container", where, container
-            for mount in container.get("volumeMounts", []):
-                yield "mount", f"mount {mount['mountPath']} of the {where}", mount
 
 
 def _free_ports(count: int) -> list[int]:

@@ -66,12 +66,6 @@ class PodInfo:
         except OSError:
             return None
 
-    def missing(self, name: str, key: str) -> str:
-        """Return what a reference to a Secret lacks, in the words of the kubelet."""
-        if (self.secrets / name).is_dir():
-            return f"couldn't find key {key} in Secret {self.metadata.get('namespace')}/{name}"
-        return f'secret "{name}" not found'
-
 
 def environment(
     container: Mapping[str, Any], pod: PodInfo, mounts: Mapping[str, Path], extra: Mapping[str, str]
@@ -98,7 +92,7 @@ def environment(
             if value is None and reference.get("optional"):
                 continue
             if value is None:
-                raise LookupError(pod.missing(reference["name"], reference["key"]))
+                raise LookupError(f"Secret {reference['name']} has no key {reference['key']}")
         elif field := source.get("fieldRef"):
             value = pod.field(field["fieldPath"])
         else:

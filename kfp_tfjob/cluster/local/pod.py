@@ -35,10 +35,6 @@ class Machine:
     secrets: Path
 
 
-class _NotMadeError(Exception):
-    """The environment of a container names something that does not exist."""
-
-
 class LocalPod:
     """A pod from its start to its end.
 
@@ -83,7 +79,6 @@ class LocalPod:
         self._sidecars: list[LocalContainer] = []
         self._main: list[LocalContainer] = []
         self._change = threading.Condition(threading.RLock())
-        self._unmade: dict[str, Any] | None = None
         self._stopping = False
         self._kill_at: float | None = None
         self._sidecar_grace = float(self._spec["terminationGracePeriodSeconds"])
@@ -128,8 +123,6 @@ class LocalPod:
                 "initContainerStatuses": [item.status for item in (*self._init, *self._sidecars)],
                 "containerStatuses": [item.status for item in self._main],
             }
-            if self._unmade:
-                status["containerStatuses"].append(self._unmade)
             if self.reason:
                 status["reason"] = self.reason
             return {"metadata": self.metadata, "spec": self._spec, "status": status}
@@ -141,9 +134,6 @@ class LocalPod:
             self._make_volumes()
             if self._run_init():
                 succeeded = self._run_main()
-        except _NotMadeError:
-            with self._change:  # as on a node, the pod waits for the missing object
-                self._change.wait_for(lambda: self._stopping)
         except (OSError, LookupError) as error:
             self.reason = "CreateContainerConfigError"
             self._line("pod", f"{type(error).__name__}: {error}")
@@ -239,13 +229,7 @@ class LocalPod:
         if spec["name"] == kind_of_pod({"metadata": self.metadata}).container:
             extra |= self._injected
         info = PodInfo(self.metadata, self._machine.secrets)
-        try:
-            values = environment(spec, info, mounts, extra)
-        except LookupError as error:
-            why = {"reason": "CreateContainerConfigError", "message": str(error)}
-            self._unmade = {"name": spec["name"], "state": {"waiting": why}}
-            self._changed()
-            raise _NotMadeError from error
+        values = environment(spec, info, mounts, extra)
         words = [*spec.get("command", []), *spec.get("args", [])]
         name = spec["name"]
         return LocalContainer(
