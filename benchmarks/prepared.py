@@ -8,7 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.types.category import Category
+from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.number import Number
 
 CLASSES = 10
 TEXTS = 100  # of each column of categories
@@ -71,8 +75,8 @@ def _coding(features: int, codes: int, dates: int) -> Coding:
     missing = Missing("median", 0) if codes else None
     return Coding(
         (
-            *(Coded(f"x{at}", "number", missing) for at in range(features)),
-            *(Coded(f"c{at}", "category", None, 0, texts, texts[::2]) for at in range(codes)),
-            *(Coded(f"d{at}", "date", missing) for at in range(dates)),
+            *(Number(f"x{at}", missing) for at in range(features)),
+            *(Category(f"c{at}", None, texts, texts[::2]) for at in range(codes)),
+            *(Date(f"d{at}", missing) for at in range(dates)),
         )
     )

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.pictures import PictureInput
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.judging.formatting import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number, read_champion
@@ -153,8 +153,9 @@ def _metrics(metrics: Mapping[str, Any]) -> str:
 def _data(schema: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{name} {split['rows']:,}" for name, split in schema["splits"].items())
     features = counted(len(schema["features"]), "feature")
-    if picture := PictureInput.of_schema(schema):
-        features = f"pictures of {picture.height} x {picture.width} x {picture.channels} values"
+    if picture := schema.get(PICTURE):
+        sizes = " x ".join(str(picture[key]) for key in ("height", "width", "channels"))
+        features = f"pictures of {sizes} values"
     return f"{features} for the label {code(schema['label']['name'])}; rows: {rows}"
 
 

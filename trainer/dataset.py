@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfp_tfjob.features.coding import NUMBER, Coding, Column
-from kfp_tfjob.features.pictures import HALF, LARGEST, PICTURE, PictureInput
+from kfp_tfjob.features.coding import Coding, Column
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
@@ -145,7 +147,7 @@ class Dataset:
     @property
     def not_numbers(self) -> tuple[Column, ...]:
         """The columns that have a kind other than `number`."""
-        return tuple(column for column in self._columns if column.kind != NUMBER)
+        return tuple(column for column in self._columns if not TYPES[column.kind].is_direct)
 
     @property
     def ignored_codes(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ Of pictures, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG f
 decodes and resizes as the training did. There is no `serve_packed`.
 
 In a table of numbers without gaps, the arguments of `serve` are float32. In every other table they
-have the types of features/raw_columns.py, and there is no `serve_packed`, because packed rows mean
+have the types of features/types, and there is no `serve_packed`, because packed rows mean
 something only with the vocabularies of one dataset. `serving_default`, the default signature of
 servers, is `serve`. All return `probabilities` (batch, classes) and `class` (batch,) text, or
 `prediction` (batch,).
@@ -24,7 +24,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.features.decoding import decode
 from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_json
 from kfp_tfjob.storage import files
@@ -61,7 +60,7 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     holder.layers = list(model.layers)
     holder.weights = list(model.variables)
     if wanted := dataset.picture:
-        types, pack = [tf.string], lambda columns: decode(columns[0], wanted)
+        types, pack = [tf.string], lambda columns: wanted.decode(columns[0])
     else:
         assert dataset.coding is not None
         holder.raw_columns = RawColumns(dataset.coding)

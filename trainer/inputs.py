@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.features.decoding import decode
 from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer import memory
@@ -106,7 +105,7 @@ def distribute(
     @tf.autograph.experimental.do_not_convert
     def decoded(encoded: tf.Tensor, *more: Any) -> Any:
         assert picture
-        return decode(encoded, picture), *more
+        return picture.decode(encoded), *more
 
     def pipeline(_context: tf.distribute.InputContext) -> tf.data.Dataset:
         # It is endless, so the replicas need not ask each other at every step if there is more.

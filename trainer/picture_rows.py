@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import Dataset
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.gate import default_metric
 from kfp_tfjob.judging.importance import SEED, Importances, importances, sample_rows
@@ -15,6 +14,7 @@ from kfp_tfjob.judging.sample import Sample
 from kfp_tfjob.judging.scoring import Watcher
 from kfp_tfjob.options.gate import GateOptions, ReportOptions
 from kfp_tfjob.options.metric_names import is_own
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -79,4 +79,4 @@ class Gathering:
 
 
 def _of_pictures(task: Task) -> bool:
-    return task.kinds == (PICTURE,)
+    return task.features == (PICTURE,) and not task.is_packed

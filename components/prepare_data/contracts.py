@@ -15,7 +15,8 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample
-from kfp_tfjob.features.coding import CATEGORY, KINDS, TEXT, Coding
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed
@@ -220,20 +221,20 @@ def unseen(reference: Reference, schema: Mapping[str, Any], train: Sample) -> di
         for item, coding in zip(
             reference.schema["features"], reference.schema.get("coding", ()), strict=False
         )
-        if item["type"] == CATEGORY
+        if "dictionary" in coding
     }
     found, rows = {}, max(len(train.labels), 1)
-    features = (it for it in Coding.of_schema(schema).features if it.kind in (CATEGORY, TEXT))
-    for place, coded in enumerate(features):
-        if coded.kind == TEXT or coded.name not in known:
+    coding = Coding.of_schema(schema)
+    for coded, (_, place) in zip(coding.features, coding.places, strict=True):
+        if not coded.has_dictionary or coded.name not in known:
             continue
-        new = [i for i, text in enumerate(coded.dictionary, 1) if text not in known[coded.name]]
+        new = [i for i, text in enumerate(coded.strings, 1) if text not in known[coded.name]]
         if not new:
             continue
-        counts = np.bincount(train.rows["codes"][:, place], minlength=len(coded.dictionary) + 1)
+        counts = np.bincount(train.rows["codes"][:, place], minlength=len(coded.strings) + 1)
         counts = counts[new]
         first = np.argsort(-counts, kind="stable")[:_MOST_VALUES].tolist()
-        examples = tuple(coded.dictionary[new[i] - 1] for i in first)
+        examples = tuple(coded.strings[new[i] - 1] for i in first)
         share = float(counts.sum() / rows)
         found[coded.name] = Unseen(coded.name, share, len(new), examples)
     return found
@@ -289,7 +290,7 @@ def beyond_limits(
 
 
 def _kind(given: str) -> str:
-    return KINDS.get(given, given)
+    return next((it.kind for it in TYPES.values() if it.schema_type == given), given)
 
 
 def _json(value: Sequence[str] | Mapping[str, Any] | str) -> str:

@@ -21,7 +21,8 @@ from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.coding import DATE, Coding
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
@@ -176,9 +177,9 @@ def _compare(
         counts = over.to_dict()
         drift = _moved(found.distributions, "train", counts, "train")
     label = _label_drift(found, prepared, counts)
-    kinds = {item.name: item.kind for item in Coding.of_schema(prepared.schema).features}
+    types = {item.name: type(item) for item in Coding.of_schema(prepared.schema).features}
     name = prepared.schema["label"]["name"]
-    beyond += _drifted(found, options, drift, kinds, label, name)
+    beyond += _drifted(found, options, drift, types, label, name)
     return Comparison(found, changes, beyond, unseen, gaps, drift, label, counts, obstacle)
 
 
@@ -223,7 +224,7 @@ def _drifted(
     found: Reference,
     options: Contract,
     drift: Mapping[str, Drift],
-    kinds: Mapping[str, str],
+    types: Mapping[str, type[ColumnType]],
     label: Drift | None,
     label_name: str,
 ) -> Iterator[Problem]:
@@ -231,7 +232,7 @@ def _drifted(
     columns = [
         (name, name, item)
         for name, item in drift.items()
-        if kinds.get(name) != DATE and name not in options.ignore
+        if not types[name].moves_on and name not in options.ignore
     ]
     if label and label_name not in options.ignore:
         columns.append((label_name, f"the label {label_name}", label))

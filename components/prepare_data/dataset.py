@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import learned
+from kfp_tfjob.components.prepare_data import fit_encoding
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.job import Job
@@ -165,7 +165,7 @@ def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) ->
     if is_class:
         counted.merge(scan.counted[1], [None] * len(counted.codes))
     texts = {name: found.texts for name, found in scan.dictionaries.items()}
-    coding = learned.learn(scan.kinds, counted, sample.rows, texts, options)
+    coding = fit_encoding.learn(scan.kinds, counted, sample.rows, texts, options)
     of_label = None if is_class else sample.labels
     edges = Edges.of(coding, sample.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
@@ -179,7 +179,7 @@ def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) ->
 
 def _sample(rows: SortedRows, job: Job) -> Sorted:
     """Return the first rows of train."""
-    wanted = learned.sample_rows(job.row_kind)
+    wanted = fit_encoding.sample_rows(job.row_kind)
     train = int(np.searchsorted(split_of(job.edges, job.fractions), 1))
     ends = np.cumsum(rows.counts[:train])
     last = min(int(np.searchsorted(ends, wanted)) + 1, train)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
-from kfp_tfjob.components.prepare_data.rows import Texts
+from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.features.text_hash import bins_of
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA

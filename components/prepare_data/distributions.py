@@ -12,15 +12,19 @@ table it has the first 1,000 columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.distinct import distinct
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NO_DATE, NUMBER, TEXT, Coded, Coding
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import NO_DATE, ColumnType, Field, missing_in
+from kfp_tfjob.features.types.number import Number
 
 FORMAT = 1
 MOST_COLUMNS = 1000
@@ -29,10 +33,7 @@ MOST_VALUES = 100  # of a category
 _MOST_CHARACTERS = 100  # of a value that has a bin
 _F32 = np.finfo(np.float32)
 _CHUNK_BYTES, _FEWEST_ROWS = 4 << 20, 4096
-# Where the values of a kind are in a row of the spill.
-FIELDS = {NUMBER: "features", BOOLEAN: "features", DATE: "dates", CATEGORY: "codes", TEXT: "codes"}
-_LABEL = ""  # where those of a label are: beside the row
-_TYPES = {"features": np.float32, "dates": np.int64, "codes": np.int32, _LABEL: np.float32}
+_LABEL = Field("", np.float32)  # where the values of a label are: beside the row
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,12 @@ class Bins:
 
     Attributes:
         name: The column.
-        kind: One of those in kfp_tfjob/features/coding.py.
-        place: Its place in the field `features`, `codes` or `dates`; -1 for the label.
-        edges: Of a number or a date: the largest value of each bin but the last, ascending. The
-            first bin is below the values of train, the last one above them.
-        values: Of a category: the values with a bin of their own; one more bin has the others.
-        codes: Of a category: the codes of these values in the shards, 0 for one that is not there.
+        kind: The name of its type.
+        place: Its place in its field; -1 for the label.
+        edges: The largest value of each bin but the last, ascending. Of quantiles, the first bin is
+            below the values of train, the last one above them.
+        values: The strings with a bin of their own; one more bin has the others.
+        codes: The codes of these values in the shards, 0 for one that is not there.
     """
 
     name: str
@@ -59,9 +60,17 @@ class Bins:
     @property
     def count(self) -> int:
         """The number of bins, without that of the gaps."""
-        if self.kind == CATEGORY:
-            return len(self.values) + 1
-        return {BOOLEAN: 2, TEXT: 1}.get(self.kind, len(self.edges) + 1)
+        return 1 + len(self.values if self.type.bins == "values" else self.edges)
+
+    @property
+    def type(self) -> type[ColumnType]:
+        """Its type."""
+        return TYPES[self.kind]
+
+    @property
+    def field(self) -> Field:
+        """Where its values are in a row."""
+        return self.type.field if self.place >= 0 else _LABEL
 
     def counted(self, column: np.ndarray) -> np.ndarray:
         """Return the rows by bin, those with a gap first: int64 of shape [1 + count].
@@ -70,19 +79,14 @@ class Bins:
             column: Of shape [rows], contiguous: float32 with NaN, codes with 0, or int64 with
                 NO_DATE for a gap.
         """
-        if self.kind == CATEGORY:
+        if self.type.bins == "values":
             return self._of_codes(np.bincount(column, minlength=1))
-        if self.kind == TEXT:
-            gaps = len(column) - np.count_nonzero(column)
-            return np.array([gaps, len(column) - gaps], np.int64)
-        kind = np.int64 if self.kind == DATE else np.float32
-        edges = np.array((0,) if self.kind == BOOLEAN else self.edges, kind)
+        gaps = int(np.count_nonzero(missing_in(column)))
+        edges = np.array(self.edges, column.dtype)
         below = [int(np.count_nonzero(column <= edge)) for edge in edges]
-        if self.kind == DATE:
-            gaps = int(np.count_nonzero(column == NO_DATE))  # it is below each edge
-            return np.diff([0, gaps, *below, len(column)])
-        present = len(column) - int(np.count_nonzero(np.isnan(column)))
-        return np.array([len(column) - present, *np.diff([0, *below, present])], np.int64)
+        if column.dtype.kind == "i":
+            below = [rows - gaps for rows in below]  # a missing value is the smallest one
+        return np.array([gaps, *np.diff([0, *below, len(column) - gaps])], np.int64)
 
     def _of_codes(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows by bin from the rows of each code."""
@@ -119,10 +123,11 @@ class Edges:
             labels: The labels of these rows: float of shape [rows]; None for classes.
             label: The name of the label.
         """
-        columns = tuple(_bins_of(coded, place, sample) for coded, place in _shown(coding.features))
+        placed = zip(coding.features[:MOST_COLUMNS], coding.places, strict=False)
+        columns = tuple(_bins_of(coded, *at, sample) for coded, at in placed)
         of_label = None
         if labels is not None:
-            of_label = Bins(label, NUMBER, -1, edges_of(labels.astype(np.float32)))
+            of_label = Bins(label, Number.kind, -1, edges_of(labels.astype(np.float32)))
         return cls(columns, of_label, len(coding.features) - len(columns))
 
     @classmethod
@@ -136,8 +141,8 @@ class Edges:
         """
         there = {entry["name"]: entry for entry in file["columns"]}
         columns = tuple(
-            _bins_of_entry(there[coded.name], place, coded.dictionary)
-            for coded, place in placed(coding.features)
+            _bins_of_entry(there[coded.name], place, coded.strings)
+            for coded, (_, place) in zip(coding.features, coding.places, strict=True)
             if coded.name in there and there[coded.name]["kind"] == coded.kind
         )
         label = file.get("label")
@@ -167,13 +172,13 @@ class Distributions:
         self._bins = [*edges.columns, *([edges.label] if edges.label else [])]
         self._counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
         self._split, self._waiting = "", 0
-        widths: dict[str, int] = {}
-        for field, place in map(_place_of, self._bins):
-            widths[field] = max(widths.get(field, 0), place + 1)
-        size = sum(np.dtype(_TYPES[field]).itemsize * width for field, width in widths.items())
+        widths: dict[Field, int] = {}
+        for bins in self._bins:
+            widths[bins.field] = max(widths.get(bins.field, 0), max(bins.place, 0) + 1)
+        size = sum(np.dtype(field.type).itemsize * width for field, width in widths.items())
         self._most = max(_FEWEST_ROWS, _CHUNK_BYTES // max(size, 1))
         self._held = {
-            field: np.empty((width, self._most), _TYPES[field]) for field, width in widths.items()
+            field: np.empty((width, self._most), field.type) for field, width in widths.items()
         }
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
@@ -193,8 +198,8 @@ class Distributions:
                 self._count()
             place = slice(self._waiting, self._waiting + end - start)
             for field, held in self._held.items():
-                if field:
-                    held[:, place] = rows[field][start:end, : len(held)].T
+                if field is not _LABEL:
+                    held[:, place] = rows[field.name][start:end, : len(held)].T
                 elif labels is not None:
                     held[:, place] = labels[start:end]
             self._waiting = place.stop
@@ -205,8 +210,7 @@ class Distributions:
             return
         at = SPLITS.index(self._split)
         for bins, counts in zip(self._bins, self._counts, strict=True):
-            field, place = _place_of(bins)
-            counts[at] += bins.counted(self._held[field][place, : self._waiting])
+            counts[at] += bins.counted(self._held[bins.field][max(bins.place, 0), : self._waiting])
         self._waiting = 0
 
     def merge(self, later: Distributions) -> None:
@@ -241,45 +245,27 @@ class Distributions:
         return body
 
 
-def _place_of(bins: Bins) -> tuple[str, int]:
-    """Return the field of a row that has the values, and their place in it."""
-    return (FIELDS[bins.kind], bins.place) if bins.place >= 0 else (_LABEL, 0)
-
-
 def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:
     """Return a column as distributions.json has it."""
     entry: dict[str, Any] = {"name": bins.name, "kind": bins.kind}
-    if bins.kind == CATEGORY:
+    if bins.type.bins == "values":
         entry["values"] = list(bins.values)
-    elif bins.kind in (NUMBER, DATE):
+    elif bins.type.bins and not bins.type.fixed_edges:
         entry["edges"] = list(bins.edges)
     entry["gaps"] = dict(zip(SPLITS, counts[:, 0].tolist(), strict=True))
     entry["counts"] = dict(zip(SPLITS, counts[:, 1:].tolist(), strict=True))
     return entry
 
 
-def placed(features: Iterable[Coded]) -> Iterator[tuple[Coded, int]]:
-    """Yield the features and their places in their fields of a row."""
-    at = dict.fromkeys(FIELDS.values(), 0)
-    for coded in features:
-        field = FIELDS[coded.kind]
-        yield coded, at[field]
-        at[field] += 1
-
-
-def _shown(features: tuple[Coded, ...]) -> Iterator[tuple[Coded, int]]:
-    return placed(features[:MOST_COLUMNS])
-
-
-def _bins_of(coded: Coded, place: int, sample: np.ndarray) -> Bins:
-    if coded.kind == CATEGORY:
-        usual = (text for text in coded.vocabulary if len(text) <= _MOST_CHARACTERS)
-        values = tuple(text for text, _ in zip(usual, range(MOST_VALUES), strict=False))
-        return Bins(coded.name, CATEGORY, place, (), values, _codes_of(values, coded.dictionary))
-    if coded.kind in (BOOLEAN, TEXT):
-        return Bins(coded.name, coded.kind, place)
-    column = sample[FIELDS[coded.kind]][:, place]
-    return Bins(coded.name, coded.kind, place, edges_of(column))
+def _bins_of(coded: ColumnType, field: Field, place: int, sample: np.ndarray) -> Bins:
+    if coded.bins == "values":
+        usual = (text for text in coded.frequent if len(text) <= _MOST_CHARACTERS)
+        values = tuple(islice(usual, MOST_VALUES))
+        return Bins(coded.name, coded.kind, place, (), values, _codes_of(values, coded.strings))
+    edges = coded.fixed_edges
+    if coded.bins and not edges:
+        edges = edges_of(sample[field.name][:, place])
+    return Bins(coded.name, coded.kind, place, edges)
 
 
 def _codes_of(values: tuple[str, ...], dictionary: tuple[str, ...]) -> tuple[int, ...]:
@@ -314,10 +300,10 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
 
 def _bins_of_entry(entry: Mapping[str, Any], place: int, dictionary: tuple[str, ...]) -> Bins:
     name, kind = str(entry["name"]), entry["kind"]
-    if kind == CATEGORY:
+    if "values" in entry:
         values = tuple(map(str, entry["values"]))
         return Bins(name, kind, place, (), values, _codes_of(values, dictionary))
-    return Bins(name, kind, place, tuple(entry["edges"]) if kind in (NUMBER, DATE) else ())
+    return Bins(name, kind, place, tuple(entry.get("edges", TYPES[kind].fixed_edges)))
 
 
 def _bins_of_plain(plain: Mapping[str, Any]) -> Bins:

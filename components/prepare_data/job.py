@@ -20,7 +20,7 @@ from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules
-from kfp_tfjob.features.coding import CATEGORY, DATE, TEXT
+from kfp_tfjob.features.types.base import FIELDS
 from kfp_tfjob.options.data import DataOptions, Gaps
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
@@ -71,8 +71,7 @@ class Job:
     def row_kind(self) -> np.dtype:
         """The type of a row of the runs."""
         kinds, weighted = self.kinds, self.options.weight is not None
-        texts, dates = len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE))
-        return kind_of(len(kinds.features) - texts - dates, texts, dates, weighted)
+        return kind_of(*(len(kinds.in_field(field)) for field in FIELDS), weighted)
 
     @cached_property
     def features(self) -> tuple[str, ...]:

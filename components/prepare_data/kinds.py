@@ -25,32 +25,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.components.prepare_data import values
-from kfp_tfjob.components.prepare_data.distinct_texts import MOST_IN_ALL, MOST_TEXTS
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.seen import (
-    BOOLEANS,
-    MOST,
+from kfp_tfjob.components.prepare_data.column_profile import (
+    LONG,
     MOST_OTHERS,
-    Form,
-    Seen,
+    ColumnProfile,
     too_many_others,
 )
-from kfp_tfjob.features import dates
-from kfp_tfjob.features.coding import (
-    BOOLEAN,
-    CATEGORY,
-    DATE,
-    FALSE_TEXTS,
-    NUMBER,
-    TEXT,
-    TRUE_TEXTS,
-)
+from kfp_tfjob.components.prepare_data.distinct_texts import MOST_IN_ALL, MOST_TEXTS
+from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.features.cells import LONGEST
+from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
+from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field, Unclear
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed
 
-_WRITTEN = (Form.SEPARATED, Form.COMMA, Form.POINT)
+_HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
 NO_VALUE = "no value in any row"
 ALL_DIFFERENT = "a different text in every row, like an identifier"
@@ -80,9 +70,19 @@ class Feature:
     format: str = ""
 
     @property
+    def type(self) -> type[ColumnType]:
+        """Its column type."""
+        return TYPES[self.kind]
+
+    @property
     def imputed(self) -> bool:
         """Whether a value stands for a gap."""
         return self.gaps is not None and self.gaps.rule in IMPUTING
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether a gap is no fault: it has a code of its own, or a value stands for it."""
+        return self.imputed or (self.gaps is None and self.type.field is CODES)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Kinds:
     @property
     def are_complete(self) -> bool:
         """Whether all features are numbers, and a missing one is an invalid value."""
-        return all(item.kind == NUMBER and item.gaps is None for item in self.features)
+        return all(item.type.is_direct and item.gaps is None for item in self.features)
 
     def is_like(self, others: Kinds) -> bool:
         """Tell whether rows are the same with other kinds; the counts of gaps may differ."""
@@ -123,15 +123,25 @@ class Kinds:
         kept = tuple(item for item in self.features if item.name not in more)
         return Kinds(kept, (*self.left_out, *more.values()))
 
-    def of(self, *kinds: str) -> tuple[str, ...]:
-        """Return the names of the features of these kinds, in order."""
-        return tuple(item.name for item in self.features if item.kind in kinds)
+    def in_field(self, field: Field) -> list[Feature]:
+        """Return the features with a value in a field of a row, in order."""
+        return [item for item in self.features if item.type.field is field]
+
+    @property
+    def with_dictionaries(self) -> tuple[str, ...]:
+        """The names of the features whose strings have codes in order of their first row."""
+        return tuple(item.name for item in self.features if item.type.has_dictionary)
+
+    @property
+    def hashed(self) -> tuple[str, ...]:
+        """The names of the features whose shards have only a hash."""
+        return tuple(item.name for item in self.features if item.type.is_hashed)
 
 
 NO_KINDS = Kinds((), ())
 
 
-def _decide(seen: Seen, options: DataOptions) -> Feature | LeftOut | Problem:
+def _decide(seen: ColumnProfile, options: DataOptions) -> Feature | LeftOut | Problem:
     """Return what becomes of a column."""
     name = seen.name
     if not seen.count and not seen.undecodable:
@@ -142,87 +152,47 @@ def _decide(seen: Seen, options: DataOptions) -> Feature | LeftOut | Problem:
     gaps = options.gaps(name, kind)
     if problem := _gaps_problem(name, kind, gaps):
         return problem
-    if kind == CATEGORY and (reason := _unusable(seen)):
+    if TYPES[kind].has_dictionary and (reason := _unusable(seen)):
         if not is_wanted(name, options):
             return LeftOut(name, reason)
         if seen.texts.is_lost:
             return too_many(name, reason)
     asked = name in options.missing or EVERY_COLUMN in options.missing
-    return Feature(name, kind, gaps, seen.gaps, asked, _format(seen, kind))
+    return Feature(name, kind, gaps, seen.gaps, asked, TYPES[kind].format_in(seen.votes))
 
 
-def _format(seen: Seen, kind: str) -> str:
-    """Return how the numbers or dates of a column are written, if its values prove it."""
-    counts = seen.counts
-    if kind == DATE and counts[Form.DOTTED]:
-        return dates.DAY_FIRST  # dates in ISO 8601 mean the same in it
-    if kind != NUMBER or bool(counts[Form.POINT]) == bool(counts[Form.COMMA]):
-        return ""
-    if counts[Form.POINT]:
-        return values.POINT  # plain numbers mean the same in it
-    return values.COMMA if seen.is_other else ""
+def _kind(seen: ColumnProfile) -> str | Problem:
+    """Return the type that fits a column; a problem if it may be of one that would be a guess."""
+    votes = seen.votes
+    *usual, last = (it for it in BY_PRECEDENCE if it.fits(votes))
+    first = usual[0] if usual else last
+    if first is last:
+        for known in BY_PRECEDENCE:
+            if unclear := known.unclear(votes):
+                return _unclear(seen, unclear)
+    return first.kind
 
 
-def _kind(seen: Seen) -> str | Problem:
-    total, counts = seen.count, seen.counts
-    for word in BOOLEANS:
-        if counts[word] and seen.only_bits and counts[word] + counts[Form.NUMBER] == total:
-            return BOOLEAN
-    numbers = counts[Form.NUMBER] + counts[Form.INFINITE] + sum(counts[form] for form in _WRITTEN)
-    if not seen.is_other or (_format(seen, NUMBER) and numbers >= MOST * total):
-        return NUMBER
-    days = counts[Form.DATE] + counts[Form.DOTTED]
-    if days >= MOST * total:
-        return DATE
-    if numbers - counts[Form.INFINITE] >= MOST * total:
-        return _written(
-            seen,
-            _WRITTEN,
-            "numbers in a form that has several readings",
-            "numbers such as 1234.5",
-        )
-    if days + counts[Form.OTHER_DATE] >= MOST * total:
-        return _written(
-            seen,
-            (Form.OTHER_DATE,),
-            "dates in several forms" if days else "dates in a form of several readings",
-            "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00",
-        )
-    return CATEGORY
-
-
-def _unusable(seen: Seen) -> str:
+def _unusable(seen: ColumnProfile) -> str:
     """Return why a category is left out; empty if it is used."""
-    if seen.counts[Form.LONG] > (1 - MOST) * seen.count:
-        return f"texts of more than {values.LONGEST_LABEL:,} characters"
+    if seen.counts[LONG] > (1 - MOST) * seen.count:
+        return f"texts of more than {LONGEST:,} characters"
     if seen.texts.is_lost:
         return seen.texts.reason
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
 
-def _written(seen: Seen, forms: tuple[Form, ...], what: str, expected: str) -> Problem:
-    file, line, value = next(seen.examples[form] for form in forms if form in seen.examples)
-    like = sum(seen.counts[form] for form in forms)
+def _unclear(seen: ColumnProfile, found: Unclear) -> Problem:
+    file, line, value = next(seen.examples[it] for it in found.forms if it in seen.examples)
+    like = seen.votes.of(*found.forms)
     return Problem(
-        f"column {seen.name!r} has {what} ({file}, line {line})",
+        f"column {seen.name!r} has {found.what} ({file}, line {line})",
         received=f"{value!r}, and {like:,} of {seen.count:,} values like it",
-        expected=expected,
+        expected=found.expected,
         fix=f'write them so, or leave the column out with data_options.drop=["{seen.name}"]; only'
         f' if they are codes and no amounts or days, set data_options.types={{"{seen.name}":'
         ' "category"}',
     )
-
-
-def constant_of(kind: str, text: str | None) -> float | int | None:
-    """Return what a text stands for in a column of a kind; None if it is not of that kind."""
-    if text is None:
-        return None
-    if kind == DATE:
-        return dates.parse(text)
-    if kind == BOOLEAN:
-        word = text.lower()
-        return int(word in TRUE_TEXTS) if word in (*TRUE_TEXTS, *FALSE_TEXTS) else None
-    return values.number(text)
 
 
 def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
@@ -230,7 +200,9 @@ def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
     if gaps is None:
         return None
     wrong = gaps.rule not in RULES_BY_KIND[kind]
-    if not wrong and (gaps.rule != "constant" or constant_of(kind, gaps.value) is not None):
+    if not wrong and (
+        gaps.rule != "constant" or TYPES[kind].constant(gaps.value or "") is not None
+    ):
         return None
     return Problem(
         f"data_options.missing has a {'rule' if wrong else 'value'} for {name!r} that does not"
@@ -238,7 +210,7 @@ def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
         received=gaps.rule if wrong else repr(gaps.value),
         expected=f"one of {', '.join(RULES_BY_KIND[kind])}" if wrong else f"a {kind}",
         fix="correct data_options.missing, or the kind with data_options.types"
-        + ("; a gap of a category or a text has a code of its own" * (kind in (CATEGORY, TEXT))),
+        + ("; a gap of a category or a text has a code of its own" * (TYPES[kind].field is CODES)),
         path=f"data_options.missing.{name}",
     )
 
@@ -249,7 +221,7 @@ def too_many(name: str, reason: str = TOO_MANY_TEXTS) -> Problem:
         f"the category {name!r} has too many different values",
         received=reason,
         expected=f"at most {MOST_TEXTS:,}, and {MOST_IN_ALL:,} in all columns together",
-        fix=f'hash them into bins with data_options.types={{"{name}": "{TEXT}"}}, or leave this'
+        fix=f'hash them into bins with data_options.types={{"{name}": "{_HASHED}"}}, or leave this'
         " column or other columns of text out with data_options.drop",
         path="data_options.types",
     )
@@ -271,22 +243,17 @@ def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns
         label: The label column.
         extra: Columns that decide about the split.
     """
-    written = frozenset(item.name for item in kinds.features if item.format)
-    return Columns(
-        tuple(item.name for item in kinds.features),
-        label,
-        frozenset(kinds.of(NUMBER)) - written,
-        extra,
-        frozenset(kinds.of(DATE)) - written,
-        frozenset(kinds.of(BOOLEAN, CATEGORY, TEXT)) | (written & {*kinds.of(DATE)}),
-        not kinds.are_complete,
-    )
+    features = kinds.features
+    parsed = {it.name: it.type for it in features if it.type.arrow_type and not it.format}
+    texts = frozenset(it.name for it in features if it.type.repeats and it.name not in parsed)
+    names = tuple(it.name for it in features)
+    return Columns(names, label, parsed, extra, texts, not kinds.are_complete)
 
 
 def described(kinds: Kinds) -> Iterator[str]:
     """Yield lines for the log: the columns of each kind, and those that are left out."""
-    for kind in (NUMBER, BOOLEAN, CATEGORY, DATE, TEXT):
-        if names := kinds.of(kind):
+    for kind in TYPES:
+        if names := [item.name for item in kinds.features if item.kind == kind]:
             yield f"{kind}: {listed(names, _MOST_NAMED)}"
     for format in dict.fromkeys(item.format for item in kinds.features if item.format):
         names = [item.name for item in kinds.features if item.format == format]
@@ -295,11 +262,11 @@ def described(kinds: Kinds) -> Iterator[str]:
         yield f"left out: {item.name!r}, {item.reason}"
 
 
-def decide(seen: Iterable[Seen], options: DataOptions) -> tuple[Kinds, list[Problem]]:
+def decide(seen: Iterable[ColumnProfile], options: DataOptions) -> tuple[Kinds, list[Problem]]:
     """Return the kinds of all columns, and the problems of those that have none."""
     found = [_decide(column, options) for column in seen]
     features = tuple(item for item in found if isinstance(item, Feature))
-    others = sum(item.kind != NUMBER for item in features)
+    others = sum(not item.type.is_direct for item in features)
     if others > MOST_OTHERS:
         return NO_KINDS, [too_many_others(others)]
     if all(map(_is_complete, features)):
@@ -315,10 +282,12 @@ def _is_complete(feature: Feature) -> bool:
     A rule in data_options.missing that fills gaps makes a model that accepts them.
     """
     filled = feature.imputed and (feature.missing or feature.asked)
-    return feature.kind == NUMBER and not (feature.format or filled)
+    return feature.type.is_direct and not (feature.format or filled)
 
 
-def with_rules(kinds: Kinds, seen: Mapping[str, Seen], options: DataOptions) -> Kinds | None:
+def with_rules(
+    kinds: Kinds, seen: Mapping[str, ColumnProfile], options: DataOptions
+) -> Kinds | None:
     """Return the kinds with rules for gaps if there are some after all; None if they hold so far.
 
     Args:

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.distributions import FIELDS, MOST_COLUMNS, edges_of, placed
+from kfp_tfjob.components.prepare_data.distributions import MOST_COLUMNS, edges_of
 from kfp_tfjob.components.prepare_data.sample import Sample
-from kfp_tfjob.features.coding import CATEGORY, DATE, NO_DATE, TEXT, Coding
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import CODES, missing_in
 
 SUSPICIOUS_SHARE = 0.9
 SUSPICIOUS_AUC = 0.995
@@ -77,12 +78,13 @@ def find(schema: Mapping[str, Any], train: Sample) -> list[Suspicious]:
 def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield columns as whole numbers from 0: bins or codes; a gap has one of its own."""
     most = min(max(len(rows) // 2 // _ROWS_OF_A_BIN, 2), _MOST_BINS)
-    for item, place in placed(coding.features[:MOST_COLUMNS]):
-        column = np.ascontiguousarray(rows[FIELDS[item.kind]][:, place])
-        if item.kind in (CATEGORY, TEXT):
+    placed = zip(coding.features[:MOST_COLUMNS], coding.places, strict=False)
+    for item, (field, place) in placed:
+        column = np.ascontiguousarray(rows[field.name][:, place])
+        if field is CODES:
             yield item.name, column.astype(np.int64)
             continue
-        gaps = column == NO_DATE if item.kind == DATE else np.isnan(column)
+        gaps = missing_in(column)
         edges = np.array(edges_of(column, most), column.dtype)
         yield item.name, np.where(gaps, 0, 1 + np.searchsorted(edges, column))
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
-from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.types.base import NO_DATE
 
-HISTOGRAM_BARS = 20
 _SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
@@ -168,12 +167,3 @@ class Sample:
     def arrays(self) -> list[np.ndarray]:
         """Return the rows of each array."""
         return [np.concatenate(parts) for parts in self._parts]
-
-
-def bars_of(values: np.ndarray, low: float, high: float) -> list[int]:
-    """Return the values in each of HISTOGRAM_BARS bars of equal width between two values."""
-    if high <= low:
-        return [len(values)]
-    bar = ((values - low) / (high - low) * HISTOGRAM_BARS).astype(np.int64)
-    counts = np.bincount(np.clip(bar, 0, HISTOGRAM_BARS - 1), minlength=HISTOGRAM_BARS)
-    return counts.tolist()

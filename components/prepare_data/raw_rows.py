@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import weights_of
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
+from kfp_tfjob.features.coding import Coding
 
 _GROUP_ROWS = 1 << 16
-_BOOLEANS = pa.array(["false", "true", ""])
 
 
 class RawRows:
@@ -34,14 +33,8 @@ class RawRows:
     """
 
     def __init__(self, path: Path, coding: Coding, label: Label, weight: str | None = None) -> None:
-        self._features, self._label = coding.features, label
-        self._dictionaries = {
-            item.name: pa.array(["", *item.dictionary], pa.string())
-            for item in coding.features
-            if item.kind == CATEGORY
-        }
-        types = {NUMBER: pa.float64(), DATE: pa.int64()}
-        fields = [(item.name, types.get(item.kind, pa.string())) for item in coding.features]
+        self._coding, self._label = coding, label
+        fields = [(it.name, pa.type_for_alias(it.raw_types[0])) for it in coding.features]
         kind = pa.float32() if label.classes is None else pa.int64()
         weights = [] if weight is None else [(weight, pa.float32())]
         self._schema = pa.schema([*fields, *weights, (label.name, kind)])
@@ -51,19 +44,11 @@ class RawRows:
 
     def add(self, rows: np.ndarray, labels: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
         """Add rows, with the texts of each hashed column."""
-        at = {"features": 0, "codes": 0, "dates": 0}
-        columns = []
         hashed = iter(texts)
-        for feature in self._features:
-            group = {NUMBER: "features", BOOLEAN: "features", DATE: "dates"}.get(
-                feature.kind, "codes"
-            )
-            values = rows[group][:, at[group]]
-            at[group] += 1
-            hashed_text = feature.kind == TEXT
-            columns.append(
-                next(hashed) if hashed_text else self._column(feature.name, feature.kind, values)
-            )
+        columns = [
+            next(hashed) if it.is_hashed else it.raw_column(rows[field.name][:, place])
+            for it, (field, place) in zip(self._coding.features, self._coding.places, strict=True)
+        ]
         if (weights := weights_of(rows)) is not None:
             columns.append(pa.array(weights))
         columns.append(pa.array(labels).cast(self._schema.field(-1).type))
@@ -76,16 +61,6 @@ class RawRows:
         """Write what is left, and end the file."""
         self._flush()
         self._writer.close()
-
-    def _column(self, name: str, kind: str, values: np.ndarray) -> pa.Array:
-        if kind == NUMBER:
-            return pa.array(values.astype(np.float64))
-        if kind == BOOLEAN:
-            places = np.where(np.isnan(values), 2, values).astype(np.int64)
-            return _BOOLEANS.take(pa.array(places))
-        if kind == DATE:
-            return pa.array(np.ascontiguousarray(values))
-        return self._dictionaries[name].take(pa.array(values.astype(np.int64)))
 
     def _flush(self) -> None:
         if self._waiting:

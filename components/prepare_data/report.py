@@ -10,8 +10,7 @@ from kfp_tfjob.components.prepare_data.data_validation import Comparison, Valida
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.report_columns import drift_cell, figure, sections
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features import dates
-from kfp_tfjob.features.coding import BOOLEAN, DATE
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import DataError, Example, Problem, first
@@ -163,25 +162,17 @@ def _left_out(
 def _gaps(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the columns with gaps in train, those with the most gaps first."""
     found = []
-    for feature, coding in zip(schema["features"], schema.get("coding", ()), strict=False):
-        column = statistics["features"][feature["name"]]
-        if not column["missing"]:
+    for feature in Coding.of_schema(schema).features:
+        column = statistics["features"][feature.name]
+        if not column.get("missing"):
             continue
-        rule = coding.get("missing", {"rule": "a code of its own", "value": None})
-        value = rule["value"]
-        if value is None:
-            shown = ""
-        elif column["kind"] == DATE:
-            shown = dates.shown(value)
-        else:
-            shown = str(bool(value)).lower() if column["kind"] == BOOLEAN else figure(value)
         found.append(
             {
-                "name": feature["name"],
+                "name": feature.name,
                 "missing": column["missing"],
                 "share": f"{column['missing'] / (column['count'] + column['missing']):.1%}",
-                "rule": rule["rule"],
-                "value": shown,
+                "rule": feature.missing.rule if feature.missing else "a code of its own",
+                "value": feature.stand_in,
             }
         )
     yield from sorted(found, key=lambda gap: -gap["missing"])

@@ -10,24 +10,14 @@ from markupsafe import Markup
 
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.drift import Drift
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
-from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import ColumnType
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.pages import small
-from kfp_tfjob.storage.formatting import counted
 
 MOST_COLUMNS = 200
-_MOST_TEXTS = 5  # of a category
-_MOST_BARS = 24  # the rest of a category's values is one bar
+_MOST_BARS = 24  # the rest of the values is one bar
 _USUAL = 0.1  # PSI
-_TITLES = {
-    NUMBER: "Numbers",
-    BOOLEAN: "Booleans",
-    CATEGORY: "Categories",
-    DATE: "Dates",
-    TEXT: "Hashed texts",
-    PICTURE: "Pictures",
-}
-_FIGURES = ("mean", "std", "min", "max", "zeros")
 
 
 @dataclass(frozen=True)
@@ -76,18 +66,20 @@ def sections(
     schema: Mapping[str, Any], statistics: Mapping[str, Any], validation: Validation | None
 ) -> list[Section]:
     """Return the tables of columns; together they have at most MOST_COLUMNS rows."""
-    by_kind: dict[str, list[str]] = {kind: [] for kind in _TITLES}
+    by_kind: dict[str, list[str]] = {kind: [] for kind in TYPES}
     for name, column in statistics["features"].items():
-        by_kind[column.get("kind", NUMBER)].append(name)
+        by_kind[column.get("kind", Number.kind)].append(name)
     left, found = MOST_COLUMNS, []
     entries = _entries(validation)
     for kind, names in by_kind.items():
         if names:
-            rows = [_row(name, kind, statistics, validation, entries) for name in names[:left]]
+            of = TYPES[kind]
+            rows = [_row(name, of, statistics, validation, entries) for name in names[:left]]
             left -= len(rows)
-            heads = _FIGURES if kind == NUMBER else ("values",)
-            has = any(row.plot for row in rows), kind in (NUMBER, DATE)
-            found.append(Section(_TITLES[kind], heads, *has, rows, len(names)))
+            heads = of.figures or ("values",)
+            has_shape = any("histogram" in statistics["features"][name] for name in names)
+            has = any(row.plot for row in rows), has_shape
+            found.append(Section(of.title, heads, *has, rows, len(names)))
     return found
 
 
@@ -125,21 +117,22 @@ def _entries(validation: Validation | None) -> dict[str, tuple[_Entry, _Entry | 
 
 def _row(
     name: str,
-    kind: str,
+    of: type[ColumnType],
     statistics: Mapping[str, Any],
     validation: Validation | None,
     entries: Mapping[str, tuple[_Entry, _Entry | None]],
 ) -> Row:
     column = statistics["features"][name]
     comparison = validation.comparison if validation else None
-    cells = [figure(column[key]) for key in _FIGURES] if kind == NUMBER else [_words(column)]
+    cells = [figure(column[key]) for key in of.figures]
+    cells = cells or [of.words(column) if column["count"] else "none"]
     drifts = []
     if validation and validation.distributions:
         moved = [comparison.drift] if comparison else []
         known = (*moved, validation.test_drift)
         drifts = [drift_cell(by_name.get(name), validation.max_psi) for by_name in known]
-    shape = column.get("histogram") if kind in (NUMBER, DATE) else None
-    plot = _plot(*entries[name]) if name in entries and kind != TEXT else ""
+    shape = column.get("histogram")
+    plot = _plot(*entries[name]) if name in entries and of.bins else ""
     return Row(
         name,
         plot,
@@ -151,14 +144,14 @@ def _row(
 
 
 def _plot(now: _Entry, before: _Entry | None) -> Markup:
-    lines = {"b": _bars(now["counts"]["test"], now["kind"])}
+    lines = {"b": _bars(now["counts"]["test"])}
     if before:
-        lines["c"] = _bars(before["counts"]["train"], before["kind"])
-    return small.compare(_bars(now["counts"]["train"], now["kind"]), lines)
+        lines["c"] = _bars(before["counts"]["train"])
+    return small.compare(_bars(now["counts"]["train"]), lines)
 
 
-def _bars(counts: Sequence[int], kind: str) -> list[int]:
-    if kind != CATEGORY or len(counts) <= _MOST_BARS:
+def _bars(counts: Sequence[int]) -> list[int]:
+    if len(counts) <= _MOST_BARS:
         return list(counts)
     return [*counts[: _MOST_BARS - 1], sum(counts[_MOST_BARS - 1 :])]
 
@@ -173,29 +166,3 @@ def _gaps(name: str, column: Mapping[str, Any], comparison: Comparison | None) -
         if abs(now - before) >= 0.005:
             text += f", was {before:.1%}"
     return text
-
-
-def _words(column: Mapping[str, Any]) -> str:
-    """Return the values of a column that is no number, as text."""
-    if not column["count"]:
-        return "none"
-    if column["kind"] == BOOLEAN:
-        return f"true in {column['true'] / column['count']:.1%}"
-    if column["kind"] == DATE:
-        return f"{column['min']} to {column['max']}"
-    if column["kind"] == PICTURE:
-        return _pictures(column)
-    if column["kind"] == TEXT:
-        return f"hashed into {counted(column['bins'], 'bin')}"
-    most = ", ".join(f"{text} ({count:,})" for text, count in column["top"][:_MOST_TEXTS])
-    rare = f", {counted(column['rare'], 'row')} with rare ones" if column["rare"] else ""
-    return f"{counted(column['distinct'], 'text')}{rare}: {most}"
-
-
-def _pictures(column: Mapping[str, Any]) -> str:
-    """Return the formats, modes and sizes of pictures, as text."""
-    kinds = {**column["formats"], **column["modes"]}
-    sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in column["sizes"][:5])
-    more = f" and {column['distinct_sizes'] - 5:,} more" if column["distinct_sizes"] > 5 else ""
-    counts = ", ".join(f"{name} {count:,}" for name, count in kinds.items())
-    return f"{counts}; width x height: {sizes}{more}"

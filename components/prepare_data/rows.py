@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.features.cells import Texts
+from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.storage.errors import DataError, Problem
 
 
@@ -17,18 +20,16 @@ class Columns:
     Attributes:
         features: Names, in the order of the model's input.
         label: Name.
-        numbers: The features that a reader of text may parse as numbers.
+        parsed: The types of the features that a reader of text may parse as `arrow_type`.
         extra: Columns that decide about the split; a reader of text leaves them as they are.
-        dates: The features that a reader of text may parse as dates.
         texts: The features that a reader of text may return as dictionaries.
-        gaps: Whether a reader of text may parse a block with missing numbers or dates.
+        gaps: Whether a reader of text may parse a block with missing values.
     """
 
     features: tuple[str, ...]
     label: str
-    numbers: frozenset[str] = frozenset()
+    parsed: Mapping[str, type[ColumnType]] = field(default_factory=dict)
     extra: tuple[str, ...] = ()
-    dates: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
     gaps: bool = True
 
@@ -36,29 +37,6 @@ class Columns:
     def all(self) -> tuple[str, ...]:
         """Every column to read, each once."""
         return tuple(dict.fromkeys((*self.features, self.label, *self.extra)))
-
-
-@dataclass(frozen=True)
-class Texts:
-    """A column of texts in one block.
-
-    Attributes:
-        texts: The distinct texts, in the order in which they occur first.
-        codes: int32 of shape [rows]: 0 for a gap, otherwise 1 + the index of the text.
-    """
-
-    texts: list[str]
-    codes: np.ndarray
-
-    def of(self, keep: np.ndarray) -> Texts:
-        """Return the rows of a mask, and only the texts that occur in them."""
-        codes = self.codes[keep]
-        used, first = np.unique(codes, return_index=True)
-        used = used[np.argsort(first)]
-        used = used[used > 0]
-        place = np.zeros(len(self.texts) + 1, np.int32)
-        place[used] = np.arange(1, len(used) + 1)
-        return Texts([self.texts[code - 1] for code in used.tolist()], place[codes])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.coding import KINDS, Coding
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
@@ -37,8 +37,10 @@ class Sample:
 
 def has_columns(schema: Mapping[str, Any]) -> bool:
     """Tell whether the shards of a dataset hold columns, and not pictures for instance."""
-    features = schema.get("features", ())
-    return bool(features) and all(item.get("type") in KINDS for item in features)
+    try:
+        return bool(Coding.of_schema(schema).names)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def read(

@@ -14,12 +14,12 @@ from typing import Any
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import part_documents
+from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, merge
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Inline
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.scanned import OtherKindsError, Scan
-from kfp_tfjob.components.prepare_data.seen import Seen, merge
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES, Part, parts_of
@@ -125,18 +125,18 @@ class _Reading:
             self._look(seen, found, lines)
         return self._decide(seen)
 
-    def _nothing(self, job: Job) -> dict[str, Seen]:
+    def _nothing(self, job: Job) -> dict[str, ColumnProfile]:
         """Return the counts of no values."""
-        return {name: Seen(name) for name in job.columns.features}
+        return {name: ColumnProfile(name) for name in job.columns.features}
 
-    def _look(self, seen: dict[str, Seen], found: dict[str, Any], lines: int) -> None:
+    def _look(self, seen: dict[str, ColumnProfile], found: dict[str, Any], lines: int) -> None:
         """Add the counts of the next part."""
-        later = [Seen.from_plain(plain) for plain in found["seen"]]
+        later = [ColumnProfile.from_plain(plain) for plain in found["seen"]]
         for column in later:
             column.shift(lines)
         merge(seen, {column.name: column for column in later})
 
-    def _decide(self, seen: dict[str, Seen]) -> Kinds:
+    def _decide(self, seen: dict[str, ColumnProfile]) -> Kinds:
         """Return the kinds by all values.
 
         Raises:
@@ -171,7 +171,7 @@ class _Reading:
             raise OtherKindsError(scan.kinds.without(lost))
         return scan
 
-    def _proven(self, scan: Scan, seen: dict[str, Seen]) -> Scan:
+    def _proven(self, scan: Scan, seen: dict[str, ColumnProfile]) -> Scan:
         """Return a scan with the kinds by all values; the assumed ones must be like them."""
         kinds = self._decide(seen)
         if not kinds.is_like(scan.kinds):

@@ -17,15 +17,15 @@ from kfp_tfjob.components.prepare_data.dictionary import (
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
 from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.fit_encoding import Counted, counted_for
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut
-from kfp_tfjob.components.prepare_data.learned import Counted, counted_for
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
 from kfp_tfjob.components.prepare_data.split_rules import GROUP_REVISION
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
-from kfp_tfjob.features.coding import CATEGORY, TEXT
+from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.storage.errors import DataError
 
 
@@ -83,7 +83,7 @@ class Scan:
             kinds,
             Vocabulary(job.label),
             [counted_for(kinds) for _ in range(GROUPS)],
-            {name: Dictionary() for name in kinds.of(CATEGORY)},
+            {name: Dictionary() for name in kinds.with_dictionaries},
         )
 
     @property
@@ -157,7 +157,7 @@ class Scan:
         self.label_codes.append(self.vocabulary.merge(vocabulary))
         dictionaries = iter(found["dictionaries"])
         codes: list[np.ndarray | None] = []
-        for name in self.kinds.of(CATEGORY, TEXT):
+        for name in (item.name for item in self.kinds.in_field(CODES)):
             if name not in self.dictionaries:
                 codes.append(None)
                 continue

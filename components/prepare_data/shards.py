@@ -8,14 +8,14 @@ from typing import IO, Any
 from kfp_tfjob.components.prepare_data.column_statistics import FeatureStatistics
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.plan import Plan, plan_of, rows_of
 from kfp_tfjob.components.prepare_data.raw_rows import RawRows
 from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, NUMBER, TEXT
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import WHOLES
 from kfp_tfjob.storage.store import Store
 
 _ENCODE_BYTES = 8 << 20  # encoded at a time
@@ -49,7 +49,7 @@ def shard(context: Context, item: list[Any]) -> list[int]:
     with open(path, "wb") as file:
         left, skipped = wanted.rows, wanted.skipped
         rows = rows_of(context, plan)
-        texts = raw is not None and bool(plan.job.kinds.of(TEXT))
+        texts = raw is not None and bool(plan.job.kinds.hashed)
         for found in rows.read(wanted.first, wanted.last, texts):
             start = min(skipped, len(found.rows))
             part = found.cut(start, start + left)
@@ -102,16 +102,13 @@ def statistics_of(plan: Plan, before: int = 0) -> Statistics:
     """
     kinds = plan.job.kinds
     features = FeatureStatistics(plan.coding, kinds, before)
-    return Statistics(features, _places(kinds), plan.label, before)
+    return Statistics(features, _places(plan.coding), plan.label, before)
 
 
-def _places(kinds: Kinds) -> dict[str, tuple[str, int]]:
-    """Return for each feature that may copy the label its array in a row, and its column."""
-    groups = {"features": (NUMBER, BOOLEAN), "codes": (CATEGORY, TEXT)}
-    hashed = kinds.of(TEXT)
+def _places(coding: Coding) -> dict[str, tuple[str, int]]:
+    """Return for each feature that may copy the label its field in a row, and its place there."""
     return {
-        name: (group, j)
-        for group, of in groups.items()
-        for j, name in enumerate(kinds.of(*of))
-        if name not in hashed
+        it.name: (field.name, place)
+        for it, (field, place) in zip(coding.features, coding.places, strict=True)
+        if field is not WHOLES and not it.is_hashed
     }

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
 from kfp_tfjob.components.prepare_data.rows import Columns
@@ -25,13 +24,13 @@ from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
-    as_texts,
-    numeric,
-    temporal,
 )
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.features import dates
+from kfp_tfjob.components.prepare_data.values import strings
+from kfp_tfjob.features.cells import as_texts, numeric, temporal
+from kfp_tfjob.features.types import date as dates
+from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
@@ -139,7 +138,7 @@ class SplitRules:
         if temporal(column.type):
             column = column.cast(pa.string())
         if pa.types.is_binary(column.type):
-            column = values.strings(column, name, faults).dictionary_encode()
+            column = strings(column, name, faults).dictionary_encode()
         else:
             column, wrong = as_texts(column)
             if wrong is not None:
@@ -166,7 +165,7 @@ class SplitRules:
         else:
             texts, codes = self._texts(chunk, name)
             parsed, good = dates.parse_all(dates.of_dotted(pa.array(texts, pa.string())))
-            numbers = [values.number(text) for text in texts]
+            numbers = [parse_number(text) for text in texts]
             known = np.array(
                 [
                     float(day) if is_day else np.nan if number is None else number
@@ -251,9 +250,9 @@ def values_as_texts(texts: list[str]) -> list[str]:
     for i in np.flatnonzero(is_day).tolist():
         found[i] = dates.shown(int(days[i]))
     as_it_is = pc.match_substring_regex(column, _AS_IT_IS)
-    odd = pc.and_not(pc.match_substring_regex(column, values.NUMBER), as_it_is)
+    odd = pc.and_not(pc.match_substring_regex(column, NUMBER), as_it_is)
     for i in np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist():
-        found[i] = values.number_as_text(texts[i])
+        found[i] = number_as_text(texts[i])
     flag = pc.is_in(pc.utf8_lower(column), value_set=pa.array(["true", "false"]))
     for i in np.flatnonzero(flag.to_numpy(zero_copy_only=False)).tolist():
         found[i] = texts[i].lower()

@@ -10,9 +10,10 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.column_statistics import FeatureStatistics, some
 from kfp_tfjob.components.prepare_data.label_copies import LabelCopies
-from kfp_tfjob.components.prepare_data.moments import Moments, Sample, bars_of
+from kfp_tfjob.components.prepare_data.moments import Moments, Sample
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.features.types.base import bars_of
 
 SPLITS = ("train", "validation", "test")
 _MOST_WARNED = 10  # names in one warning

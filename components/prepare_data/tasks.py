@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import split_overlap, weights
-from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.fit_encoding import counted_for
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.job import Job, job_of
 from kfp_tfjob.components.prepare_data.kinds import TOO_MANY_TEXTS, columns_of
-from kfp_tfjob.components.prepare_data.learned import counted_for
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.components.prepare_data.runs import GROUPS, RunWriter
-from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.source.files import SourceFile
 from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.parts import Part
@@ -32,7 +32,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTa
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
-from kfp_tfjob.features.coding import CATEGORY, TEXT
+from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import EVERY_COLUMN
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -55,12 +55,12 @@ def look(context: Context, item: list[Any]) -> list[int]:
         The rows.
     """
     job, part = job_of(context, item[0]), Part.from_plain(item[1])
-    seen = {name: Seen(name) for name in job.columns.features}
-    text = Columns(tuple(seen), job.label, frozenset())
+    seen = {name: ColumnProfile(name) for name in job.columns.features}
+    text = Columns(tuple(seen), job.label)
     reader, rows = _Reader(job, part), 0
     for _, table, _ in reader.tables():
         for chunk in table.chunks(text):
-            see(seen, chunk)
+            profile(seen, chunk)
             rows += chunk.faults.seen
     found = {
         "reached": reader.reached,
@@ -165,18 +165,17 @@ class _Found:
             self._name += f"-from-{part.span.start}"
         self.faults, self.vocabulary = Faults(), Vocabulary(job.label)
         kinds = job.kinds
-        coders = [item for item in kinds.features if item.kind in (CATEGORY, TEXT)]
         self.texts: dict[str, Dictionary | Bins] = {
-            item.name: Dictionary() if item.kind == CATEGORY else Bins(job.options.hash_bins)
-            for item in coders
+            item.name: Bins(job.options.hash_bins) if item.type.is_hashed else Dictionary()
+            for item in kinds.in_field(CODES)
         }
-        self.hashed = tuple(item.name for item in coders if item.kind == TEXT)
+        self.hashed = kinds.hashed
         self._runs = RunWriter(
             context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
         )
         self._counted = [counted_for(kinds) for _ in range(GROUPS)]
         self._overlap = split_overlap.Writer() if job.split_rules.is_needed else None
-        self.seen = {name: Seen(name) for name in job.columns.features}
+        self.seen = {name: ColumnProfile(name) for name in job.columns.features}
 
     def add(
         self,
@@ -258,7 +257,7 @@ def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
             weight = job.options.weight
             beside = _Beside(splits, None if weight is None else weights.read(chunk, weight))
             if job.assumed:
-                see(found.seen, chunk)
+                profile(found.seen, chunk)
             rows = converter.rows(table, chunk)
             codes, hashed = _coded(rows, found.texts)
             hashes = row_hashes(rows.features, job.options.split.salt, hashed, rows.dates)

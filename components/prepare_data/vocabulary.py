@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
 from kfp_tfjob.components.prepare_data.rows import Rows
-from kfp_tfjob.components.prepare_data.seen import PAIRS
-from kfp_tfjob.features.coding import TRUE_TEXTS
+from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
+from kfp_tfjob.features.types.number import parse_number
 from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_CLASSES = 10_000
@@ -79,7 +78,7 @@ class Vocabulary:
             and its number as float32, NaN if it is not a number.
         """
         codes = np.array([self._code(text) for text in rows.labels], np.int32)
-        parsed = [values.number(text) for text in rows.labels]
+        parsed = [parse_number(text) for text in rows.labels]
         numbers = np.array([np.nan if x is None else x for x in parsed], np.float32)
         if not len(rows.codes):
             return np.empty(0, np.int32), np.empty(0, np.float32)
@@ -217,7 +216,7 @@ class Vocabulary:
 
     def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
         """Return what is equal for the spellings of one class: 1 and 1.0, or True and true."""
-        if None not in map(values.number, texts):
+        if None not in map(parse_number, texts):
             return list(map(_exact, texts))  # exact, so long ids stay different classes
         words = [text.lower() for text in texts]
         if any({*pair, *_FLAGS}.issuperset(words) for pair in PAIRS):
@@ -226,7 +225,7 @@ class Vocabulary:
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
-        found = map(values.number, self._codes)
+        found = map(parse_number, self._codes)
         numbers = {number for number in found if number is not None}
         few = len(numbers) <= _MOST_NUMBERED_CLASSES and not self._overflowed
         if text:
@@ -241,4 +240,4 @@ def _exact(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation:  # an exponent of 19 digits: 0, because infinite values are bad rows
-        return Decimal(values.number(text) or 0)
+        return Decimal(parse_number(text) or 0)

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
-    as_texts,
-    numeric,
-    textual,
 )
+from kfp_tfjob.components.prepare_data.values import strings
+from kfp_tfjob.features.cells import as_texts, numeric, textual
+from kfp_tfjob.features.types.number import LARGEST, parse_numbers
 from kfp_tfjob.storage.errors import DataError, Problem
 
 
@@ -33,17 +32,17 @@ def read(chunk: Chunk, name: str) -> np.ndarray:
         return np.zeros(len(column), np.float32)
     if numeric(column.type):
         numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        found = {"missing": np.isnan(numbers), "not finite": np.abs(numbers) > values.LARGEST}
+        found = {"missing": np.isnan(numbers), "not finite": np.abs(numbers) > LARGEST}
         shown = column
     elif pa.types.is_binary(column.type):
-        shown = values.strings(column, name, faults)
-        numbers, found = values.numbers(shown, nulls, np.float64)
+        shown = strings(column, name, faults)
+        numbers, found = parse_numbers(shown, nulls, np.float64)
     else:
         encoded, wrong = as_texts(column)
         if wrong is not None:
             faults.mark(wrong, "encoding", name, lambda i: "")
         shown = encoded.cast(pa.string())
-        numbers, found = values.numbers(shown, nulls, np.float64)
+        numbers, found = parse_numbers(shown, nulls, np.float64)
     found = {**found, "weight": numbers < 0}
     for rule, mask in found.items():
         faults.mark(mask, rule, name, lambda i: str(shown[i]))

@@ -7,8 +7,8 @@ from typing import Any
 
 from kfp_tfjob.components.publish.request import usual_values
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.features.signature_columns import COLUMNS
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
@@ -39,7 +39,7 @@ def render(
     """
     pictures = PICTURE in schema
     raw = not pictures and not Coding.of_schema(schema).is_identity
-    values = usual_values(schema, statistics)
+    values = {} if pictures else usual_values(schema, statistics)
     # The columns.json of a user's own program may name other columns: then there is no example.
     has_example = arguments and arguments.keys() <= values.keys()
     shown = list(arguments)[:_MOST_COLUMNS] if has_example else []

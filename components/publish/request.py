@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.features.pictures import ONE_PIXEL, PICTURE
-
 _SIGNATURE = "serving_default"
 
 
 def usual_values(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a usual value of each column of a table, as the model takes it; empty for pictures.
+    """Return a usual value of each column, as the model takes it.
 
     Args:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
     """
-    if PICTURE in schema:
-        return {}
-    from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, TEXT, Coding
+    from kfp_tfjob.features.coding import Coding
 
     columns = statistics.get("features", {})
-    found: dict[str, Any] = {}
-    for feature in Coding.of_schema(schema).features:
-        if feature.missing:
-            value = feature.missing.value
-        else:
-            value = columns.get(feature.name, {}).get("mean")
-        if feature.kind == CATEGORY:
-            found[feature.name] = feature.vocabulary[0] if feature.vocabulary else ""
-        elif feature.kind == TEXT:
-            found[feature.name] = "a text"
-        elif feature.kind == BOOLEAN:
-            found[feature.name] = "true" if value else "false"
-        else:
-            found[feature.name] = int(value or 0) if feature.kind == DATE else float(value or 0)
-    return found
+    features = Coding.of_schema(schema).features
+    return {it.name: it.usual(columns.get(it.name, {})) for it in features}
 
 
 def request(
@@ -56,8 +38,6 @@ def request(
         The request; empty if the model does not list its columns, or has others than the data.
     """
     values = usual_values(schema, statistics)
-    if PICTURE in schema:
-        values = {PICTURE: {"b64": base64.b64encode(ONE_PIXEL).decode()}}
     if not arguments or not arguments.keys() <= values.keys():
         return ""
     row = {argument: _plain(values[column]) for column, argument in arguments.items()}

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from kfp_tfjob.features.coding import Column
-from kfp_tfjob.features.pictures import HALF
+from kfp_tfjob.features.types.image import HALF
 
 MOST_ONE_HOT = 16  # codes; a column with more gets an embedding
 _WIDEST = 32  # units of an embedding

@@ -18,30 +18,12 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Coding
-from kfp_tfjob.features.pictures import ONE_PIXEL, PICTURE, PictureInput
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 
 SIGNATURES = ("serve_packed", "serve", "serving_default")
-# The types in which a signature may take a raw column; the first is that of the own export.
-RAW_TYPES = {
-    NUMBER: ("float64", "float32"),
-    BOOLEAN: ("string",),
-    CATEGORY: ("string",),
-    TEXT: ("string",),
-    DATE: ("int64",),
-    PICTURE: ("string",),
-}
-_EXAMPLES = {
-    NUMBER: 0.0,
-    BOOLEAN: b"true",
-    CATEGORY: b"a",
-    TEXT: b"a",
-    DATE: 0,
-    PICTURE: ONE_PIXEL,
-}
-_TYPES = {NUMBER: np.float64, DATE: np.int64}
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
 # Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
 _SUM_TOLERANCE = 1e-2
@@ -55,32 +37,30 @@ class Task:
         name: `classification` or `regression`.
         features: The names of the columns of the table, in order.
         classes: The names of the classes; empty for a regression.
-        kinds: The kind of each column.
+        types: The type of each column.
         is_packed: Whether a model may take all columns as one input: they are numbers without gaps.
     """
 
     name: str
     features: tuple[str, ...]
     classes: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
+    types: tuple[type[ColumnType], ...] = ()
     is_packed: bool = False
 
     @classmethod
     def of(cls, schema: dict[str, Any]) -> Task:
         """Return the task that schema.json describes."""
-        names = tuple(feature["name"] for feature in schema["features"])
-        classes = tuple(str(name) for name in schema["label"].get("classes") or ())
-        if PictureInput.of_schema(schema):
-            return cls(schema["task"], names, classes, (PICTURE,))
         coding = Coding.of_schema(schema)
-        kinds = tuple(feature.kind for feature in coding.features)
-        return cls(schema["task"], names, classes, kinds, coding.is_identity)
+        names = tuple(feature.name for feature in coding.features)
+        classes = tuple(str(name) for name in schema["label"].get("classes") or ())
+        types = tuple(map(type, coding.features))
+        return cls(schema["task"], names, classes, types, coding.is_identity)
 
     def example(self, rows: int) -> Any:
         """Return rows with one value in every column, as `ServedModel.predict` takes them."""
         return {
-            name: np.array([_EXAMPLES[kind]] * rows, _TYPES.get(kind, object))
-            for name, kind in zip(self.features, self.kinds, strict=True)
+            name: np.array([it.raw_example] * rows, it.raw_array)
+            for name, it in zip(self.features, self.types, strict=True)
         }
 
 
@@ -148,7 +128,8 @@ class ServedModel:
         """Predict one batch.
 
         Args:
-            features: By column, a (batch,) array or tensor of one of its RAW_TYPES.
+            features: By column, a (batch,) array or tensor of one of the `raw_types` of
+                its type.
 
         Returns:
             (batch, classes) float32 probabilities, or (batch,) values of a regression.
@@ -200,14 +181,14 @@ class ServedModel:
         names = {name: self.task.features[at] for name, at in columns.items()}
         wrong = []
         for name, at in sorted(columns.items(), key=lambda item: item[1]):
-            kind, spec = self.task.kinds[at], inputs[name]
-            fits = spec.dtype.name in RAW_TYPES[kind] and _is_one_value(spec.shape)
+            column, spec = self.task.types[at], inputs[name]
+            fits = spec.dtype.name in column.raw_types and _is_one_value(spec.shape)
             if not fits and not self.task.is_packed:
-                types = " or ".join(RAW_TYPES[kind])
+                types = " or ".join(column.raw_types)
                 wrong.append(
                     Problem(
                         f"the signature {signature} of {self.name} takes {names[name]!r} in a type"
-                        f" that does not fit a {kind}",
+                        f" that does not fit a {column.kind}",
                         received=f"{name}: {spec.shape} {spec.dtype.name}",
                         expected=f"{name}: (batch,) {types}",
                         fix="export the model with this type, or set data_options.types to the"
@@ -242,8 +223,8 @@ class ServedModel:
         if self.task.is_packed:
             expected = f"one input of shape (batch, {len(self.task.features)}), or {expected}"
         else:
-            kinds = zip(self.task.features, self.task.kinds, strict=True)
-            wanted = _few([f"{column}: {RAW_TYPES[kind][0]}" for column, kind in kinds])
+            types = zip(self.task.features, self.task.types, strict=True)
+            wanted = _few([f"{column}: {it.raw_types[0]}" for column, it in types])
             expected = f"one input (batch,) for each column: {wanted}"
         found = ", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items())
         return Problem(

@@ -6,19 +6,12 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, KINDS, NUMBER, TEXT
-from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.types import type_in_schema
+from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.gate import Slice, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import OF_SEVERAL_CLASSES
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.formatting import choices, nearest
-
-_WITHOUT_RANGES = {
-    BOOLEAN: "a boolean",
-    CATEGORY: "a category",
-    TEXT: "a text",
-    PICTURE: "a picture",
-}
 
 
 def check_gate(gate: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
@@ -61,22 +54,22 @@ def slice_problem(one: Slice, schema: Mapping[str, Any]) -> Problem | None:
     if not one.edges:
         return None
     are_dates = isinstance(one.edges[0], str)
-    kind = _kind(one.column, schema)
-    shown = repr(one.column)
-    if kind == NUMBER and are_dates:
-        what, fix = f"{shown} has numbers, and its edges are dates", "use numbers as edges"
-    elif kind == DATE and not are_dates:
-        what = f"{shown} has dates, and its edges are numbers"
-        fix = 'use dates such as "2026-01-31" as edges'
-    elif kind in (NUMBER, DATE):
-        return None
-    else:
-        why = f"is {_WITHOUT_RANGES[kind]}"
+    shown, edges = repr(one.column), _edges(one.column, schema)
+    if edges is None:
         if one.column == label:
             text = next(name for name in schema["label"]["classes"] if number_of(name) is None)
             why = f"has classes that are no numbers, such as {text!r}"
+        else:
+            why = f"is {_type(one.column, schema).nouns[0]}"
         what = f"{shown} {why}, so edges do not divide it"
         fix = "leave the edges out; each value is a slice then"
+    elif are_dates == (edges is str):
+        return None
+    elif are_dates:
+        what, fix = f"{shown} has numbers, and its edges are dates", "use numbers as edges"
+    else:
+        what = f"{shown} has dates, and its edges are numbers"
+        fix = 'use dates such as "2026-01-31" as edges'
     return Problem(what, received=one.edges, fix=fix, path="gate.slices")
 
 
@@ -111,12 +104,14 @@ def number_of(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def _kind(column: str, schema: Mapping[str, Any]) -> str:
+def _edges(column: str, schema: Mapping[str, Any]) -> type | None:
+    """Return what divides the values of a column into ranges; None if nothing does."""
     label = schema["label"]
     if column == label["name"]:
         classes = label.get("classes")
-        return CATEGORY if classes and class_numbers(classes) is None else NUMBER
-    (kind,) = (it.get("type", "") for it in schema["features"] if it["name"] == column)
-    if kind == PICTURE:
-        return PICTURE
-    return KINDS[kind]
+        return None if classes and class_numbers(classes) is None else float
+    return _type(column, schema).edge_type
+
+
+def _type(column: str, schema: Mapping[str, Any]) -> type[ColumnType]:
+    return type_in_schema(next(it for it in schema["features"] if it["name"] == column))

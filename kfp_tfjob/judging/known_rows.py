@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.pictures import PictureInput
+from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.rows import SPLIT, TestData
 from kfp_tfjob.storage.formatting import listed

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.features.served_model import Block, Task
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
@@ -28,6 +27,7 @@ from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import OWN, is_own
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import choices, counted, nearest
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kfp_tfjob.features.coding import DATE, KINDS, NO_DATE, NUMBER
-from kfp_tfjob.features.pictures import PICTURE, PictureInput
 from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
 from kfp_tfjob.features.records import blocks
 from kfp_tfjob.features.served_model import Block
+from kfp_tfjob.features.types import type_in_schema
+from kfp_tfjob.features.types.image import PictureInput
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
@@ -207,13 +208,13 @@ class TestData:
         """Yield rows with (batch,) arrays by column as features."""
         from pyarrow import ArrowException, parquet
 
-        kinds = {it["name"]: KINDS[it["type"]] for it in self.schema["features"]}
+        types = {it["name"]: type_in_schema(it) for it in self.schema["features"]}
         label = self.schema["label"]["name"]
         number = np.int64 if self._is_classification else np.float32
         try:
             for path in self.raw:
                 for batch in parquet.ParquetFile(path).iter_batches(size):
-                    columns = {name: _filled(batch[name], kind) for name, kind in kinds.items()}
+                    columns = {name: it.raw_values(batch[name]) for name, it in types.items()}
                     labels = batch[label].to_numpy(zero_copy_only=False).astype(number)
                     weights = None
                     if self._weight:
@@ -222,7 +223,7 @@ class TestData:
                     yield Batch(columns, labels, weights)
         except (ArrowException, KeyError, OSError) as error:
             weight = [self._weight] if self._weight else []
-            expected = f"the columns {listed([*kinds, label, *weight], 10)}"
+            expected = f"the columns {listed([*types, label, *weight], 10)}"
             raise self._corrupt(f"{type(error).__name__}: {error}"[:500], expected) from error
 
     @property
@@ -272,13 +273,3 @@ def _shared(
 def _names(stored: str | list[str] | None) -> list[str]:
     """Return the names of Parquet files; older datasets have one, as a text."""
     return [stored] if isinstance(stored, str) else list(stored or [])
-
-
-def _filled(column: Any, kind: str) -> np.ndarray:
-    """Return the (rows,) values of a column of Arrow, with gaps as a model takes them."""
-    import pyarrow as pa
-
-    types = {NUMBER: (pa.float64(), float("nan")), DATE: (pa.int64(), NO_DATE)}
-    arrow, gap = types.get(kind, (pa.string(), ""))
-    filled = column.cast(arrow).fill_null(gap)
-    return filled.to_numpy(zero_copy_only=False)

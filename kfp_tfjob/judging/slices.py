@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.features.coding import DATE, KINDS, NO_DATE
+from kfp_tfjob.features.types import type_in_schema
+from kfp_tfjob.features.types.base import ColumnType, missing_in
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Growing, chunks
 from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.judging.predictions import Collector, Predictions
@@ -65,7 +66,6 @@ class Slices:
     ) -> None:
         names = [feature["name"] for feature in schema["features"]]
         label = schema["label"]
-        kinds = {it["name"]: KINDS.get(it.get("type", ""), "") for it in schema["features"]}
         self._columns: list[_Column] = []
         self.unfit: list[tuple[Slice, str]] = []
         for number, one in enumerate(declared):
@@ -76,8 +76,9 @@ class Slices:
                 classes = label.get("classes")
                 self._columns.append(_Column(one, None, path, classes=classes))
             else:
-                is_date = kinds[one.column] == DATE
-                self._columns.append(_Column(one, names.index(one.column), path, is_date))
+                place = names.index(one.column)
+                column = type_in_schema(schema["features"][place])
+                self._columns.append(_Column(one, place, path, column))
         self._folder = folder
 
     def add(self, batch: Batch) -> None:
@@ -105,11 +106,11 @@ class _Column:
         source: Slice,
         index: int | None,
         path: Path | None,
-        is_date: bool = False,
+        column: type[ColumnType] = Number,
         classes: Sequence[str] | None = None,
     ) -> None:
         self._source, self._index, self._classes = source, index, classes
-        self._is_date = is_date
+        self._column = column
         self._edges = np.array([edge_value(edge) for edge in source.edges])
         # In ranges, a class is the number that it is called, and not its place.
         numbers = class_numbers(classes) if source.edges else None
@@ -130,7 +131,7 @@ class _Column:
         return np.asarray(batch.features[self._source.column])
 
     def _in_ranges(self, values: NDArray[Any]) -> NDArray[np.int32]:
-        missing = values == NO_DATE if self._is_date else np.isnan(values.astype(np.float64))
+        missing = missing_in(values) if self._index is not None else False
         # Where values were rounded to float32, so are the edges: 0.7 is in "from 0.7 to below 1".
         # As floats of 64 bits, dates are exact to the microsecond until the year 2255.
         kind = np.float32 if values.dtype == np.float32 else np.float64
@@ -145,7 +146,7 @@ class _Column:
         return numbers[coded.indices.to_numpy(zero_copy_only=False)]
 
     def _code(self, value: Any) -> int:
-        if value is None or value == "" or value != value or (self._is_date and value == NO_DATE):
+        if value is None or value != value or value == self._column.raw_missing:
             return _GAP
         if value not in self._codes:
             if len(self._codes) >= _MOST_VALUES:
@@ -200,10 +201,7 @@ class _Column:
     def _shown(self, value: Any) -> str:
         if self._classes:
             return short(str(self._classes[value]), _LONGEST)
-        if self._is_date:
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
-            return moment.isoformat(sep=" ").removesuffix("+00:00").removesuffix(" 00:00:00")
-        return f"{value:.7g}" if isinstance(value, float) else short(str(value), _LONGEST)
+        return short(self._column.shown(value), _LONGEST)
 
 
 def _divided(

@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic import field_validator, model_validator
@@ -76,19 +77,42 @@ FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS
 _FORMAT_NAMES = tuple(known.name for known in FORMATS)
 
 
-# The kinds of a column, as in kfp_tfjob/features/coding.py, and the rules for gaps that suit each.
 IMPUTING = ("median", "mean", "most_frequent", "constant")
 _RULES = ("fail", "drop", *IMPUTING)
-RULES_BY_KIND = {
-    "number": _RULES,
-    "boolean": ("fail", "drop", "most_frequent", "constant"),
-    "category": ("fail", "drop"),
-    "date": _RULES,
-    "text": ("fail", "drop"),
-}
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """A column type.
+
+    Attributes:
+        name: In `types`, and in stored files.
+        module: Its file in kfp_tfjob/features/types.
+        class_name: Its class there.
+        rules: What `missing` may say of it; none for a type that `types` cannot name.
+        default: The rule for a column without one; empty if a missing value has a code of its own.
+    """
+
+    name: str
+    module: str
+    class_name: str
+    rules: tuple[str, ...]
+    default: str = ""
+
+
+# In the order of reports.
+COLUMN_TYPES = (
+    ColumnType("number", "number", "Number", _RULES, "median"),
+    ColumnType("boolean", "boolean", "Boolean", ("fail", "drop", *IMPUTING[2:]), "most_frequent"),
+    ColumnType("category", "category", "Category", ("fail", "drop")),
+    ColumnType("date", "date", "Date", _RULES, "median"),
+    ColumnType("text", "string", "String", ("fail", "drop")),
+    ColumnType(of_pictures.PICTURE, "image", "Image", ()),
+)
+RULES_BY_KIND = {it.name: it.rules for it in COLUMN_TYPES if it.rules}
 KINDS = tuple(RULES_BY_KIND)
 EVERY_COLUMN = "*"  # in data_options.missing
-_DEFAULT_RULES = {"number": "median", "boolean": "most_frequent", "date": "median"}
+_DEFAULT_RULES = {it.name: it.default for it in COLUMN_TYPES}
 
 
 def tfrecord_type(text: str) -> tuple[str, int]:

@@ -21,7 +21,6 @@ from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput, R
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import FailFast
 
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.serving import answers, tensors
 from kfp_tfjob.serving.follower import Follower
 from kfp_tfjob.serving.loaded import LoadedModel
@@ -233,15 +232,16 @@ def _predicted(loaded: LoadedModel, rows: Rows) -> np.ndarray:
     try:
         return loaded.predict(rows)
     except DataError as error:
-        if PICTURE in loaded.columns.kinds.values():
+        checked = (item for item in loaded.columns.types.items() if item[1].whole)
+        for name, column in checked:
             problem = error.problems[0]
             raise RefusedRequest(
                 Problem(
-                    "the pictures of the request cannot be decoded",
+                    f"the {column.nouns[1]} of the request cannot be decoded",
                     received=problem.received if isinstance(problem, Problem) else problem,
-                    expected="whole JPEG or PNG files in base64",
-                    fix="look for a damaged file, with one picture in each request",
-                    path=PICTURE,
+                    expected=column.whole,
+                    fix=f"look for a damaged one, with {column.nouns[0]} in each request",
+                    path=name,
                 )
             ) from error
         raise

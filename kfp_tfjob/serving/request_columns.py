@@ -15,33 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.coding import (
-    BOOLEAN,
-    CATEGORY,
-    DATE,
-    NO_DATE,
-    NUMBER,
-    TEXT,
-    Coding,
-)
-from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.served_model import Task
-from kfp_tfjob.serving.column_values import READERS
+from kfp_tfjob.features.types.base import ColumnType, missing_in
 from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest, refuse_many
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import counted, listed
 
-# How a value of each kind is written in JSON.
-WRITTEN = {
-    NUMBER: "a number",
-    BOOLEAN: "true or false",
-    CATEGORY: "a text",
-    TEXT: "a text",
-    DATE: "a text with a date in ISO 8601, such as 2026-11-22 or 2026-11-22T08:30:00Z",
-    PICTURE: 'the bytes of a JPEG or PNG file in base64, as a text or {"b64": TEXT}',
-}
-_EXAMPLES = {NUMBER: 0.5, BOOLEAN: True, CATEGORY: "a", TEXT: "a", DATE: "2026-11-22"}
-_EXAMPLES[PICTURE] = {"b64": "..."}
 _SHOWN = 5  # problems of one column, names in a list
 _LONGEST = 100  # characters of a foreign name that are compared and shown
 # The path of a value: a column and the number of its row, from 0.
@@ -54,8 +34,8 @@ class Rows:
 
     Attributes:
         count: The number of rows, at least 1.
-        features: What `ServedModel.predict` takes: by column a (rows,) array of the first of its
-            RAW_TYPES.
+        features: What `ServedModel.predict` takes: by column a (rows,) array of the first of the
+            `raw_types` of its type.
     """
 
     count: int
@@ -81,18 +61,20 @@ class RequestColumns:
 
     Attributes:
         task: What the model predicts, from what.
-        kinds: The kind of each column by name, in the order of the table.
+        types: The type of each column by name, in the order of the table.
     """
 
     def __init__(
         self, schema: Mapping[str, Any], arguments: Mapping[str, str] | None = None
     ) -> None:
         self.task = Task.of(dict(schema))
-        self.kinds = dict(zip(self.task.features, self.task.kinds, strict=True))
+        self.types = dict(zip(self.task.features, self.task.types, strict=True))
         self._label = str(schema["label"]["name"])
-        self._full = _without_gaps(schema)
+        features = Coding.of_schema(schema).features
+        # The model refuses a missing value of these, or would answer it with nonsense.
+        self._full = frozenset(it.name for it in features if not it.takes_missing)
         columns = {argument: name for name, argument in (arguments or {}).items()}
-        self._columns = {it: name for it, name in columns.items() if it not in self.kinds}
+        self._columns = {it: name for it, name in columns.items() if it not in self.types}
 
     def column(self, name: str) -> str:
         """Return the column that a name of a request means: its own, or that of the argument."""
@@ -100,7 +82,7 @@ class RequestColumns:
 
     def example(self) -> dict[str, Any]:
         """Return one row as a request has it."""
-        return {name: _EXAMPLES[kind] for name, kind in self.kinds.items()}
+        return {name: it.example for name, it in self.types.items()}
 
     def of_rows(self, rows: Any) -> Rows:
         """Read `instances` of a request in V1: one object by row.
@@ -120,7 +102,7 @@ class RequestColumns:
             )
         refuse_many(len(rows))
         rows = self._refuse_names(rows)
-        given = {name: [row[name] for row in rows] for name in self.kinds}
+        given = {name: [row[name] for row in rows] for name in self.types}
         return self.of_columns(given, lambda name, row: f"instances[{row}].{name}")
 
     def of_columns(self, columns: Mapping[str, Sequence[Any]], where: Where) -> Rows:
@@ -137,11 +119,11 @@ class RequestColumns:
         refuse_many(len(next(iter(columns.values()))))
         wrong: list[Problem] = []
         found = {}
-        for name, kind in self.kinds.items():
-            values, problems = READERS[kind](columns[name])
-            wrong += self._described(name, kind, columns[name], problems, where)
+        for name, column in self.types.items():
+            values, problems = column.read(columns[name])
+            wrong += self._described(name, column, columns[name], problems, where)
             if not problems and name in self._full:
-                wrong += self._gaps(name, kind, values, where)
+                wrong += self._gaps(name, column, values, where)
             found[name] = values
         if wrong:
             raise RefusedRequest(*wrong)
@@ -149,7 +131,7 @@ class RequestColumns:
 
     def _refuse_names(self, rows: list[Any]) -> list[dict[str, Any]]:
         """Return rows by column, or refuse the first that is no object or has other columns."""
-        wanted = self.kinds.keys()
+        wanted = self.types.keys()
         if all(isinstance(row, dict) and row.keys() == wanted for row in rows):
             return rows
         found = []
@@ -174,9 +156,9 @@ class RequestColumns:
         return found
 
     def _refuse_columns(self, columns: Mapping[str, Any]) -> None:
-        if columns.keys() == self.kinds.keys():
+        if columns.keys() == self.types.keys():
             return
-        missing, foreign = self.kinds.keys() - columns.keys(), columns.keys() - self.kinds.keys()
+        missing, foreign = self.types.keys() - columns.keys(), columns.keys() - self.types.keys()
         raise self._other_columns(missing, foreign, "inputs")
 
     def _other_columns(self, missing: set[str], foreign: set[str], place: str) -> RefusedRequest:
@@ -185,13 +167,11 @@ class RequestColumns:
             Problem(
                 f"the column {name!r} is missing",
                 received=f"no {name!r} in {place}",
-                expected=f"{WRITTEN[self.kinds[name]]}, or null for a gap"
-                if name not in self._full
-                else WRITTEN[self.kinds[name]],
+                expected=self._written(name),
                 fix=f"add {name!r} to every row",
                 path=name,
             )
-            for name in self.kinds
+            for name in self.types
             if name in missing
         ]
         for name in [it[:_LONGEST] for it in sorted(foreign)[:SHOWN]]:
@@ -202,7 +182,7 @@ class RequestColumns:
                     if name == self._label
                     else f"the model has no column {name!r}",
                     received=f"{name!r} in {place}",
-                    expected=f"the columns {listed(self.kinds, _SHOWN)}",
+                    expected=f"the columns {listed(self.types, _SHOWN)}",
                     fix=f"rename it to {near[0]!r}" if near else f"remove {name!r}",
                     path=name,
                     suggestion=near[0] if near else "",
@@ -227,7 +207,7 @@ class RequestColumns:
     def _described(
         self,
         name: str,
-        kind: str,
+        column: type[ColumnType],
         values: Sequence[Any],
         problems: Iterable[tuple[int, str]],
         where: Where,
@@ -238,8 +218,8 @@ class RequestColumns:
             Problem(
                 f"the column {name!r} has a value that is {what}",
                 received=f"{where(name, row)}: {_shown(values[row])}",
-                expected=WRITTEN[kind] + ("" if name in self._full else ", or null for a gap"),
-                fix=f"send {name!r} as the training data has it: type {kind}",
+                expected=self._written(name),
+                fix=f"send {name!r} as the training data has it: type {column.kind}",
                 path=where(name, row),
             )
             for row, what in found[:_SHOWN]
@@ -248,10 +228,11 @@ class RequestColumns:
             wrong.append(Problem(f"{len(found) - _SHOWN:,} more values of {name!r} are like these"))
         return wrong
 
-    def _gaps(self, name: str, kind: str, values: np.ndarray, where: Where) -> list[Problem]:
+    def _gaps(
+        self, name: str, column: type[ColumnType], values: np.ndarray, where: Where
+    ) -> list[Problem]:
         """Describe a gap in a column that must have none."""
-        gaps = values == NO_DATE if kind == DATE else _empty(values, kind)
-        rows = np.flatnonzero(gaps)
+        rows = np.flatnonzero(missing_in(values))
         if not len(rows):
             return []
         return [
@@ -259,31 +240,19 @@ class RequestColumns:
                 f"the column {name!r} has {counted(len(rows), 'gap')}, and the model knows no gaps"
                 " in it",
                 received=f"{where(name, int(rows[0]))}: null or empty",
-                expected=WRITTEN[kind],
+                expected=column.written,
                 fix=f"fill it in, or train with a rule for {name!r} in data_options.missing",
                 path=where(name, int(rows[0])),
             )
         ]
 
+    def _written(self, name: str) -> str:
+        return self.types[name].written + ("" if name in self._full else ", or null for a gap")
+
     def _fix(self) -> str:
-        example = ", ".join(f'"{name}": ...' for name in [*self.kinds][:3])
-        more = ", ..." if len(self.kinds) > 3 else ""
+        example = ", ".join(f'"{name}": ...' for name in [*self.types][:3])
+        more = ", ..." if len(self.types) > 3 else ""
         return f'send {{"instances": [{{{example}{more}}}]}}'
-
-
-def _without_gaps(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the columns whose gaps a model refuses, or would answer with nonsense."""
-    if PICTURE in schema:
-        return frozenset([PICTURE])
-    return frozenset(
-        it.name
-        for it in Coding.of_schema(schema).features
-        if it.kind in (NUMBER, BOOLEAN, DATE) and (it.missing is None or it.missing.value is None)
-    )
-
-
-def _empty(values: np.ndarray, kind: str) -> np.ndarray:
-    return np.isnan(values) if kind == NUMBER else values == b""
 
 
 def _shown(value: Any) -> str:

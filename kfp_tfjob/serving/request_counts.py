@@ -19,16 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.distributions import Bins, Edges
 from kfp_tfjob.components.prepare_data.drift import Drift, measure
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
 from kfp_tfjob.components.prepare_data.reference import Reference
-from kfp_tfjob.components.prepare_data.rows import Texts
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
-from kfp_tfjob.components.prepare_data.values import LONGEST_LABEL
-from kfp_tfjob.features.coding import CATEGORY, DATE, NUMBER, Coded, Coding
+from kfp_tfjob.features.cells import LONGEST, Texts
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import ColumnType
+from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.champion import Champion
@@ -118,9 +119,9 @@ class RequestCounts:
         edges = Edges.of_file(trained.distributions or {}, coding)
         self._columns = {bins.name: _Column.of(bins) for bins in edges.columns}
         self._codes = {
-            it.name: {text: code for code, text in enumerate(it.dictionary, 1)}
+            it.name: {text: code for code, text in enumerate(it.strings, 1)}
             for it in coding.features
-            if it.kind == CATEGORY
+            if it.has_dictionary
         }
         self._classes = trained.schema["label"]["classes"]
         self._predicted = _labels_of(trained, edges)
@@ -170,13 +171,15 @@ class RequestCounts:
             column = self._columns[key]
             if isinstance(values, Texts):
                 values = self._coded(self._features[key], values, good, weight)
-            elif self._features[key].kind != DATE:
-                values = values.astype(np.float32)
+            else:
+                values = values.astype(column.bins.field.type)
             column.add(np.ascontiguousarray(values[good]), weight)
 
-    def _coded(self, coded: Coded, texts: Texts, good: np.ndarray, weight: float) -> np.ndarray:
+    def _coded(
+        self, coded: ColumnType, texts: Texts, good: np.ndarray, weight: float
+    ) -> np.ndarray:
         """Return texts by the codes of train; a new text has the code after the last one."""
-        if coded.kind != CATEGORY:
+        if not coded.has_dictionary:
             return texts.codes
         known = self._codes[coded.name]
         new = len(known) + 1
@@ -215,16 +218,14 @@ class RequestCounts:
         judged = self.rows >= self.limits.fewest_rows
         columns = []
         for name, column in self._columns.items():
-            kind = self._features[name].kind
             counts = [before[name]["gaps"][_TRAIN], *before[name]["counts"][_TRAIN]]
             if (drift := _moved(counts, column)) is not None:
                 gaps = counts[0] / max(sum(counts), 1)
-                columns.append(self._column(name, kind, drift, column, gaps, judged))
+                columns.append(self._column(name, drift, column, gaps, judged))
         columns.sort(key=lambda it: (not it.beyond, it.chance, -it.psi))
         predictions = None
         if self._predicted and (drift := _moved(self._predicted[1], self._predicted[0])):
-            kind = NUMBER if self._classes is None else CATEGORY
-            predictions = self._column("", kind, drift, self._predicted[0], 0.0, False)
+            predictions = self._column("", drift, self._predicted[0], 0.0, False)
         return Monitored(
             model_name,
             champion.version,
@@ -243,13 +244,13 @@ class RequestCounts:
         )
 
     def _column(
-        self, name: str, kind: str, drift: Drift, column: _Column, gaps: float, judged: bool
+        self, name: str, drift: Drift, column: _Column, gaps: float, judged: bool
     ) -> ColumnDrift:
         limits, now = self.limits, column.share(float(column.counts[0]))
         unseen = column.share(column.unseen)
         beyond = {
             "psi": limits.psi is not None
-            and kind != DATE  # dates move on with time
+            and not column.bins.type.moves_on
             and drift.psi > limits.psi
             and not drift.is_chance,
             "gaps": limits.gap_rise is not None and column.at_least(now) - gaps > limits.gap_rise,
@@ -259,7 +260,7 @@ class RequestCounts:
             beyond = {}
         return ColumnDrift(
             name,
-            kind,
+            column.bins.kind,
             column.rows,
             drift.psi,
             drift.js,
@@ -277,7 +278,7 @@ def _read(column: pa.Array) -> pa.Array:
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), pa.string())
     if pa.types.is_string(column.type):
-        return pc.utf8_slice_codeunits(column, 0, LONGEST_LABEL)
+        return pc.utf8_slice_codeunits(column, 0, LONGEST)
     return column
 
 
@@ -291,7 +292,7 @@ def _labels_of(trained: Reference, edges: Edges) -> tuple[_Column, Sequence[floa
         return _Column.of(edges.label), [0, *entry["counts"][_TRAIN]]
     by_class = ((trained.statistics["label"].get("counts") or {}).get(_TRAIN)) or {}
     classes = tuple(map(str, label["classes"]))
-    bins = Bins(label["name"], CATEGORY, -1, (), classes, tuple(range(1, 1 + len(classes))))
+    bins = Bins(label["name"], Category.kind, -1, (), classes, tuple(range(1, 1 + len(classes))))
     return _Column.of(bins), [0, *(by_class.get(name, 0) for name in classes), 0]
 
 

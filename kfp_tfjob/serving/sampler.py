@@ -20,16 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfp_tfjob.features.coding import BOOLEAN, DATE, NO_DATE, NUMBER
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kfp_tfjob.serving.loaded import LoadedModel
     from kfp_tfjob.serving.metrics import Metrics
     from kfp_tfjob.serving.request_columns import Rows
@@ -123,10 +119,10 @@ class Sampler:
     def _put(self, reservoir: _Reservoir) -> None:
         from kfp_tfjob.serving import requests_sample
 
-        loaded, kinds = reservoir.loaded, reservoir.loaded.columns.kinds
+        loaded, types = reservoir.loaded, reservoir.loaded.columns.types
         kept = sorted(reservoir.rows, key=lambda row: row[0])
         columns = {
-            name: _column([row[1][at] for row in kept], kinds[name])
+            name: types[name].sample_column([row[1][at] for row in kept])
             for at, name in enumerate(reservoir.columns)
         }
         champion = loaded.champion
@@ -138,7 +134,7 @@ class Sampler:
             began=reservoir.began.isoformat(),
             ended=datetime.now(UTC).isoformat(),
             rows=reservoir.seen,
-            left_out=tuple(name for name in kinds if name not in columns),
+            left_out=tuple(name for name in types if name not in columns),
         )
         requests_sample.put(
             self._store,
@@ -152,11 +148,11 @@ class Sampler:
 
     def _kept(self, loaded: LoadedModel) -> list[str]:
         """Return the columns to keep of a champion."""
-        kinds = loaded.columns.kinds
-        if unknown := self._left_out - kinds.keys() - self._unknown:
+        types = loaded.columns.types
+        if unknown := self._left_out - types.keys() - self._unknown:
             log.warning("no column %s to leave out of samples", listed(sorted(unknown), 8))
             self._unknown |= unknown
-        return [it for it in kinds if it not in self._left_out and kinds[it] != PICTURE]
+        return [it for it in types if it not in self._left_out and types[it].is_sampled]
 
     def _loop(self) -> None:
         while not self._end.wait(self._interval):
@@ -168,7 +164,7 @@ class _Reservoir:
 
     def __init__(self, loaded: LoadedModel, most: int, began: datetime, columns: list[str]) -> None:
         self.loaded, self._most, self.began, self.columns = loaded, most, began, columns
-        places = {name: at for at, name in enumerate(loaded.columns.kinds)}
+        places = {name: at for at, name in enumerate(loaded.columns.types)}
         self._places = [places[name] for name in columns]
         self.seen = self.size = 0
         # When it came, its values in the order of the columns, its prediction, and its bytes.
@@ -197,19 +193,3 @@ def _shortened(value: Any) -> Any:
     if not isinstance(value, bytes) or len(value) <= _LONGEST:
         return value
     return value[: 4 * _LONGEST].decode(errors="ignore")[:_LONGEST].encode()
-
-
-def _column(values: list[Any], kind: str) -> pa.Array:
-    """Return values as the model took them as a column of a table; null is a gap."""
-    import pyarrow as pa
-
-    if kind == NUMBER:
-        return pa.array([None if np.isnan(value) else value for value in values], pa.float64())
-    if kind == DATE:
-        whole = [None if value == NO_DATE else int(value) for value in values]
-        return pa.array(whole, pa.timestamp("us", "UTC"))
-    if kind == BOOLEAN:
-        return pa.array(
-            [{b"true": True, b"false": False}.get(value) for value in values], pa.bool_()
-        )
-    return pa.array([value.decode() if value else None for value in values], pa.string())

@@ -153,7 +153,7 @@ def _without_traces(record: logging.LogRecord) -> bool:
 def _check_left_out(follower: Follower, names: tuple[str, ...]) -> None:
     """Refuse to leave out a column that the champion does not have: another one was meant."""
     assert follower.current is not None
-    columns = follower.current.columns.kinds
+    columns = follower.current.columns.types
     ConfigurationError.raise_if(
         Problem(
             "--sample-without names a column that the model does not have",

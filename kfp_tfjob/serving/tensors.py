@@ -7,22 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT
-from kfp_tfjob.features.pictures import PICTURE
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.storage.errors import Problem
-
-_INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
-# The data types in which a column may come; the first is the one that metadata names.
-DATATYPES = {
-    NUMBER: ("FP64", "FP32", "FP16", *_INTEGERS),
-    BOOLEAN: ("BOOL", "BYTES"),
-    CATEGORY: ("BYTES",),
-    TEXT: ("BYTES",),
-    DATE: ("BYTES", "INT64"),
-    PICTURE: ("BYTES",),
-}
 
 
 class Tensor(Protocol):
@@ -56,8 +43,8 @@ class Tensor(Protocol):
 def inputs_of(columns: RequestColumns) -> list[dict[str, Any]]:
     """Return the inputs of a model as its metadata in V2 lists them; -1 is the number of rows."""
     return [
-        {"name": name, "datatype": DATATYPES[kind][0], "shape": [-1]}
-        for name, kind in columns.kinds.items()
+        {"name": name, "datatype": it.datatypes[0], "shape": [-1]}
+        for name, it in columns.types.items()
     ]
 
 
@@ -71,18 +58,18 @@ def read(columns: RequestColumns, inputs: list[Tensor]) -> Rows:
     wrong: list[Problem] = []
     for item in inputs:
         name = columns.column(item.name)
-        kind = columns.kinds.get(name)
+        column = columns.types.get(name)
         if name in found:
             wrong.append(
                 Problem(f"the input {name!r} is there twice", fix="send it once", path=name)
             )
-        elif kind and item.datatype not in DATATYPES[kind]:
+        elif column and item.datatype not in column.datatypes:
             wrong.append(
                 Problem(
-                    f"the input {name!r} has a data type that does not fit a {kind}",
+                    f"the input {name!r} has a data type that does not fit a {column.kind}",
                     received=item.datatype,
-                    expected=" or ".join(DATATYPES[kind]),
-                    fix=f"send {name!r} as {DATATYPES[kind][0]}",
+                    expected=" or ".join(column.datatypes),
+                    fix=f"send {name!r} as {column.datatypes[0]}",
                     path=name,
                 )
             )

@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features import coding
-from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.text_hash import bins_of
+from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.types.boolean import Boolean
+from kfp_tfjob.features.types.category import Category
+from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.types.string import String
 
 ROWS = {"train": 3000, "validation": 200, "test": 400}
 CLASSES = ("low", "high")
@@ -107,17 +112,16 @@ def learned(train: Mapping[str, np.ndarray]) -> Coding:
     jobs, cities = texts("job"), texts("city")
     return Coding(
         (
-            Coded("age", "number", Missing("median", float(np.nanmedian(train["age"])), True)),
-            Coded("job", "category", dictionary=jobs[0], vocabulary=jobs[1]),
-            Coded("city", "category", dictionary=cities[0], vocabulary=cities[1]),
-            Coded(
+            Number("age", Missing("median", float(np.nanmedian(train["age"])), True)),
+            Category("job", dictionary=jobs[0], vocabulary=jobs[1]),
+            Category("city", dictionary=cities[0], vocabulary=cities[1]),
+            Date(
                 "signed up",
-                "date",
                 Missing("median", int(np.median(dates))),
                 origin=int(dates.min()),
             ),
-            Coded("member", "boolean", Missing("most_frequent", 1)),
-            Coded("note", "text", bins=64),
+            Boolean("member", Missing("most_frequent", 1)),
+            String("note", bins=64),
         )
     )
 
@@ -129,13 +133,13 @@ def stored(
     floats, codes, dates = [], [], []
     for feature in declared.features:
         values = columns[feature.name]
-        if feature.kind == coding.NUMBER:
+        if feature.kind == "number":
             floats.append(values.astype(np.float32))
-        elif feature.kind == coding.BOOLEAN:
+        elif feature.kind == "boolean":
             floats.append([{"true": 1, "false": 0}.get(value, np.nan) for value in values])
-        elif feature.kind == coding.DATE:
+        elif feature.kind == "date":
             dates.append(values)
-        elif feature.kind == coding.TEXT:
+        elif feature.kind == "text":
             codes.append(bins_of([value.encode() for value in values], feature.bins) + 1)
         else:
             places = {text: at for at, text in enumerate(("", *feature.dictionary))}

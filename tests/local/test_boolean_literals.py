@@ -11,12 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, constant_of
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
-from kfp_tfjob.features.coding import BOOLEAN, FALSE_TEXTS, TRUE_TEXTS, Coded, Coding, Missing
-from kfp_tfjob.serving.column_values import READERS
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import Missing
+from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
 from tests.local.test_raw_columns import traced
 from tests.unit.prepared_files import read
 
@@ -36,7 +37,7 @@ def texts(draw: st.DrawFn) -> str:
 
 def trained(column: pa.Array) -> float | str | None:
     faults = BlockFaults("f", np.arange(1))
-    feature = Feature("b", BOOLEAN, None, 0)
+    feature = Feature("b", "boolean", None, 0)
     (found,) = Converter(NO_KINDS, "y").column(Chunk({"b": column}, faults, 0), feature)
     if not faults.good.all():
         return WRONG
@@ -44,14 +45,14 @@ def trained(column: pa.Array) -> float | str | None:
 
 
 def requested(value: Any) -> float | str | None:
-    found, wrong = READERS[BOOLEAN]([value])
+    found, wrong = Boolean.read([value])
     return WRONG if wrong else _SERVED[found[0]]
 
 
 @pytest.fixture(scope="module")
 def exported() -> Callable[[str], float | None]:
     """Return what the graph makes of a text; it has no way to refuse one."""
-    pack = traced(Coding((Coded("b", BOOLEAN, Missing("constant", 1, True)),)))
+    pack = traced(Coding((Boolean("b", Missing("constant", 1, True)),)))
     import tensorflow as tf
 
     def of(text: str) -> float | None:
@@ -75,7 +76,7 @@ def test_a_text_is_the_same_in_training_model_and_server(
     assert requested(text) == requested(text.encode()) == found
     assert exported(text) == (None if found == WRONG else found)
     if text.strip(" \t"):
-        assert constant_of(BOOLEAN, text.strip(" \t")) == (None if found == WRONG else found)
+        assert constant_of("boolean", text.strip(" \t")) == (None if found == WRONG else found)
 
 
 @pytest.mark.parametrize("text", [*TRUE_TEXTS, *FALSE_TEXTS])
@@ -90,7 +91,7 @@ def test_a_typed_value_is_the_same_in_training_and_server(value: Any) -> None:
     assert requested(value) == found
     if value is not None:
         tensor = np.array([value])
-        values, wrong = READERS[BOOLEAN](tensor)
+        values, wrong = Boolean.read(tensor)
         assert (WRONG if wrong else _SERVED[values[0]]) == found
 
 
@@ -108,6 +109,6 @@ def test_a_file_with_booleans_as_pandas_writes_them(tmp_path: Path, ending: str)
     found = read(path)
     assert [(item.name, item.kind) for item in found.kinds.features] == [
         ("a", "number"),
-        ("b", BOOLEAN),
+        ("b", "boolean"),
     ]
     assert not found.faults.bad and found.kinds.features[1].missing == 12

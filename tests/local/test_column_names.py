@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.coding import NUMBER, Coded, Coding
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.served_model import Block, Task
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.local import tiny_dataset
@@ -27,7 +28,7 @@ ORDINARY = [
 
 
 def of_numbers(columns: Sequence[str]) -> Coding:
-    return Coding(tuple(Coded(name, NUMBER) for name in columns))
+    return Coding(tuple(Number(name) for name in columns))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     model.compile("sgd", "mse")
     rows = np.random.default_rng(0).normal(size=(5, width)).astype(np.float32)
     expected = model(rows).numpy()[:, 0]
-    task = Task("regression", tuple(columns), (), ("number",) * width, is_packed=True)
+    task = Task("regression", tuple(columns), (), (Number,) * width, is_packed=True)
     with TemporaryDirectory() as name:
         folder = Path(name)
         export(model, dataset, folder)
@@ -130,7 +131,7 @@ def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None
         '[{"column": "_c0", "argument": "age_1"}, {"column": "Age", "argument": "arg__c0"},'
         ' {"column": "age", "argument": "Z"}]'
     )
-    task = Task("regression", columns, (), ("number",) * 3)
+    task = Task("regression", columns, (), (Number,) * 3)
     model = ServedModel(tmp_path, task, "the model")
     row = np.array([[1.0, 2.0, 3.0]], np.float32)
     assert model.predict(Block(columns, row)).tolist() == [123]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from examples import people
-from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.local_run import Run, stored

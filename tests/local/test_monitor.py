@@ -291,7 +291,7 @@ def test_a_row_that_cannot_be_read_is_no_drift(
     world.send(rows)
     asked = ["monitor", MODEL, "--output", str(world.layout.root), "--until", NOW.isoformat()]
     # Rows without a good one, and a defect of this program.
-    monkeypatch.setattr("kfp_tfjob.components.prepare_data.values.LONGEST_LABEL", 0)
+    monkeypatch.setattr("kfp_tfjob.features.types.base.LONGEST", 0)
     monkeypatch.setattr("kfp_tfjob.serving.request_counts._read", lambda column: column)
     bad = CliRunner().invoke(main, asked)
     assert bad.exit_code == 0 and "150 rows" in bad.output

@@ -52,7 +52,7 @@ def source_of(folder: Path, body: str, data: bytes = b"1,2\n") -> tuple[Source, 
 def rows(source: Source, chosen: DataOptions, *names: str) -> list[Chunk]:
     """Return these columns of all rows of the first file."""
     with open_table(source, source.files[0], chosen) as table:
-        return list(table.chunks(Columns(names, "y", frozenset())))
+        return list(table.chunks(Columns(names, "y")))
 
 
 def test_text_of_fixed_width_becomes_a_dataset(step: Step, base: S3Address, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_it_may_leave_the_rest_and_the_step_too(tmp_path: Path) -> None:
     body = f"stream.read(10)\nwhile True:\n    yield {BATCH}"
     source, chosen = source_of(tmp_path, body, bytes(5 << 20))
     with open_table(source, source.files[0], chosen) as table:
-        chunk = next(table.chunks(Columns(("a",), "y", frozenset())))
+        chunk = next(table.chunks(Columns(("a",), "y")))
         assert chunk.columns["a"].to_pylist() == [1.5, 2.5]
 
 

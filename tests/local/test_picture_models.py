@@ -11,7 +11,7 @@ from PIL import Image
 
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.pictures import ONE_PIXEL, PictureInput
+from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
 from kfp_tfjob.judging.rows import TestData as Rows
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
@@ -66,27 +66,23 @@ def dataset(folder: Path) -> Dataset:
 def test_pictures_of_every_mode_become_the_input(wanted: PictureInput) -> None:
     import tensorflow as tf
 
-    from kfp_tfjob.features.decoding import decode
-
-    found = decode(tf.constant(FILES), wanted).numpy()
+    found = wanted.decode(tf.constant(FILES)).numpy()
     assert found.shape == (len(FILES), *wanted.shape) and found.dtype == np.float32
     assert found.min() >= 0 and found.max() <= 255
-    one_by_one = [decode(tf.constant([one]), wanted).numpy() for one in FILES]
+    one_by_one = [wanted.decode(tf.constant([one])).numpy() for one in FILES]
     assert np.array_equal(found, np.concatenate(one_by_one))
 
 
 def test_a_picture_of_the_right_size_keeps_its_values() -> None:
     import tensorflow as tf
 
-    from kfp_tfjob.features.decoding import decode
-
     for content in (encoded(drawn(4), "PNG"), encoded(drawn(5).convert("P"), "PNG")):
         with Image.open(io.BytesIO(content)) as picture:
             expected = np.asarray(picture.convert("RGB"), np.float32)
-        assert np.array_equal(decode(tf.constant([content]), PictureInput(30, 40, 3))[0], expected)
+        assert np.array_equal(PictureInput(30, 40, 3).decode(tf.constant([content]))[0], expected)
     with Image.open(io.BytesIO(deep())) as picture:
         expected = np.asarray(picture, np.uint16) >> 8
-    found = decode(tf.constant([deep()]), PictureInput(30, 40, 1))[0, :, :, 0]
+    found = PictureInput(30, 40, 1).decode(tf.constant([deep()]))[0, :, :, 0]
     assert np.array_equal(found, expected)
 
 

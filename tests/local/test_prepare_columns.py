@@ -17,7 +17,8 @@ from examples import people
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.coding import NO_DATE, Coding
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout

@@ -13,9 +13,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.features import coding
-from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.text_hash import bins_of
+from kfp_tfjob.features.types import TYPES, category
+from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
+from kfp_tfjob.features.types.category import Category
+from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.types.string import String
 
 TEXTS = ("Rome", "Bonn", "São Paulo", "東京", " x ", "a\nb", "\0", "NA", "e\u0301", "é")
 LAST = 2**63 - 1
@@ -35,24 +41,24 @@ _NUMBERS = st.one_of(
 _STRINGS = st.one_of(st.sampled_from(["", *TEXTS]), st.text(max_size=20))
 _TRUTHS = st.sampled_from(["", "true", "TRUE", " False\t", "no", "Y", "0", "1", "maybe", "ı"])
 _VALUES = {
-    coding.NUMBER: _NUMBERS,
-    coding.BOOLEAN: _TRUTHS,
-    coding.DATE: _FAR,
-    coding.CATEGORY: _STRINGS,
-    coding.TEXT: _STRINGS,
+    "number": _NUMBERS,
+    "boolean": _TRUTHS,
+    "date": _FAR,
+    "category": _STRINGS,
+    "text": _STRINGS,
 }
 
 EVERY_KIND = Coding(
     (
-        Coded("city", "category", dictionary=TEXTS[:6], vocabulary=(TEXTS[3], TEXTS[0], TEXTS[4])),
-        Coded("age", "number", Missing("median", 38.1, indicator=True)),
-        Coded("born", "date", Missing("median", -1), origin=-(10**15) + 1),
-        Coded("note", "text", bins=1000),
-        Coded("seen", "date", Missing("constant", LAST, indicator=True), origin=NO_DATE + 1),
-        Coded("member", "boolean", Missing("most_frequent", 1)),
-        Coded("asked", "boolean", Missing("constant", 0, indicator=True)),
-        Coded("hours", "number", Missing("constant", -1e-40)),
-        Coded("none", "category"),
+        Category("city", dictionary=TEXTS[:6], vocabulary=(TEXTS[3], TEXTS[0], TEXTS[4])),
+        Number("age", Missing("median", 38.1, indicator=True)),
+        Date("born", Missing("median", -1), origin=-(10**15) + 1),
+        String("note", bins=1000),
+        Date("seen", Missing("constant", LAST, indicator=True), origin=NO_DATE + 1),
+        Boolean("member", Missing("most_frequent", 1)),
+        Boolean("asked", Missing("constant", 0, indicator=True)),
+        Number("hours", Missing("constant", -1e-40)),
+        Category("none"),
     )
 )
 _ROWS = st.lists(st.tuples(*(_VALUES[it.kind] for it in EVERY_KIND.features)), min_size=1)
@@ -62,15 +68,15 @@ def stored(declared: Coding, rows: Sequence[Sequence[Any]]) -> tuple[np.ndarray,
     """Return what the shards have of raw rows; a category outside the dictionary becomes a gap."""
     floats, codes, dates = [], [], []
     for feature, values in zip(declared.features, zip(*rows, strict=True), strict=True):
-        if feature.kind == coding.NUMBER:
+        if feature.kind == "number":
             with np.errstate(over="ignore"):
                 floats.append(np.array(values, np.float64).astype(np.float32))
-        elif feature.kind == coding.BOOLEAN:
-            truth = dict.fromkeys(coding.TRUE_TEXTS, 1.0) | dict.fromkeys(coding.FALSE_TEXTS, 0.0)
+        elif feature.kind == "boolean":
+            truth = dict.fromkeys(TRUE_TEXTS, 1.0) | dict.fromkeys(FALSE_TEXTS, 0.0)
             floats.append([truth.get(value.strip().lower(), np.nan) for value in values])
-        elif feature.kind == coding.DATE:
+        elif feature.kind == "date":
             dates.append(values)
-        elif feature.kind == coding.TEXT:
+        elif feature.kind == "text":
             bins = bins_of([value.encode() for value in values], feature.bins) + 1
             codes.append(np.where(np.array([value == "" for value in values]), 0, bins))
         else:
@@ -90,11 +96,11 @@ def expected(declared: Coding, rows: Sequence[Sequence[Any]]) -> np.ndarray:
     """Return packed rows; a text that no dictionary has is unknown."""
     packed = declared.pack(*stored(declared, rows))
     for at, feature in enumerate(declared.features):
-        if feature.kind == coding.CATEGORY:
+        if feature.kind == "category":
             place = declared.columns[at].start
             for row, values in enumerate(rows):
                 if values[at] and values[at] not in feature.dictionary:
-                    packed[row, place] = coding.UNKNOWN
+                    packed[row, place] = category.UNKNOWN
     return packed
 
 
@@ -147,9 +153,9 @@ def test_training_and_serving_code_rows_alike(
 
 
 _MISSING = {
-    coding.NUMBER: st.floats(-3e38, 3e38),
-    coding.BOOLEAN: st.integers(0, 1),
-    coding.DATE: st.integers(-(2**63) + 1, LAST),
+    "number": st.floats(-3e38, 3e38),
+    "boolean": st.integers(0, 1),
+    "date": st.integers(-(2**63) + 1, LAST),
 }
 
 
@@ -158,17 +164,17 @@ def _codings(draw: st.DrawFn) -> Coding:
     features = []
     for at, kind in enumerate(draw(st.lists(st.sampled_from(list(_VALUES)), min_size=1))):
         more: Mapping[str, Any] = {}
-        if kind == coding.CATEGORY:
+        if kind == "category":
             texts = draw(st.lists(_STRINGS.filter(bool), unique=True))
             kept = draw(st.permutations(texts))[: draw(st.integers(0, len(texts)))]
             more = {"dictionary": tuple(texts), "vocabulary": tuple(kept)}
-        elif kind == coding.TEXT:
+        elif kind == "text":
             more = {"bins": draw(st.integers(1, 2**24 - 1))}
         else:
             more = {"missing": Missing("constant", draw(_MISSING[kind]), draw(st.booleans()))}
-        if kind == coding.DATE:
+        if kind == "date":
             more = {**more, "origin": draw(_MISSING[kind])}
-        features.append(Coded(f"c{at}", kind, **more))
+        features.append(TYPES[kind](f"c{at}", **more))
     return Coding(tuple(features))
 
 
@@ -177,9 +183,9 @@ def _codings(draw: st.DrawFn) -> Coding:
 @given(data=st.data())
 def test_any_coding(data: st.DataObject) -> None:
     declared = data.draw(_codings())
-    texts = [text for feature in declared.features for text in feature.dictionary] or [""]
+    texts = [text for feature in declared.features for text in feature.strings] or [""]
     kinds = [
-        st.sampled_from(texts) | _STRINGS if it.kind == coding.CATEGORY else _VALUES[it.kind]
+        st.sampled_from(texts) | _STRINGS if it.kind == "category" else _VALUES[it.kind]
         for it in declared.features
     ]
     rows = data.draw(st.lists(st.tuples(*kinds), min_size=1, max_size=20))
@@ -189,7 +195,7 @@ def test_any_coding(data: st.DataObject) -> None:
 def test_a_forbidden_gap_is_refused_and_named() -> None:
     import tensorflow as tf
 
-    strict = Coding((Coded("age", "number", Missing("fail", None)), Coded("b", "text", bins=2)))
+    strict = Coding((Number("age", Missing("fail", None)), String("b", bins=2)))
     call = traced(strict)
     same_bits(call(tensors(strict, [(1.5, "")])), np.array([[1.5, 0]], np.float32))
     with pytest.raises(tf.errors.InvalidArgumentError, match="the column .*age.* has a gap"):

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.coding import NO_DATE
 from kfp_tfjob.features.served_model import ServedModel, Task
+from kfp_tfjob.features.types.base import NO_DATE
+from kfp_tfjob.features.types.boolean import Boolean
+from kfp_tfjob.features.types.category import Category
+from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.judging import rows
 from kfp_tfjob.storage.errors import DataError
 from tests.local import mixed_dataset
@@ -20,7 +24,7 @@ from tests.local import mixed_dataset
 TASK = Task(
     "regression",
     ("age", "city", "signed up", "member"),
-    kinds=("number", "category", "date", "boolean"),
+    types=(Number, Category, Date, Boolean),
 )
 TYPES = {"age": "float64", "city": "string", "signed_up": "int64", "member": "string"}
 ROWS = {

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from kfp_tfjob.features.coding import NO_DATE
 from kfp_tfjob.features.served_model import ServedModel, Task
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.uploader import pull

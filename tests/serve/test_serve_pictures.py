@@ -25,8 +25,7 @@ from kfp_tfjob.serving.loaded import LoadedModel
 from kfp_tfjob.serving.protocol import _predicted
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.features.decoding import decode
-from kfp_tfjob.features.pictures import ONE_PIXEL, PictureInput
+from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
 
 folder = Path(sys.argv[1])
 picture = PictureInput(4, 4, 1)
@@ -35,7 +34,7 @@ module.weights = tf.Variable([[1.0, 2.0]])
 
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "picture")])
 def serve(picture_bytes):
-    pixels = decode(picture_bytes, picture)
+    pixels = picture.decode(picture_bytes)
     mean = tf.reduce_mean(tf.reshape(pixels, [-1, 16]), axis=1, keepdims=True) / 255
     return {"probabilities": tf.nn.softmax(mean @ module.weights)}
 

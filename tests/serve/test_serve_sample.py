@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.monitored import Monitored
 from tests.local import mixed_dataset

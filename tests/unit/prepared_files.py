@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import scan
-from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
@@ -15,7 +15,6 @@ from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.features.coding import NUMBER
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
@@ -57,7 +56,7 @@ def data_of(path: Path, block: int = 1 << 20, **given: object) -> tuple:
 
 def number_rows(table: ArrowTable, columns: Columns) -> Iterator[Rows]:
     """Yield the rows of an open table whose features are all numbers."""
-    kinds = Kinds(tuple(Feature(name, NUMBER, None, 0) for name in columns.features), ())
+    kinds = Kinds(tuple(Feature(name, "number", None, 0) for name in columns.features), ())
     converter = Converter(kinds, columns.label)
     for chunk in table.chunks(columns_of(kinds, columns.label)):
         yield converter.rows(table, chunk)

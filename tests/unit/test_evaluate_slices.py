@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.predictions import (

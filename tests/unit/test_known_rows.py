@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.rows import TestData as Split
 

@@ -17,7 +17,7 @@ from kfp_tfjob.components.prepare_data.source.readers import csv_records
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.components.prepare_data.values import plain_number
+from kfp_tfjob.features.types.number import plain_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError

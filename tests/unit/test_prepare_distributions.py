@@ -16,18 +16,24 @@ from kfp_tfjob.components.prepare_data.distributions import (
     Edges,
 )
 from kfp_tfjob.components.prepare_data.drift import measure
-from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Missing
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.types.boolean import Boolean
+from kfp_tfjob.features.types.category import Category
+from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.types.string import String
 
 CITIES = tuple(f"city {i}" for i in range(300))
 # The dictionary is in the order of the source, the vocabulary by rows.
 PEOPLE = Coding(
     (
-        Coded("age", "number", Missing("median", 40.0)),
-        Coded("member", "boolean", Missing("most_frequent", 0)),
-        Coded("city", "category", dictionary=CITIES[::-1], vocabulary=CITIES[:200]),
-        Coded("joined", "date", Missing("median", 0)),
-        Coded("note", "text", bins=8),
-        Coded("dice", "number", Missing("median", 3.0)),
+        Number("age", Missing("median", 40.0)),
+        Boolean("member", Missing("most_frequent", 0)),
+        Category("city", dictionary=CITIES[::-1], vocabulary=CITIES[:200]),
+        Date("joined", Missing("median", 0)),
+        String("note", bins=8),
+        Number("dice", Missing("median", 3.0)),
     )
 )
 
@@ -116,8 +122,8 @@ def test_many_rows_with_one_value_are_one_bin() -> None:
 def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond: int) -> None:
     coding = Coding(
         (
-            Coded("level", "number", Missing("median", 0)),
-            Coded("since", "date", Missing("median", 0)),
+            Number("level", Missing("median", 0)),
+            Date("since", Missing("median", 0)),
         )
     )
     rows = np.zeros(2000, _kind(1, 0, 1))
@@ -192,11 +198,11 @@ def test_the_bins_of_another_dataset() -> None:
     # Columns move, one is new, one is of another kind, and the dictionary has another order.
     other = Coding(
         (
-            Coded("dice", "number", Missing("median", 3.0)),
-            Coded("new", "number", Missing("median", 3.0)),
-            Coded("age", "number", Missing("median", 40.0)),
-            Coded("city", "category", dictionary=("Rome", *CITIES[:50]), vocabulary=("Rome",)),
-            Coded("member", "category", dictionary=("yes",), vocabulary=("yes",)),
+            Number("dice", Missing("median", 3.0)),
+            Number("new", Missing("median", 3.0)),
+            Number("age", Missing("median", 40.0)),
+            Category("city", dictionary=("Rome", *CITIES[:50]), vocabulary=("Rome",)),
+            Category("member", dictionary=("yes",), vocabulary=("yes",)),
         )
     )
     edges = Edges.of_file(file, other)

@@ -4,11 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, decide
-from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
-from kfp_tfjob.features.coding import BOOLEAN, CATEGORY, DATE, NUMBER
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Problem
 
@@ -18,8 +17,8 @@ NULLS = pa.array(["", "NA"])
 def kind_of(texts: list[str], rows: int = 60) -> str | Problem:
     """Return the kind of a column with these texts in turn."""
     column = pa.array([texts[i % len(texts)] for i in range(rows)]).cast(pa.binary())
-    seen = {"b": Seen("b")}
-    see(seen, Chunk({"b": column}, BlockFaults("f", np.arange(rows)), 0, NULLS))
+    seen = {"b": ColumnProfile("b")}
+    profile(seen, Chunk({"b": column}, BlockFaults("f", np.arange(rows)), 0, NULLS))
     kinds, problems = decide(seen.values(), DataOptions())
     (found,) = [*kinds.features, *problems]
     return found.kind if isinstance(found, Feature) else found
@@ -28,18 +27,18 @@ def kind_of(texts: list[str], rows: int = 60) -> str | Problem:
 @pytest.mark.parametrize(
     ("texts", "kind"),
     [
-        (["1", "-2.5", "+3", ".5", "6.", "1e3", ""], NUMBER),
-        (["0", "1"], NUMBER),
-        (["yes", "No", "1"], BOOLEAN),
-        (["2024-12-31", "1969-01-01T10", "9999-12-31 23:59:59.999999"], DATE),
-        (["2024-12-31T10:00Z", "2024-12-31T10:00+0530"], DATE),
-        (["31.12.2024", "1.2.2024 08:30", "2024-12-31"], DATE),
-        (["1.234,50", "7", "1,5"], NUMBER),
-        (["1,234.50", "7", "1,500"], NUMBER),
-        (["red", "green", "1"], CATEGORY),
-        (["01.02", "v1.2.3", "10/12", "5 kg", "12:30"], CATEGORY),
-        (["May 2024", "Jan 5", "March", "Dec", "Sunday", "Mr. May 12"], CATEGORY),
-        (["(a)", "(1", "−", "1−2"], CATEGORY),
+        (["1", "-2.5", "+3", ".5", "6.", "1e3", ""], "number"),
+        (["0", "1"], "number"),
+        (["yes", "No", "1"], "boolean"),
+        (["2024-12-31", "1969-01-01T10", "9999-12-31 23:59:59.999999"], "date"),
+        (["2024-12-31T10:00Z", "2024-12-31T10:00+0530"], "date"),
+        (["31.12.2024", "1.2.2024 08:30", "2024-12-31"], "date"),
+        (["1.234,50", "7", "1,5"], "number"),
+        (["1,234.50", "7", "1,500"], "number"),
+        (["red", "green", "1"], "category"),
+        (["01.02", "v1.2.3", "10/12", "5 kg", "12:30"], "category"),
+        (["May 2024", "Jan 5", "March", "Dec", "Sunday", "Mr. May 12"], "category"),
+        (["(a)", "(1", "−", "1−2"], "category"),
     ],
 )
 def test_kinds(texts, kind):

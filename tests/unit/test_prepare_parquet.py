@@ -132,7 +132,7 @@ def test_a_page_that_was_altered_is_damage(path: Path) -> None:
     source = list_source(Store("http://127.0.0.1:1"), str(path))
     with open_table(source, source.files[0], OPTIONS) as opened:
         with pytest.raises(DataError, match="damaged"):
-            list(opened.chunks(Columns(("a",), "y", frozenset())))
+            list(opened.chunks(Columns(("a",), "y")))
 
 
 def test_a_column_without_a_type_has_only_gaps(path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_column_without_a_type_has_only_gaps(path: Path) -> None:
     assert not check(path)
     source = list_source(Store("http://127.0.0.1:1"), str(path))
     with open_table(source, source.files[0], OPTIONS) as opened:
-        (chunk,) = opened.chunks(Columns(("a", "b"), "y", frozenset()))
+        (chunk,) = opened.chunks(Columns(("a", "b"), "y"))
     assert chunk.columns["a"].type == pa.string() and chunk.columns["a"].null_count == 30
     pq.write_table(table.rename_columns(["y", "b", "a"]), path)
     assert "label 'y' of f.parquet" in check(path)[0]

@@ -11,17 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import dictionary, distinct_texts, seen, vocabulary
-from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data import column_profile, dictionary, distinct_texts, vocabulary
+from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of, decide
-from kfp_tfjob.components.prepare_data.rows import Texts
-from kfp_tfjob.components.prepare_data.seen import Seen
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
-from kfp_tfjob.features.coding import CATEGORY, DATE, NUMBER
+from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
 
@@ -54,7 +53,9 @@ UNKNOWN = features_of(("unknown",) * 3)
 class Counted:
     """What a pass over a table, or a part of it, knows."""
 
-    seen: dict[str, Seen] = field(default_factory=lambda: {name: Seen(name) for name in FEATURES})
+    seen: dict[str, ColumnProfile] = field(
+        default_factory=lambda: {name: ColumnProfile(name) for name in FEATURES}
+    )
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     codes: dict[str, list[int]] = field(default_factory=dict)
     rows: list[list[float]] = field(default_factory=list)
@@ -75,12 +76,12 @@ def opened(rows: list[tuple[str, ...]], block: int) -> ArrowTable:
 
 def look(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds = UNKNOWN) -> None:
     for chunk in opened(rows, block).chunks(columns_of(kinds, "y")):
-        seen.see(found.seen, chunk)
+        column_profile.profile(found.seen, chunk)
 
 
 def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) -> None:
     converter = Converter(kinds, "y")
-    found.dictionaries = {name: Dictionary() for name in kinds.of(CATEGORY)}
+    found.dictionaries = {name: Dictionary() for name in kinds.with_dictionaries}
     found.codes = {name: [] for name in found.dictionaries}
     table = opened(rows, block)
     for chunk in table.chunks(columns_of(kinds, "y")):
@@ -164,7 +165,7 @@ def small_limits():
     tables(),
     st.lists(st.integers(0, 30), max_size=3),
     BLOCKS,
-    st.tuples(*(st.sampled_from([NUMBER, DATE, CATEGORY]) for _ in FEATURES)),
+    st.tuples(*(st.sampled_from(["number", "date", "category"]) for _ in FEATURES)),
 )
 def test_any_parts_are_one_pass(rows, cuts, block, assumed):
     """Kinds that are assumed, right or wrong, change only what the reader parses itself."""
@@ -177,7 +178,7 @@ def test_any_parts_are_one_pass(rows, cuts, block, assumed):
         later = {name: as_stored(column) for name, column in found.seen.items()}
         for column in later.values():
             column.shift(line)
-        seen.merge(merged.seen, later)
+        column_profile.merge(merged.seen, later)
         line += lines_of(part)
     for name in FEATURES:
         assert merged.seen[name].to_plain() == whole.seen[name].to_plain()
@@ -205,7 +206,7 @@ def test_any_parts_are_one_pass(rows, cuts, block, assumed):
 
 def merged_rows(rows, cuts, block, kinds) -> Counted:
     merged, line = Counted(), 0
-    merged.dictionaries = {name: Dictionary() for name in kinds.of(CATEGORY)}
+    merged.dictionaries = {name: Dictionary() for name in kinds.with_dictionaries}
     merged.codes = {name: [] for name in merged.dictionaries}
     for part in parts_of(rows, cuts):
         found = Counted()
@@ -229,18 +230,18 @@ def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
     monkeypatch.setattr(distinct_texts, "_LARGEST", 1 << 20)
     monkeypatch.setattr(distinct_texts, "MOST_BYTES", 1 << 16)
     names = [f"c{i}" for i in range(40)]
-    found = {name: Seen(name) for name in names}
+    found = {name: ColumnProfile(name) for name in names}
     for block in range(5):
         columns = {
             name: pa.array([f"{name} {(block * 200 + row) % (i * 25 + 2)}" for row in range(200)])
             for i, name in enumerate(names)
         }
-        seen.see(found, Chunk(columns, BlockFaults("t", np.arange(200)), 0))
+        column_profile.profile(found, Chunk(columns, BlockFaults("t", np.arange(200)), 0))
         held = sum(column.texts.bytes for column in found.values() if not column.texts.is_lost)
         assert held <= 1 << 16
     kinds, problems = decide(found.values(), OPTIONS)
     assert not problems
-    kept, lost = kinds.of(CATEGORY), [item.name for item in kinds.left_out]
+    kept, lost = kinds.with_dictionaries, [item.name for item in kinds.left_out]
     assert [*kept, *lost] == names and len(kept) > 5 and lost
     assert "the other columns" in kinds.left_out[0].reason
     _, (problem,) = decide([found["c39"]], DataOptions(types={"c39": "category"}))
@@ -252,7 +253,7 @@ def test_many_identifiers_leave_a_category_its_texts(monkeypatch):
     for name, limit in (("MOST_TEXTS", 100_000), ("_LARGEST", 800_000), ("MOST_BYTES", 128 << 20)):
         monkeypatch.setattr(distinct_texts, name, limit)
     names = [*(f"id{i}" for i in range(40)), "city"]
-    found = {name: Seen(name) for name in names}
+    found = {name: ColumnProfile(name) for name in names}
     rows = 20_000
     for block in range(2):
         numbers = range(block * rows, (block + 1) * rows)
@@ -261,9 +262,9 @@ def test_many_identifiers_leave_a_category_its_texts(monkeypatch):
         }
         cities = [f"{number % 36_000:0100d} city" for number in numbers]
         columns["city"] = pa.array(cities)
-        seen.see(found, Chunk(columns, BlockFaults("t", np.arange(rows)), 0))
+        column_profile.profile(found, Chunk(columns, BlockFaults("t", np.arange(rows)), 0))
     kinds, problems = decide(found.values(), OPTIONS)
-    assert not problems and kinds.of(CATEGORY) == ("city",)
+    assert not problems and kinds.with_dictionaries == ("city",)
     assert [item.name for item in kinds.left_out] == names[:40]
 
 

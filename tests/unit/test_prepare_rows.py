@@ -18,7 +18,9 @@ from kfp_tfjob.components.prepare_data.runs import Run, RunWriter, edges_of, kin
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
-from kfp_tfjob.features.coding import NO_DATE, NUMBER, Coded, Coding
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import NO_DATE
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage.errors import DataError
 
 HASHES = ["6332619312a04bdb", "0b1a49afdc52cd27"]  # hashlib.blake2b(row, digest_size=8, key=b"0")
@@ -229,8 +231,8 @@ def _spilled(hashes: list[int], features: np.ndarray) -> np.ndarray:
 def _statistics(names: tuple[str, ...]) -> Statistics:
     places = {name: ("features", j) for j, name in enumerate(names)}
     label = Label("y", "classification", ("a", "b"), np.arange(2))
-    kinds = Kinds(tuple(Feature(name, NUMBER, None, 0) for name in names), ())
-    coding = Coding(tuple(Coded(name, NUMBER) for name in names))
+    kinds = Kinds(tuple(Feature(name, "number", None, 0) for name in names), ())
+    coding = Coding(tuple(Number(name) for name in names))
     return Statistics(FeatureStatistics(coding, kinds), places, label)
 
 

@@ -13,7 +13,7 @@ import pytest
 from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
-from kfp_tfjob.features.coding import NO_DATE
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.options.data import NULL_VALUES
 from tests.unit.prepared_files import _STORE, data_of, faults_of, options, read, rows_of
 

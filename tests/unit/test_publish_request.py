@@ -12,7 +12,10 @@ from kfp_tfjob.storage.champion import Champion
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
 VERDICT = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
 NUMBERS = {"features": [{"name": name, "type": "float32"} for name in ("a", "b c")]}
-PICTURE = {"picture": {"height": 2, "width": 2, "channels": 1}}
+PICTURE = {
+    "features": [{"name": "picture", "type": "picture"}],
+    "picture": {"height": 2, "width": 2, "channels": 1},
+}
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.prepare_data.values import BLANKS
-from kfp_tfjob.features.coding import NO_DATE
-from kfp_tfjob.features.pictures import ONE_PIXEL
-from kfp_tfjob.serving import column_values
+from kfp_tfjob.features.types.base import NO_DATE
+from kfp_tfjob.features.types.image import ONE_PIXEL
 from kfp_tfjob.serving.answers import predictions, tensors
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
@@ -90,7 +88,6 @@ def test_dates_are_read_as_the_signature_takes_them() -> None:
 def test_texts_are_read_without_blanks_as_prepare_data_reads_them() -> None:
     rows = RequestColumns(SCHEMA).of_rows([ROW | {"job": " nurse\t", "note": "  "}])
     assert rows.features["job"].tolist() == [b"nurse"] and rows.features["note"].tolist() == [b""]
-    assert column_values._BLANKS == BLANKS
 
 
 def test_the_first_wrong_row_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kfp_tfjob.features.types.image import Image
+from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.types.string import String
 from kfp_tfjob.serving import requests_sample, sampler
 from kfp_tfjob.serving.request_columns import Rows
 from kfp_tfjob.serving.sampler import Sampler
@@ -14,7 +17,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
-KINDS = {"size": "number", "note": "text", "photo": "picture"}
+COLUMNS = {"size": Number, "note": String, "photo": Image}
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def _loaded(number: int) -> Any:
     champion = SimpleNamespace(number=number, version=number, schema_digest="d")
-    columns = SimpleNamespace(kinds=KINDS)
+    columns = SimpleNamespace(types=COLUMNS)
     return SimpleNamespace(champion=champion, columns=columns, model_name="m")
 
 

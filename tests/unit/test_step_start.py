@@ -22,7 +22,7 @@ _CLUSTER = {"preflight", "launch_tfjob", "finish"}
 _ONLY = {
     "kubernetes": _CLUSTER,
     "requests": _CLUSTER,  # the Kubernetes client loads it
-    "pyarrow": {"preflight", "prepare_data"},
+    "pyarrow": {"preflight", "prepare_data", "evaluate", "publish"},  # column types
     "numpy": {"preflight", "prepare_data", "evaluate", "publish"},  # publish: columns
     "jinja2": {"prepare_data", "launch_tfjob", "evaluate", "publish"},
 }

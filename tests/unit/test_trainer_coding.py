@@ -11,18 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_tfjob.features import coding, text_hash
-from kfp_tfjob.features.coding import NO_DATE, Coded, Coding, Column, Missing
+from kfp_tfjob.features import text_hash
+from kfp_tfjob.features.coding import Coding, Column
+from kfp_tfjob.features.types import category
+from kfp_tfjob.features.types.base import NO_DATE, ColumnType, Missing
+from kfp_tfjob.features.types.boolean import Boolean
+from kfp_tfjob.features.types.category import Category
+from kfp_tfjob.features.types.date import Date, date_parts
+from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.types.string import String
 from kfp_tfjob.storage.errors import DataError
 
 _CITIES = ("Rome", "Bonn", "Paris")
 _CODING = Coding(
     (
-        Coded("city", "category", dictionary=_CITIES, vocabulary=("Paris", "Rome")),
-        Coded("age", "number", Missing("median", 38.5, indicator=True)),
-        Coded("born", "date", Missing("median", 0), origin=-86_400_000_000),
-        Coded("note", "text", bins=16),
-        Coded("member", "boolean", Missing("most_frequent", 1)),
+        Category("city", dictionary=_CITIES, vocabulary=("Paris", "Rome")),
+        Number("age", Missing("median", 38.5, indicator=True)),
+        Date("born", Missing("median", 0), origin=-86_400_000_000),
+        String("note", bins=16),
+        Boolean("member", Missing("most_frequent", 1)),
     )
 )
 _DAY = 86_400_000_000  # microseconds
@@ -57,8 +64,8 @@ def test_a_row_is_packed() -> None:
 
 def test_gaps_and_rare_texts() -> None:
     packed = _pack([[np.nan, np.nan]] * 2, [[0, 0], [2, 1]], [[NO_DATE], [-_DAY]])
-    assert packed[0].tolist() == [38.5, 1, 1970, 1, 1, 3, 0, 86_400, 1, coding.GAP, 0]
-    assert packed[1].tolist() == [38.5, 1, 1969, 12, 31, 2, 0, 0, 1, coding.UNKNOWN, 1]
+    assert packed[0].tolist() == [38.5, 1, 1970, 1, 1, 3, 0, 86_400, 1, category.GAP, 0]
+    assert packed[1].tolist() == [38.5, 1, 1969, 12, 31, 2, 0, 0, 1, category.UNKNOWN, 1]
 
 
 def test_no_rows() -> None:
@@ -75,7 +82,7 @@ def test_dates_agree_with_the_calendar_of_python(
     start = datetime.datetime(1970, 1, 1)
     one = datetime.timedelta(microseconds=1)
     micro = np.array([(date - start) // one for date in dates])
-    *parts, whole, rest = coding.date_parts(micro, np.int64((origin - start) // one))
+    *parts, whole, rest = date_parts(micro, np.int64((origin - start) // one))
     assert np.transpose(parts).tolist() == [
         [date.year, date.month, date.day, date.weekday(), date.hour] for date in dates
     ]
@@ -88,7 +95,7 @@ def test_dates_agree_with_the_calendar_of_python(
 )
 def test_the_farthest_dates(far: int, day: tuple[int, int, int], hour: int) -> None:
     """The calendar of numpy overflows here, so the expected days are those of Java."""
-    found = [int(part[0]) for part in coding.date_parts(np.array([far]), np.array([-far]))]
+    found = [int(part[0]) for part in date_parts(np.array([far]), np.array([-far]))]
     assert (tuple(found[:3]), found[4]) == (day, hour)
     assert found[5] * 1_000_000 + found[6] == 2 * far
 
@@ -112,14 +119,14 @@ def test_a_table_of_numbers_is_not_copied() -> None:
 
 
 def test_numbers_with_gaps_are_packed() -> None:
-    assert not Coding((Coded("a", "number", Missing("mean", 2.0)),)).is_identity
+    assert not Coding((Number("a", Missing("mean", 2.0)),)).is_identity
 
 
 @pytest.mark.parametrize(
     "column",
-    [Coded("when", "date", Missing("fail", None)), Coded("n", "number", Missing("fail", None))],
+    [Date("when", Missing("fail", None)), Number("n", Missing("fail", None))],
 )
-def test_a_forbidden_gap_is_named(column: Coded) -> None:
+def test_a_forbidden_gap_is_named(column: ColumnType) -> None:
     floats, dates = np.full((2, 1), np.nan, np.float32), np.full((2, 1), NO_DATE)
     lengths = Coding((column,)).lengths
     with pytest.raises(DataError) as caught:

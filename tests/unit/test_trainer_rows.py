@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.coding import NUMBER, Coded, Coding
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.rows import Rows
@@ -25,7 +26,7 @@ def _dataset(columns: int, classes: int | None) -> Dataset:
     names = tuple(f"x{at}" for at in range(columns))
     classes_names = tuple(f"c{at}" for at in range(classes or 0))
     values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset) if item.init)
-    coding = Coding(tuple(Coded(name, NUMBER) for name in names))
+    coding = Coding(tuple(Number(name) for name in names))
     values |= {"feature_names": names, "class_names": classes_names, "coding": coding}
     values["schema"] = {"splits": splits}
     return Dataset(**values | {"task": "regression" if classes is None else "classification"})

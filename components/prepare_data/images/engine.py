@@ -23,8 +23,9 @@ from kfp_tfjob.components.prepare_data.images.plan import Plan
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.features.pictures import PICTURE, PictureInput
+from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject

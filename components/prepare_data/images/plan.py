@@ -20,9 +20,9 @@ from kfp_tfjob.components.prepare_data.images.header import (
 from kfp_tfjob.components.prepare_data.plain import plain_of
 from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.features.pictures import PICTURE, PictureInput
+from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.pictures import Pictures
+from kfp_tfjob.options.pictures import PICTURE, Pictures
 from kfp_tfjob.storage.formatting import listed
 
 _LARGEST_COMMON, _USUAL = 256, 128  # pixels

@@ -13,7 +13,7 @@ from typing import IO
 from kfp_tfjob.components.prepare_data.images.folders import Folders
 from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
-from kfp_tfjob.features.pictures import PICTURE
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.features.types.number import plain_number
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
@@ -231,7 +231,7 @@ def _other_delimiter(names: list[str], label: str, delimiter: str) -> str:
 
 def _headless(names: list[str]) -> str:
     """Return a hint for a file that seems to begin with data."""
-    numeric = sum(values.plain_number(name) for name in names)
+    numeric = sum(plain_number(name) for name in names)
     return (
         "; the first line looks like data: if the file has no header, add one"
         if numeric and numeric >= len(names) / 4

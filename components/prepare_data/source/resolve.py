@@ -6,13 +6,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from kfp_tfjob.components.prepare_data import weights
-from kfp_tfjob.components.prepare_data.convert import Converter
+from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.images import listing as pictures
 from kfp_tfjob.components.prepare_data.images.check import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
 from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.seen import Seen, see
 from kfp_tfjob.components.prepare_data.source import finished_dataset
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import choose, no_rows
@@ -147,9 +147,9 @@ def _first_block(
         if problems or columns is None:
             return NO_KINDS, problems
         looked = 0
-        seen = {name: Seen(name) for name in columns.features}
+        seen = {name: ColumnProfile(name) for name in columns.features}
         weight = () if options.weight is None else (options.weight,)
-        for chunk in table.chunks(Columns(columns.features, data_label, frozenset(), weight)):
+        for chunk in table.chunks(Columns(columns.features, data_label, extra=weight)):
             looked += chunk.size
             if chunk.faults.seen or looked > _MOST_LOOKED:
                 break
@@ -157,7 +157,7 @@ def _first_block(
             return NO_KINDS, [no_rows()] if len(source.files) == 1 else []
         if not chunk.faults.seen:
             return NO_KINDS, []
-        see(seen, chunk)
+        profile(seen, chunk)
         kinds, problems = decide(seen.values(), options)
         for name in weight:
             weights.read(chunk, name)

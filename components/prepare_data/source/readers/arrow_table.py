@@ -6,10 +6,9 @@ A reader of a format is a `Reader`: it opens one file and yields its columns in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.features.cells import Cells, as_texts, numeric, temporal, textual
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -58,14 +58,24 @@ class Chunk:
         size: The unpacked size in bytes.
         nulls: The texts that mean a missing value, the empty one among them. Only a file without
             types has others: in a typed one, "NA" is Namibia, and a missing value is null.
-        cells: What is known of the values of a column, see cells.py.
     """
 
     columns: dict[str, pa.Array]
     faults: BlockFaults
     size: int
     nulls: pa.Array = field(default_factory=lambda: _EMPTY)
-    cells: dict[str, Any] = field(default_factory=dict)
+    _cells: dict[str, Cells] = field(default_factory=dict)
+
+    def cells(self, name: str) -> Cells:
+        """Return the values of a column, always the same object."""
+        if name not in self._cells:
+            self._cells[name] = Cells(self.columns[name], self.nulls)
+        return self._cells[name]
+
+    def many_cells(self, names: Iterable[str]) -> list[Cells]:
+        """Return the values of the columns of text that `cells` has not returned yet."""
+        new = (name for name in names if name not in self._cells)
+        return [self.cells(name) for name in new if pa.types.is_binary(self.columns[name].type)]
 
     @cached_property
     def numbers(self) -> NumberBlock:
@@ -212,30 +222,6 @@ def undamaged(name: str, expected: str = "a file that can be read to its end") -
         ) from error
 
 
-def numeric(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are numbers or booleans."""
-    types = pa.types
-    return (
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_boolean(kind)
-        or types.is_decimal(kind)
-    )
-
-
-def textual(kind: pa.DataType) -> bool:
-    """Tell whether a type is text, or a dictionary of texts or numbers."""
-    if isinstance(kind, pa.DictionaryType):
-        return textual(kind.value_type) or numeric(kind.value_type)
-    types = pa.types
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
-
-def temporal(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are dates, with a time or not."""
-    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-
-
 def usable(kind: pa.DataType) -> bool:
     """Tell whether a column of a type may be a feature."""
     known = numeric(kind) or temporal(kind) or textual(kind)
@@ -248,39 +234,6 @@ def _without_views(column: pa.Array) -> pa.Array:
         texts = column.dictionary.cast(pa.string())
         return pa.DictionaryArray.from_arrays(column.indices, texts)
     return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
-
-
-def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
-    """Return values of any type as text: whole numbers without a point, NaN and null as missing.
-
-    Returns:
-        The texts, and bool of shape [rows]: the rows with a text that is not UTF-8, None if none.
-    """
-    if not isinstance(column.type, pa.DictionaryType):
-        column = column.dictionary_encode()
-    null = len(column.dictionary)
-    indices = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
-    # The dictionary is shared by many chunks.
-    used, codes = np.unique(indices, return_inverse=True)
-    found = column.dictionary.take(pa.array(used, pa.int64(), mask=used == null))
-    if textual(found.type):
-        texts, wrong = values.decode(found.cast(pa.large_binary()))
-    else:
-        texts, wrong = pa.array(list(map(number_text, found.to_pylist())), pa.string()), None
-    bad = wrong[codes] if wrong is not None and wrong.any() else None
-    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts), bad
-
-
-def number_text(value: Any) -> str:
-    """Return a number, a boolean or a missing value of a label as text."""
-    if value is None or value != value:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, int | float | Decimal):  # a time of day or a duration, as a group
-        return str(value)
-    whole = abs(value) < 2**63 and value == int(value)
-    return str(int(value)) if whole else str(value)
 
 
 def _pandas_index(name: str, file: str) -> Problem:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns, empty
 from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
@@ -24,7 +23,8 @@ from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     CsvRecords,
 )
 from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
-from kfp_tfjob.features import dates
+from kfp_tfjob.components.prepare_data.values import shown
+from kfp_tfjob.features.types.number import plain_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -65,7 +65,7 @@ class CsvTable:
             self._blocks, self._first = iter(self._records), None
         self._nulls = pa.array(sorted({*options.null_values, ""}))
         # A number that means "missing" can be found only while the values are text.
-        self._direct = not any(map(values.plain_number, options.null_values))
+        self._direct = not any(map(plain_number, options.null_values))
 
     def _take_header(self) -> Block:
         looked, block = 0, next(self._blocks, None)
@@ -126,24 +126,18 @@ class CsvTable:
         return chunk
 
     def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
-        """Parse numbers and dates fast; None if there are none, or one of them has a fault."""
-        numbers = [name for name in columns.features if name in columns.numbers - {*columns.extra}]
-        days = [name for name in columns.features if name in columns.dates - {*columns.extra}]
-        if not numbers and not days or not self._direct or b"\0" in block.data:
+        """Parse what the types can fast; None if there is nothing, or an invalid value."""
+        parsed = {name: it for name, it in columns.parsed.items() if name not in columns.extra}
+        if not parsed or not self._direct or b"\0" in block.data:
             return None
         types = self._types(at, columns)
-        types |= {str(at[name]): pa.float64() for name in numbers}  # as in requests
-        types |= {str(at[name]): dates.UNIT for name in days}
+        types |= {str(at[name]): it.arrow_type for name, it in parsed.items()}
         try:
             table = self._read(block, types, nulls=columns.gaps)
         except pa.ArrowInvalid:
             return None
         found = {name: _one(table[str(i)]) for name, i in at.items()}
-        for name in numbers:
-            floats = found[name].to_numpy(zero_copy_only=False)
-            if (np.abs(floats) <= values.LARGEST).sum() != len(floats) - found[name].null_count:
-                return None
-        if not all(dates.in_years(found[name]) for name in days):
+        if not all(it.holds(found[name]) for name, it in parsed.items()):
             return None
         return Chunk(found, BlockFaults(self._name, block.lines), len(block.data), self._nulls)
 
@@ -176,7 +170,7 @@ class CsvTable:
         if has_nul:
             for name, column in found.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
-                faults.mark(hit, "nul", name, lambda i, column=column: values.shown(column[i]))
+                faults.mark(hit, "nul", name, lambda i, column=column: shown(column[i]))
         return Chunk(found, faults, size, self._nulls)
 
     def _read(

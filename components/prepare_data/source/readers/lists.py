@@ -16,9 +16,9 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     CHUNK_VALUES,
     Chunk,
     Reader,
-    numeric,
     undamaged,
 )
+from kfp_tfjob.features.cells import numeric
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _LOOKED = 64  # rows

@@ -10,17 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
-    textual,
     undamaged,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
+from kfp_tfjob.features.cells import LONGEST, textual
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _EXPECTED = "a Parquet file that can be read to its end"
@@ -85,7 +84,7 @@ class ParquetTable:
                         received=f"{size / (1 << 20):,.0f} MiB unpacked",
                         expected=f"at most {limit >> 20} MiB",
                         fix="write the file with smaller row groups"
-                        + (f", and texts of at most {values.LONGEST_LABEL:,} characters" * text),
+                        + (f", and texts of at most {LONGEST:,} characters" * text),
                     )
                 )
         return found

@@ -8,24 +8,22 @@ order of their hashes (fewer if rows are wide), which is all of train in most ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.features.coding import (
-    BOOLEAN,
-    CATEGORY,
-    DATE,
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import (
+    CODES,
+    FIELDS,
+    FLOATS,
     NO_DATE,
-    NUMBER,
-    TEXT,
-    Coded,
-    Coding,
-    Missing,
+    WHOLES,
+    TrainValues,
+    missing_in,
 )
 from kfp_tfjob.options.data import DataOptions
 
@@ -153,9 +151,9 @@ class Counted:
 
 def counted_for(kinds: Kinds) -> Counted:
     """Return the counts of a table without rows."""
-    numbers = [item for item in kinds.features if item.kind in (NUMBER, BOOLEAN)]
-    summed = tuple(j for j, item in enumerate(numbers) if item.gaps and item.gaps.rule == "mean")
-    return Counted(len(kinds.of(CATEGORY, TEXT)), len(kinds.of(DATE)), summed)
+    floats = kinds.in_field(FLOATS)
+    summed = tuple(j for j, item in enumerate(floats) if item.gaps and item.gaps.rule == "mean")
+    return Counted(len(kinds.in_field(CODES)), len(kinds.in_field(WHOLES)), summed)
 
 
 def _exact_sum(values: np.ndarray) -> dict[int, int]:
@@ -189,74 +187,26 @@ def learn(
         texts: The texts of each category in the order of their codes.
         options: The typed `data_options`.
     """
-    return Coding(tuple(_coded(kinds, counted, sample, texts, options)))
-
-
-def _coded(
-    kinds: Kinds,
-    counted: Counted,
-    sample: np.ndarray,
-    texts: Mapping[str, tuple[str, ...]],
-    options: DataOptions,
-) -> Iterator[Coded]:
-    at: dict[str, int] = dict.fromkeys((NUMBER, DATE, TEXT), 0)
+    at = dict.fromkeys(FIELDS, -1)
+    columns = []
     for feature in kinds.features:
-        group = {BOOLEAN: NUMBER, CATEGORY: TEXT}.get(feature.kind, feature.kind)
-        j, at[group] = at[group], at[group] + 1
-        if feature.kind == CATEGORY:
-            known = texts[feature.name]
-            words = _vocabulary(known, counted.codes[j], options.min_count)
-            yield Coded(feature.name, CATEGORY, dictionary=known, vocabulary=words)
-        elif feature.kind == TEXT:
-            yield Coded(feature.name, TEXT, bins=options.hash_bins)
-        elif feature.kind == DATE:
-            dates = sample["dates"][:, j]
-            missing = _missing(feature, np.sort(dates[dates != NO_DATE]), counted.mean_date(j))
-            origin = int(counted.first[j]) if counted.dates[j] else 0
-            yield Coded(feature.name, DATE, missing, origin=origin)
-        elif feature.gaps is None:
-            yield Coded(feature.name, feature.kind)
+        field = feature.type.field
+        at[field] += 1
+        if field is CODES:
+            known, rows = texts.get(feature.name, ()), counted.codes[at[field]]
+            values = TrainValues(feature.gaps, np.zeros(0), dictionary=known, rows=rows)
         else:
-            numbers = sample["features"][:, j].astype(np.float64)
-            is_mean = feature.gaps is not None and feature.gaps.rule == "mean"
-            mean = counted.mean(j) if is_mean else 0.0
-            missing = _missing(feature, np.sort(numbers[~np.isnan(numbers)]), mean)
-            yield Coded(feature.name, feature.kind, missing)
+            values = _values(feature, counted, sample[field.name][:, at[field]], at[field])
+        columns.append(feature.type.fit(feature.name, values, options))
+    return Coding(tuple(columns))
 
 
-def _vocabulary(texts: tuple[str, ...], rows: np.ndarray, least: int) -> tuple[str, ...]:
-    """Return the texts of train that are not rare, the most frequent first."""
-    counts = rows.tolist()[1:]
-    found = [(-count, text) for text, count in zip(texts, counts, strict=False) if count >= least]
-    return tuple(text for _, text in sorted(found))
-
-
-def _missing(feature: Feature, values: np.ndarray, mean: float) -> Missing:
-    """Return the rule of a column and what stands for a gap; 0 if train has only gaps.
-
-    Args:
-        feature: The column.
-        values: Its values in a sample of train, sorted.
-        mean: Its mean over train.
-    """
-    gaps = feature.gaps
-    assert gaps  # every kind that has gaps has a rule
-    if gaps.rule in ("fail", "drop"):
-        return Missing(gaps.rule, None, False)
-    kind = float if feature.kind == NUMBER else int
-    value: Any
-    if gaps.rule == "constant":
-        value = columns_kinds.constant_of(feature.kind, gaps.value)
-    elif gaps.rule == "mean":
-        value = mean
-    elif not len(values):
-        value = 0
-    elif gaps.rule == "most_frequent":
-        distinct, counts = np.unique(values, return_counts=True)
-        value = distinct[counts.argmax()]  # the smallest of several
-    else:
-        middle = len(values) // 2
-        value = values[(len(values) - 1) // 2]
-        if feature.kind == NUMBER:  # the median of dates is one of them
-            value = (value + values[middle]) / 2
-    return Missing(gaps.rule, kind(value), gaps.indicator)
+def _values(feature: Feature, counted: Counted, column: np.ndarray, j: int) -> TrainValues:
+    """Return the values of a column with floats or whole numbers, which is column `j` of these."""
+    found = np.sort(column[~missing_in(column)])
+    if feature.type.field is WHOLES:
+        first = int(counted.first[j]) if counted.dates[j] else 0
+        return TrainValues(feature.gaps, found, counted.mean_date(j), first)
+    is_mean = feature.gaps is not None and feature.gaps.rule == "mean"
+    mean = counted.mean(j) if is_mean else 0.0
+    return TrainValues(feature.gaps, found.astype(np.float64), mean)

@@ -1,0 +1,369 @@
+"""The values of one column of a block: as strings, numbers or dates, each worked out at most once.
+
+Both the profile of a column and its parsing use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+BLANKS = " \t"  # which are removed around strings
+NO_DATE = -(2**63)  # a missing value of a type with whole numbers of 64 bits
+FIRST_DATE = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+LAST_DATE = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
+LONGEST = 1000  # characters of a category, a hashed string or a label
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A column of strings in one block.
+
+    Attributes:
+        texts: The distinct strings, in the order in which they occur first.
+        codes: int32 of shape [rows]: 0 for a missing one, otherwise 1 + the index of the string.
+    """
+
+    texts: list[str]
+    codes: np.ndarray
+
+    def of(self, keep: np.ndarray) -> Texts:
+        """Return the rows of a mask, and only the strings that occur in them."""
+        codes = self.codes[keep]
+        used, first = np.unique(codes, return_index=True)
+        used = used[np.argsort(first)]
+        used = used[used > 0]
+        place = np.zeros(len(self.texts) + 1, np.int32)
+        place[used] = np.arange(1, len(used) + 1)
+        return Texts([self.texts[code - 1] for code in used.tolist()], place[codes])
+
+
+class Parsed(NamedTuple):
+    """A column of a block.
+
+    Attributes:
+        values: Of shape [rows]: float64 or int64, with NaN or NO_DATE for a missing value and
+            anything for an invalid one; or strings.
+        invalid: The invalid rows, bool of shape [rows], by rule (faults.py).
+    """
+
+    values: np.ndarray | Texts
+    invalid: dict[str, np.ndarray]
+
+
+class Cells:
+    """The values of a column; all but `floats` are those of a column of strings.
+
+    Args:
+        column: An array of shape [rows].
+        nulls: The strings that mean a missing value, and the empty one.
+    """
+
+    def __init__(self, column: pa.Array, nulls: pa.Array) -> None:
+        self.column, self.nulls = column, nulls
+        self.found: dict[Callable[[pa.Array], Any], Any] = {}
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the file has numbers or booleans."""
+        return numeric(self.column.type)
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether the file has dates or times."""
+        return temporal(self.column.type)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file has strings, not as a dictionary, and all are UTF-8."""
+        texts = not (self.is_numeric or self.is_temporal or self.decoded[1] is not None)
+        return texts and not self.wrong.any()
+
+    @cached_property
+    def floats(self) -> np.ndarray:
+        """A column of a numeric type as float64 of shape [rows], NaN for a missing value."""
+        kind = self.column.type
+        exact = self.column if pa.types.is_float64(kind) else self.column.cast(pa.float64(), False)
+        return exact.to_numpy(zero_copy_only=False)
+
+    @cached_property
+    def decoded(self) -> tuple[pa.Array, np.ndarray | None, np.ndarray]:
+        """Strings without blanks, the index of the string of each row, and which are not UTF-8.
+
+        A dictionary has each string once, and the index is -1 for null; otherwise it has all rows,
+        and the index is None.
+        """
+        if isinstance(self.column, pa.DictionaryArray):
+            return _distinct(self.column)
+        text, wrong = text_of(self.column)
+        return text, None, wrong
+
+    @cached_property
+    def texts(self) -> pa.Array:
+        """The strings without blanks around them: of each row, or each once in a dictionary."""
+        return self.decoded[0]
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Which of `texts` mean a missing value."""
+        return pc.is_in(self.texts, value_set=self.nulls).to_numpy(zero_copy_only=False)
+
+    def rewritten(self, texts: pa.Array) -> Cells:
+        """Return the same values written in another way, one for each of `texts`."""
+        found = Cells(self.column, self.nulls)
+        found.decoded, found.gaps = (texts, *self.decoded[1:]), self.gaps
+        return found
+
+    @cached_property
+    def present(self) -> pa.Array:
+        """`texts` with null for a missing value."""
+        return pc.if_else(pa.array(self.gaps), None, self.texts) if self.gaps.any() else self.texts
+
+    def once(self, parse: Callable[[pa.Array], Any]) -> Any:
+        """Return what a function makes of `present`; it is called only once."""
+        if parse not in self.found:
+            self.found[parse] = parse(self.present)
+        return self.found[parse]
+
+    def by_row(self, found: np.ndarray, null: float | bool) -> np.ndarray:
+        """Return what was found for each of `texts`, for each row."""
+        codes = self.decoded[1]
+        return found if codes is None else np.append(found, found.dtype.type(null))[codes]
+
+    def parsed(
+        self, found: np.ndarray, missing: float, invalid: dict[str, np.ndarray] | None = None
+    ) -> Parsed:
+        """Return what was found for each of `texts`, for each row.
+
+        Args:
+            found: The value of each of `texts`.
+            missing: The value of a null.
+            invalid: Which of `texts` are invalid, by rule.
+        """
+        masks = {rule: self.by_row(mask, False) for rule, mask in (invalid or {}).items()}
+        return Parsed(self.by_row(found, missing), {"encoding": self.wrong, **masks})
+
+    def refused(self, rule: str, missing: float) -> Parsed:
+        """Return a column whose values are all invalid, because of the type that the file has."""
+        present = self.column.is_valid().to_numpy(zero_copy_only=False)
+        # pandas writes a column without a value as float64
+        return Parsed(np.full(len(self.column), missing), {rule: present})
+
+    @cached_property
+    def wrong(self) -> np.ndarray:
+        """Bool of shape [rows]: the values that are not UTF-8; their strings are not used."""
+        return self.by_row(self.decoded[2], False)
+
+    @cached_property
+    def distinct(self) -> tuple[pa.Array, np.ndarray]:
+        """The different strings in the order in which they occur first, and the index of each row.
+
+        The index is -1 for a missing value.
+        """
+        encoded = self.present.dictionary_encode()
+        places = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return encoded.dictionary, self.by_row(places, -1)
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The strings of `distinct`."""
+        return self.distinct[0].to_pylist()
+
+    def written(self) -> tuple[list[str], np.ndarray, dict[str, np.ndarray]]:
+        """Return a column of any type as distinct strings, in the order in which they occur first.
+
+        Returns:
+            The strings; the index of each row, -1 if missing; and the invalid rows by rule.
+        """
+        if not self.is_temporal and not self.is_numeric:
+            return self.words, self.distinct[1], {"encoding": self.wrong}
+        invalid = {}
+        if self.is_temporal:
+            found, invalid["date"] = of_typed(self.column)
+            texts = [None if it == NO_DATE else shown(it) for it in found.tolist()]
+            text = pa.array(texts, pa.string())
+        else:
+            encoded, _ = as_texts(self.column)
+            text = encoded.dictionary.take(encoded.indices)
+            text = pc.if_else(pc.equal(text, ""), None, text)
+        encoded = text.dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return encoded.dictionary.to_pylist(), codes, invalid
+
+
+def numeric(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are numbers or booleans."""
+    types = pa.types
+    return (
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+    )
+
+
+def textual(kind: pa.DataType) -> bool:
+    """Tell whether a type is strings, or a dictionary of strings or numbers."""
+    if isinstance(kind, pa.DictionaryType):
+        return textual(kind.value_type) or numeric(kind.value_type)
+    types = pa.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def temporal(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are dates, with a time or not."""
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+
+
+def decode(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return a binary column as strings without blanks around it, and which are not UTF-8.
+
+    A value that is not UTF-8 becomes 0, which is never used.
+    """
+    try:
+        text, wrong = column.cast(pa.string()), np.zeros(len(column), bool)
+        text = text.fill_null("") if text.null_count else text
+    except pa.ArrowInvalid:
+        items = [_text(value) for value in column.to_pylist()]
+        wrong = np.array([item is None for item in items], bool)
+        text = pa.array(["0" if item is None else item for item in items], pa.string())
+    return pc.utf8_trim(text, characters=BLANKS) if _has_blanks(text) else text, wrong
+
+
+def _has_blanks(text: pa.StringArray) -> bool:
+    """Tell whether any string has a blank anywhere."""
+    _, places, data = text.buffers()
+    if data is None or not len(text):
+        return False
+    ends = np.frombuffer(places, np.int32)[text.offset : text.offset + len(text) + 1]
+    letters = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+    return any((letters == ord(blank)).any() for blank in BLANKS)
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return "" if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def text_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return a column of strings as strings without blanks around them.
+
+    Args:
+        column: Binary or strings of any type; null is an empty string.
+
+    Returns:
+        Strings of shape [rows], and bool of shape [rows]: the values that are not UTF-8.
+    """
+    as_bytes = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
+    return decode(column if pa.types.is_binary(column.type) else column.cast(as_bytes))
+
+
+def _distinct(column: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+    """Return the different strings of a dictionary column, each once however often it is.
+
+    Returns:
+        The strings as in `text_of`, in the order in which they occur first; the index of the string
+        of each row, -1 for null; and which strings are not UTF-8.
+    """
+    null = len(column.dictionary)  # which many blocks may share
+    places = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
+    if null < 4 * len(places):
+        rank = np.full(null + 1, -1)
+        rank[places[::-1]] = np.arange(len(places))[::-1]  # the first one is written last
+        used = np.flatnonzero(rank >= 0)
+        order = used[np.argsort(rank[used])]
+        order = order[order != null]
+        rank[order], rank[null] = np.arange(len(order)), -1
+        codes = rank[places]
+    else:  # far more strings than rows
+        used, first, codes = np.unique(places, return_index=True, return_inverse=True)
+        ranked = np.argsort(first)
+        ranked = ranked[used[ranked] != null]
+        rank = np.full(len(used), -1)
+        rank[ranked] = np.arange(len(ranked))
+        order, codes = used[ranked], rank[codes]
+    found = column.dictionary.take(pa.array(order))
+    if not (textual(found.type) or pa.types.is_binary(found.type) or _is_large(found.type)):
+        found = found.cast(pa.string())  # numbers
+    text, wrong = text_of(found)
+    return text, codes, wrong
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    return pa.types.is_large_binary(kind)
+
+
+def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
+    """Return values of any type as strings: whole numbers without a point, NaN and null as empty.
+
+    Returns:
+        The strings, and bool of shape [rows]: the rows that are not UTF-8, None if none.
+    """
+    if not isinstance(column.type, pa.DictionaryType):
+        column = column.dictionary_encode()
+    null = len(column.dictionary)
+    indices = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
+    # The dictionary is shared by many blocks.
+    used, codes = np.unique(indices, return_inverse=True)
+    found = column.dictionary.take(pa.array(used, pa.int64(), mask=used == null))
+    if textual(found.type):
+        texts, wrong = decode(found.cast(pa.large_binary()))
+    else:
+        texts, wrong = pa.array(list(map(number_text, found.to_pylist())), pa.string()), None
+    bad = wrong[codes] if wrong is not None and wrong.any() else None
+    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts), bad
+
+
+def number_text(value: Any) -> str:
+    """Return a number, a boolean or a missing value as a string."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, int | float | Decimal):  # a time of day or a duration, as a group
+        return str(value)
+    whole = abs(value) < 2**63 and value == int(value)
+    return str(int(value)) if whole else str(value)
+
+
+def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dates of a typed column, and which are beyond the years 1 to 9999.
+
+    Returns:
+        int64 of shape [values], NO_DATE for a gap; and bool of shape [values].
+    """
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
+        column = column.cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        per_second = 0
+        column = column.cast(pa.int32()).cast(pa.int64())
+    else:
+        per_second = 10**3  # date64
+        column = column.cast(pa.int64())
+    gaps = column.is_null().to_numpy(zero_copy_only=False)
+    whole = column.fill_null(0).to_numpy(zero_copy_only=False)
+    unit = 86_400_000_000 if not per_second else 1_000_000 // per_second or 1
+    beyond = (whole > LAST_DATE // unit) | (whole < FIRST_DATE // unit)
+    if per_second == 10**9:
+        whole, beyond = whole // 1000, np.zeros(len(whole), bool)  # they are 1677 to 2262
+    values = np.where(beyond, 0, whole) * unit
+    return np.where(gaps | beyond, NO_DATE, values), beyond & ~gaps
+
+
+def shown(microseconds: int) -> str:
+    """Return a date in ISO 8601, without a time if that is midnight."""
+    date = datetime(1970, 1, 1) + np.timedelta64(microseconds, "us").astype(object)
+    text = date.isoformat(timespec="auto")
+    return text.removesuffix("T00:00:00")

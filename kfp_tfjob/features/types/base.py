@@ -1,0 +1,543 @@
+"""What a column type knows: the base of one class for each type.
+
+A class is a column type, and an instance is the encoding of one column of it, as it was learned
+from the training rows. Everything about a type is in its file: how values are parsed, what is
+learned, how numpy encodes a column for training and the TensorFlow graph for serving, what requests
+and reports have of it. Nothing else in the product asks which type a column has, because a mistake
+in one of many tables would be a difference between training and serving that shows nowhere.
+
+Shards, runs and the raw test rows have one value of each column, in one of three lists (`FIELDS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.features.cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
+from kfp_tfjob.options.data import DataOptions, Gaps
+
+MOST = 0.9  # of the values make a column a number or a date
+# The values of a column of a request of shape [rows], and the wrong rows with what their value is.
+Read = tuple[np.ndarray, list[tuple[int, str]]]
+
+
+class Field(NamedTuple):
+    """A list of a row in shards and runs, and the type of its values."""
+
+    name: str
+    type: type[np.generic]
+
+
+FLOATS = Field("features", np.float32)  # NaN is a missing value
+CODES = Field("codes", np.int32)  # 0 is a missing value
+WHOLES = Field("dates", np.int64)  # NO_DATE is a missing value
+FIELDS = (FLOATS, CODES, WHOLES)
+
+
+def missing_in(values: np.ndarray) -> np.ndarray:
+    """Tell which values are missing: NaN, NO_DATE in int64, 0 in other whole numbers, or b""."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind == "i":
+        return values == (NO_DATE if values.dtype.itemsize == 8 else 0)
+    return values == b""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What happens to a missing value.
+
+    Attributes:
+        rule: `median`, `mean`, `most_frequent`, `constant`, `fail` or `drop`.
+        value: What stands for a missing value, as in the shards. None if it is an error.
+        indicator: Whether the packed row distinguishes missing values.
+    """
+
+    rule: str
+    value: float | int | None
+    indicator: bool = False
+
+
+class Votes(NamedTuple):
+    """How the values of a column are written, which decides about its type.
+
+    Attributes:
+        forms: The values by form, without missing ones.
+        total: All of them.
+        only_bits: Whether every number is 0 or 1.
+    """
+
+    forms: Mapping[str, int]
+    total: int
+    only_bits: bool
+
+    def of(self, *forms: str) -> int:
+        """Return the values of some forms."""
+        return sum(self.forms.get(form, 0) for form in forms)
+
+    def are_most(self, *forms: str) -> bool:
+        """Tell whether these forms make up nine in ten values."""
+        return self.of(*forms) >= MOST * self.total
+
+
+class Counted(NamedTuple):
+    """The values of a block that a type counts without a look at each string.
+
+    Attributes:
+        forms: The values by form, without missing ones.
+        texts: Different strings by form, if they are known.
+    """
+
+    forms: dict[str, int]
+    texts: dict[str, str] = {}
+
+
+class Unclear(NamedTuple):
+    """Why values are written in a way that has several readings: their forms, and messages."""
+
+    forms: tuple[str, ...]
+    what: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The values of a column over train.
+
+    Attributes:
+        count: How many are not missing.
+        moments: Of a type with floats or whole numbers: count, mean, std, min, max and zeros.
+        least: The smallest value, exact; None without a value.
+        most: The largest one.
+        sample: Values of some rows, without missing ones.
+        rows: Of a type with codes: the rows by code, from 1.
+    """
+
+    count: int
+    moments: Mapping[str, float | int]
+    least: Any
+    most: Any
+    sample: np.ndarray
+    rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class TrainValues:
+    """The values of a column in train, from which its encoding is learned.
+
+    Attributes:
+        gaps: The rule for missing values; None if there is none.
+        sample: Values of some rows, sorted, without missing ones.
+        mean: Of all rows; 0 without a value, or if the rule does not need it.
+        first: The smallest whole number; 0 without a value.
+        dictionary: The strings by their code, from 1.
+        rows: The rows by code, from 0.
+    """
+
+    gaps: Gaps | None
+    sample: np.ndarray
+    mean: float | int = 0
+    first: int = 0
+    dictionary: tuple[str, ...] = ()
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+HISTOGRAM_BARS = 20
+
+
+def bars_of(values: np.ndarray, low: float, high: float) -> list[int]:
+    """Return the values in each of HISTOGRAM_BARS bars of equal width between two values."""
+    if high <= low:
+        return [len(values)]
+    bar = ((values - low) / (high - low) * HISTOGRAM_BARS).astype(np.int64)
+    counts = np.bincount(np.clip(bar, 0, HISTOGRAM_BARS - 1), minlength=HISTOGRAM_BARS)
+    return counts.tolist()
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """A column type; an instance is the encoding of one column.
+
+    Attributes:
+        name: The column.
+        missing: What happens to a missing value; None if it has a code of its own or, in a table of
+            numbers without missing values, is invalid.
+        kind: The name of the type, in `data_options.types` and in stored files.
+        schema_type: Its `type` in schema.json.
+        field: Where its value is in a row of shards and runs.
+        value_type: float or int, the type of what stands for a missing value.
+        precedence: Of two types that fit a column, the one with the smaller number is its type.
+        forms: How its values are written; a value has one form.
+        parsed_forms: Those that are not compared with other strings of the column.
+        odd_forms: Those that may make a column unclear, so an example is kept.
+        is_hashed: Whether the shards have only a hash, so the raw value has to be kept beside it.
+        has_dictionary: Whether its strings have codes in the order of their first row.
+        is_direct: Whether the values of a numeric column without missing ones are its values.
+        arrow_type: The type as which pyarrow may parse its strings, if `holds` agrees.
+        repeats: Whether its strings may repeat, so a reader may return a dictionary.
+        parts: Endings of the names of its packed columns.
+        raw_types: The types in which a signature may take a raw column; the first is that of the
+            own export.
+        raw_missing: A missing value of that type.
+        raw_example: Such a value.
+        raw_array: The type of an array of such values.
+        datatypes: The data types of tensors in V2 in which a column may come; the first is the one
+            that metadata names.
+        written: How a value is written in JSON.
+        example: Such a value.
+        whole: What a value must be that only the model can check; empty if requests are checked.
+        is_sampled: Whether the server may keep values for the monitor.
+        edge_type: What divides its values into ranges, in `gate.slices`; None if nothing does.
+        nouns: The type in a sentence: one value, and several.
+        title: The heading of its columns in reports.
+        figures: The keys of its statistics that a report shows as numbers, instead of `words`.
+        bins: What distinguishes the values in distributions: `edges` between ranges, or the most
+            frequent `values`; empty if only missing values are distinguished.
+        fixed_edges: Edges that all columns of the type have, instead of quantiles of train.
+        moves_on: Whether its values change with time, so a drift is no fault.
+    """
+
+    name: str
+    missing: Missing | None = None
+
+    kind: ClassVar[str]
+    schema_type: ClassVar[str]
+    field: ClassVar[Field]
+    value_type: ClassVar[type] = int
+    precedence: ClassVar[int] = 2
+    forms: ClassVar[tuple[str, ...]] = ()
+    parsed_forms: ClassVar[tuple[str, ...]] = ()
+    odd_forms: ClassVar[tuple[str, ...]] = ()
+    is_hashed: ClassVar[bool] = False
+    has_dictionary: ClassVar[bool] = False
+    is_direct: ClassVar[bool] = False
+    arrow_type: ClassVar[pa.DataType | None] = None
+    repeats: ClassVar[bool] = True
+    parts: ClassVar[tuple[str, ...]] = ("",)
+    raw_types: ClassVar[tuple[str, ...]] = ("string",)
+    raw_missing: ClassVar[Any] = ""
+    raw_example: ClassVar[Any] = b"a"
+    raw_array: ClassVar[type] = object
+    datatypes: ClassVar[tuple[str, ...]] = ("BYTES",)
+    written: ClassVar[str] = "a text"
+    example: ClassVar[Any] = "a"
+    whole: ClassVar[str] = ""
+    is_sampled: ClassVar[bool] = True
+    edge_type: ClassVar[type | None] = None
+    nouns: ClassVar[tuple[str, str]]
+    title: ClassVar[str]
+    figures: ClassVar[tuple[str, ...]] = ()
+    bins: ClassVar[str] = ""
+    fixed_edges: ClassVar[tuple[float, ...]] = ()
+    moves_on: ClassVar[bool] = False
+
+    @classmethod
+    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
+        """Return the encoding of a column from its entry in `coding` of schema.json.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is not one.
+        """
+        return cls(name, cls._missing(learned))
+
+    @classmethod
+    def _missing(cls, learned: Mapping[str, Any]) -> Missing | None:
+        if "missing" not in learned:
+            return None
+        found = learned["missing"]
+        value = None if found["value"] is None else cls.value_type(found["value"])
+        return Missing(str(found["rule"]), value, bool(found.get("indicator", False)))
+
+    def to_schema(self) -> dict[str, Any]:
+        """Return the entry in `coding` of schema.json."""
+        if not self.missing:
+            return {}
+        rule, value, indicator = self.missing.rule, self.missing.value, self.missing.indicator
+        return {"missing": {"rule": rule, "value": value, "indicator": indicator}}
+
+    @classmethod
+    def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
+        """Return the encoding of a column, learned from train."""
+        return cls(name, cls.learn_missing(values))
+
+    @classmethod
+    def learn_missing(cls, values: TrainValues) -> Missing | None:
+        """Return the rule for missing values and what stands for one; 0 if train has only those."""
+        gaps, sample = values.gaps, values.sample
+        if gaps is None:
+            return None
+        if gaps.rule in ("fail", "drop"):
+            return Missing(gaps.rule, None, False)
+        value: Any = 0
+        if gaps.rule == "constant":
+            value = cls.constant(gaps.value or "")
+        elif gaps.rule == "mean":
+            value = values.mean
+        elif len(sample) and gaps.rule == "most_frequent":
+            distinct, counts = np.unique(sample, return_counts=True)
+            value = distinct[counts.argmax()]  # the smallest of several
+        elif len(sample):
+            value = cls.median(sample)
+        return Missing(gaps.rule, cls.value_type(value), gaps.indicator)
+
+    @classmethod
+    def constant(cls, text: str) -> float | int | None:
+        """Return the value of `missing` in data_options that stands for missing ones, if it is one.
+
+        It is as in the shards.
+        """
+        return None
+
+    @classmethod
+    def median(cls, sample: np.ndarray) -> Any:
+        """Return the median of sorted values, which is one of them."""
+        return sample[(len(sample) - 1) // 2]
+
+    @property
+    def size(self) -> int:
+        """The number of codes; 0 for a type that becomes numbers."""
+        return 0
+
+    @property
+    def group(self) -> Hashable:
+        """Columns of a type are encoded together if this is equal."""
+        return None
+
+    @property
+    def packed_names(self) -> tuple[str, ...]:
+        """The names of its columns in a packed row."""
+        names = [self.name + part for part in self.parts]
+        if self.missing and self.missing.indicator:
+            names.append(f"{self.name}.missing")
+        return tuple(names)
+
+    @property
+    def raw_type(self) -> str:
+        """The type of its argument in the signature of the own export."""
+        return self.raw_types[0]
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether the model takes a missing value, which then has a code or another value."""
+        return self.field is CODES or bool(self.missing and self.missing.value is not None)
+
+    def usual(self, statistics: Mapping[str, Any]) -> Any:
+        """Return a usual value for an example of a request, as the signature takes it.
+
+        Args:
+            statistics: Of the column over train, as in statistics.json.
+        """
+        raise NotImplementedError
+
+    # Statistics and reports.
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """The strings by the code of the shards, which starts at 1."""
+        return ()
+
+    @property
+    def frequent(self) -> tuple[str, ...]:
+        """The strings that have a packed code of their own, the most frequent first."""
+        return ()
+
+    def describe(self, column: Summary) -> dict[str, Any]:
+        """Return what statistics.json says of the values over train."""
+        return {}
+
+    @classmethod
+    def is_constant(cls, column: Mapping[str, Any]) -> bool:
+        """Tell whether what `describe` returned is of one value."""
+        return "min" in column and column["min"] == column["max"]
+
+    @classmethod
+    def warnings(
+        cls, columns: Mapping[str, Mapping[str, Any]], samples: Mapping[str, np.ndarray]
+    ) -> list[str]:
+        """Return what is odd about columns of this type.
+
+        Args:
+            columns: What statistics.json says of each.
+            samples: Values of each in some rows of train, as in the shards.
+        """
+        return []
+
+    @classmethod
+    def words(cls, column: Mapping[str, Any]) -> str:
+        """Return what `describe` returned of at least one value as a text for reports."""
+        return f"{column['count']:,} values"
+
+    @property
+    def stand_in(self) -> str:
+        """What stands for a missing value, for reports; empty if nothing does."""
+        value = self.missing.value if self.missing else None
+        return "" if value is None else self.shown(value)
+
+    # Profile.
+
+    @classmethod
+    def count(cls, cells: Cells) -> Counted | None:
+        """Return the values of a block that is of this type as a whole; None for others."""
+        return None
+
+    @classmethod
+    def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """Return which strings have which of `forms`; a later mask replaces an earlier one.
+
+        Args:
+            texts: Strings of shape [values].
+            short: Bool of shape [values]: those of at most LONGEST characters.
+        """
+        return []
+
+    @classmethod
+    def fits(cls, votes: Votes) -> bool:
+        """Tell whether a column is of this type."""
+        return False
+
+    @classmethod
+    def unclear(cls, votes: Votes) -> Unclear | None:
+        """Return why a column that no type fits may be one of this type, if so."""
+        return None
+
+    @classmethod
+    def format_in(cls, votes: Votes) -> str:
+        """Return how files write the values, if they prove a format that is not the usual one."""
+        return ""
+
+    # Parsing.
+
+    @classmethod
+    def plain(cls, texts: pa.Array, written: str) -> pa.Array:
+        """Return strings of a format of the type as `parse` reads them, others as they are not."""
+        return texts
+
+    @classmethod
+    def parse(cls, cells: Cells) -> Parsed:
+        """Return the values of a column of a block, and what is invalid; here, strings."""
+        texts, codes, invalid = cells.written()
+        if max(map(len, texts), default=0) > LONGEST:
+            long = np.array([*(len(text) > LONGEST for text in texts), False])
+            invalid["long"] = long[codes]
+        return Parsed(Texts(texts, (codes + 1).astype(np.int32)), invalid)
+
+    @classmethod
+    def holds(cls, column: pa.Array) -> bool:
+        """Tell whether all values of a column of `arrow_type` are valid."""
+        return True
+
+    # Encoding: of columns with an equal `group`, their values side by side.
+
+    @classmethod
+    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
+        """Return (rows, columns) for each of `parts`, encoded for a model.
+
+        Args:
+            columns: The columns.
+            values: (rows, columns) as in the shards, missing values replaced unless they are codes.
+        """
+        return [values]
+
+    @classmethod
+    def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
+        """Return the lookup tables of TensorFlow that the graph needs."""
+        return ()
+
+    @classmethod
+    def stored(cls, values: Any, tables: tuple[Any, ...]) -> Any:
+        """Return raw columns (batch, columns) in the graph, with missing values as in the shards.
+
+        Args:
+            values: A tensor of the type `raw_type`.
+            tables: Those of `tables`.
+        """
+        return values
+
+    @classmethod
+    def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
+        """Return what `pack` returns, as tensors, from the tensor of `stored`."""
+        return [values]
+
+    def raw_column(self, values: np.ndarray) -> pa.Array:
+        """Return (rows,) values of the shards as an Arrow array of raw values."""
+        return pa.array(np.ascontiguousarray(values).astype(self.raw_types[0]))
+
+    @classmethod
+    def raw_values(cls, column: pa.Array) -> np.ndarray:
+        """Return the raw values of an Arrow array."""
+        filled = column.cast(pa.type_for_alias(cls.raw_types[0])).fill_null(cls.raw_missing)
+        return filled.to_numpy(zero_copy_only=False)
+
+    # Requests.
+
+    @classmethod
+    def read(cls, values: Sequence[Any]) -> Read:
+        """Return the values of a column of a request as the signature takes them.
+
+        Here, UTF-8 without blanks around it, as prepare_data reads strings; b"" if missing.
+
+        Args:
+            values: As JSON or the tensors of V2 have them.
+        """
+        found, wrong = np.empty(len(values), object), []
+        for row, value in enumerate(values):
+            try:
+                if value is None:
+                    found[row] = b""
+                elif isinstance(value, str):
+                    found[row] = value.strip(BLANKS).encode()
+                elif isinstance(value, bytes) and value.decode() is not None:
+                    found[row] = value.strip(BLANKS.encode())
+                else:
+                    wrong.append((row, f"{named(value)} instead of a text"))
+            except UnicodeError:
+                wrong.append((row, "not UTF-8"))
+        return found, wrong
+
+    @classmethod
+    def sample_column(cls, values: Sequence[Any]) -> pa.Array:
+        """Return values of `read` as an Arrow array that prepare_data reads; null is missing."""
+        return pa.array([value.decode() if value else None for value in values], pa.string())
+
+    @classmethod
+    def shown(cls, value: Any) -> str:
+        """Return a raw value for a person."""
+        return str(value.decode(errors="replace") if isinstance(value, bytes) else value)
+
+
+def text_of(value: Any) -> str | None:
+    """Return a string of a request, even if it came as bytes; None for anything else."""
+    if isinstance(value, str):
+        return value
+    return value.decode(errors="replace") if isinstance(value, bytes) else None
+
+
+def named(value: Any) -> str:
+    """Return what a value of a request is called."""
+    if isinstance(value, bool | np.bool_):
+        return "true or false"
+    if isinstance(value, int | float | np.number):
+        return "a number"
+    if isinstance(value, str | bytes):
+        return "a text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def lookup_table(values: Mapping[str, float], default: float) -> Any:
+    """Return a table of TensorFlow from strings to numbers; others have the default.
+
+    The numbers are int64 if the default is a whole number, otherwise float64.
+    """
+    import tensorflow as tf
+
+    dtype = tf.int64 if isinstance(default, int) else tf.float64
+    # A table cannot be empty; no string is looked up by this one.
+    keys = [text.encode() for text in values] or [b""]
+    found = tf.constant(list(values.values()) or [default], dtype)
+    initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(keys), found)
+    return tf.lookup.StaticHashTable(initializer, tf.constant(default, dtype))

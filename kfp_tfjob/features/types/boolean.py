@@ -1,0 +1,172 @@
+"""Booleans: 0 or 1 in a packed row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_tfjob.features.cells import BLANKS, Cells, Parsed
+from kfp_tfjob.features.types.base import (
+    FLOATS,
+    ColumnType,
+    Counted,
+    Read,
+    Summary,
+    Votes,
+    lookup_table,
+    named,
+    text_of,
+)
+from kfp_tfjob.features.types.number import NUMBER_FORM
+
+# In any case, for training, the exported model and the server.
+TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1", "1.0")  # pandas writes 1.0 beside missing values
+FALSE_TEXTS = ("false", "f", "no", "n", "off", "0", "0.0")
+PAIRS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("on", "off"))
+_WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in PAIRS for word in pair}
+_ARROW = {b"true": True, b"false": False}
+
+
+class Boolean(ColumnType):
+    """True or false. In the signature, a string that is neither is a missing value."""
+
+    kind = "boolean"
+    schema_type = "boolean"
+    field = FLOATS
+    raw_example = b"true"
+    datatypes = ("BOOL", "BYTES")
+    written = "true or false"
+    example = True
+    nouns = ("a boolean", "booleans")
+    title = "Booleans"
+    bins = "edges"
+    fixed_edges = (0,)
+
+    @classmethod
+    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
+        """Return the encoding of a column."""
+        return cls(name, cls._missing({"missing": learned["missing"]}))
+
+    precedence = 0
+    forms = tuple(dict.fromkeys(_WORDS.values()))
+
+    @classmethod
+    def count(cls, cells: Cells) -> Counted | None:
+        """Return the values of a boolean column."""
+        column = cells.column
+        if not pa.types.is_boolean(column.type):
+            return None
+        words = (str(item).lower() for item in column.unique().drop_null().to_pylist())
+        form = _WORDS["true"]
+        return Counted({form: len(column) - column.null_count}, dict.fromkeys(words, form))
+
+    @classmethod
+    def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """Return which strings are words of which pair."""
+        words = pc.utf8_lower(texts)
+        return [
+            (f"{one} or {other}", pc.is_in(words, pa.array([one, other])).to_numpy(False))
+            for one, other in PAIRS
+        ]
+
+    @classmethod
+    def fits(cls, votes: Votes) -> bool:
+        """Tell whether all values are words of one pair, with 0 and 1 among them."""
+        return votes.only_bits and any(
+            votes.of(form) and votes.of(form, NUMBER_FORM) == votes.total for form in cls.forms
+        )
+
+    @classmethod
+    def constant(cls, text: str) -> int | None:
+        """Return 1 or 0."""
+        truth = _truth(text.lower())
+        return None if truth == 2 else int(truth)
+
+    @classmethod
+    def parse(cls, cells: Cells) -> Parsed:
+        """Return 0, 1 or NaN."""
+        if cells.is_temporal:
+            return cells.refused("boolean", np.nan)
+        if cells.is_numeric:
+            found, invalid = cells.floats, {}
+        else:
+            texts, codes, invalid = cells.written()
+            found = np.array([*(_truth(text.lower()) for text in texts), np.nan])[codes]
+        wrong = ~np.isnan(found) & (found != 0) & (found != 1)
+        return Parsed(np.where(wrong, 0, found), {**invalid, "boolean": wrong})
+
+    @classmethod
+    def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
+        """Return the table from literals to 1 or 0."""
+        truth = {**dict.fromkeys(TRUE_TEXTS, 1.0), **dict.fromkeys(FALSE_TEXTS, 0.0)}
+        return (lookup_table(truth, float("nan")),)
+
+    @classmethod
+    def stored(cls, values: Any, tables: tuple[Any, ...]) -> Any:
+        """Return 1, 0 or NaN."""
+        import tensorflow as tf
+
+        return tables[0].lookup(tf.strings.lower(tf.strings.strip(values)))
+
+    def raw_column(self, values: np.ndarray) -> pa.Array:
+        """Return `true`, `false` or an empty string."""
+        places = np.where(np.isnan(values), 2, values).astype(np.int64)
+        return pa.array(["false", "true", ""]).take(pa.array(places))
+
+    @classmethod
+    def read(cls, values: Sequence[Any]) -> Read:
+        """Return b"true", b"false", or b"" if missing; the numbers 1 and 0 are booleans, too."""
+        if isinstance(values, np.ndarray) and values.dtype == bool:
+            return np.where(values, b"true", b"false").astype(object), []
+        found, wrong = [], []
+        for row, value in enumerate(values):
+            text = text_of(value)
+            word = text.strip(BLANKS).lower() if text is not None else None
+            known = isinstance(value, int | float | np.number) and value in (0, 1)
+            if word in TRUE_TEXTS or (known and value == 1):
+                found.append(b"true")
+            elif word in FALSE_TEXTS or known:
+                found.append(b"false")
+            elif value is None or word == "":
+                found.append(b"")
+            else:
+                wrong.append((row, f"{named(value)} instead of true or false"))
+        return np.array(found, object), wrong
+
+    @classmethod
+    def sample_column(cls, values: Sequence[Any]) -> pa.Array:
+        """Return booleans."""
+        return pa.array([_ARROW.get(value) for value in values], pa.bool_())
+
+    def describe(self, column: Summary) -> dict[str, Any]:
+        """Return the rows by value."""
+        false = int(column.moments["zeros"])
+        return {"true": column.count - false, "false": false}
+
+    @classmethod
+    def is_constant(cls, column: Mapping[str, Any]) -> bool:
+        """Tell whether all values are equal."""
+        return not column["true"] or not column["false"]
+
+    @classmethod
+    def words(cls, column: Mapping[str, Any]) -> str:
+        """Return the share of true."""
+        return f"true in {column['true'] / column['count']:.1%}"
+
+    @classmethod
+    def shown(cls, value: Any) -> str:
+        """Return `true` or `false`, even of 1 or 0 in the shards."""
+        return str(value) if isinstance(value, str) else str(bool(value)).lower()
+
+    def usual(self, statistics: Mapping[str, Any]) -> str:
+        """Return what stands for a missing value."""
+        return "true" if self.missing and self.missing.value else "false"
+
+
+def _truth(text: str) -> float:
+    """Return 0 or 1, and 2 for a string that is neither."""
+    return float(text in TRUE_TEXTS) if text in TRUE_TEXTS or text in FALSE_TEXTS else 2

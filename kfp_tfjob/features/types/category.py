@@ -1,0 +1,182 @@
+"""Categories: strings of a vocabulary, as codes in a packed row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import nsmallest
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.features.types.base import (
+    CODES,
+    ColumnType,
+    Summary,
+    TrainValues,
+    Votes,
+    lookup_table,
+)
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import counted
+
+UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
+_MOST_TOP, _MOST_SHOWN = 10, 5  # values in statistics.json, and in a report
+MOST_CODES = 2**24  # float32 has all whole numbers up to here
+
+
+@dataclass(frozen=True)
+class Category(ColumnType):
+    """A string of a vocabulary.
+
+    Attributes:
+        dictionary: Its strings by the code of the shards, which starts at 1.
+        vocabulary: The strings that have a packed code of their own.
+    """
+
+    dictionary: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()
+
+    kind = "category"
+    schema_type = "category"
+    field = CODES
+    has_dictionary = True
+    nouns = ("a category", "categories")
+    title = "Categories"
+    bins = "values"
+
+    @classmethod
+    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
+        """Return the encoding of a column."""
+        lists = (tuple(map(str, learned[key])) for key in ("dictionary", "vocabulary"))
+        found = cls(name, None, *lists)
+        if found.size > MOST_CODES:
+            raise ValueError(f"{name!r} has {found.size:,} codes; expected 2 to {MOST_CODES:,}")
+        if "" in found.vocabulary or len(set(found.vocabulary)) < len(found.vocabulary):
+            raise ValueError(f"the vocabulary of {name!r} has an empty text, or one twice")
+        return found
+
+    def to_schema(self) -> dict[str, Any]:
+        """Return the dictionary and the vocabulary."""
+        return {"dictionary": list(self.dictionary), "vocabulary": list(self.vocabulary)}
+
+    @classmethod
+    def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
+        """Return the encoding; the vocabulary has the strings of train that are not rare."""
+        counts = values.rows.tolist()[1:]
+        pairs = zip(values.dictionary, counts, strict=False)
+        found = sorted((-count, text) for text, count in pairs if count >= options.min_count)
+        return cls(name, None, values.dictionary, tuple(text for _, text in found))
+
+    @property
+    def size(self) -> int:
+        """The number of packed codes."""
+        return FIRST + len(self.vocabulary)
+
+    @cached_property
+    def _codes(self) -> np.ndarray:
+        """(1 + dictionary,) float32, the packed code of each code."""
+        places = {text: FIRST + place for place, text in enumerate(self.vocabulary)}
+        return np.array([GAP, *(places.get(text, UNKNOWN) for text in self.dictionary)], np.float32)
+
+    precedence = 3
+
+    @classmethod
+    def fits(cls, votes: Votes) -> bool:
+        """Tell that any column of strings may be a category."""
+        return True
+
+    @classmethod
+    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
+        """Return the packed codes.
+
+        Raises:
+            DataError: A code is not in its dictionary.
+        """
+        found = np.empty(values.shape, np.float32)
+        for j, column in enumerate(columns):
+            refuse_foreign(column.name, values[:, j], len(column.dictionary))
+            found[:, j] = column._codes[values[:, j]]
+        return [found]
+
+    @classmethod
+    def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
+        """Return the vocabularies; the number of the column precedes each string."""
+        codes = {
+            f"{number}:{text}": FIRST + place
+            for number, column in enumerate(columns)
+            for place, text in enumerate(column.vocabulary)
+        }
+        return (lookup_table(codes, UNKNOWN),)
+
+    @classmethod
+    def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
+        """Return the packed codes of strings."""
+        import tensorflow as tf
+
+        numbers = tf.constant([f"{number}:" for number in range(len(columns))])
+        keys = tf.strings.join([tf.broadcast_to(numbers, tf.shape(values)), values])
+        return [tf.where(values == "", np.int64(GAP), tables[0].lookup(keys))]
+
+    def raw_column(self, values: np.ndarray) -> pa.Array:
+        """Return the strings."""
+        return pa.array(["", *self.dictionary], pa.string()).take(pa.array(values.astype(np.int64)))
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """The dictionary."""
+        return self.dictionary
+
+    @property
+    def frequent(self) -> tuple[str, ...]:
+        """The vocabulary."""
+        return self.vocabulary
+
+    def describe(self, column: Summary) -> dict[str, Any]:
+        """Return how many values there are, and the most frequent ones."""
+        counts = column.rows.tolist()
+        pairs = list(zip(self.dictionary, counts, strict=False))
+        top = nsmallest(_MOST_TOP, ((-count, text) for text, count in pairs))
+        known = set(self.vocabulary)
+        return {
+            "distinct": int((column.rows > 0).sum()),
+            "vocabulary": len(self.vocabulary),
+            "rare": sum(count for text, count in pairs if text not in known),
+            "top": [[text, -count] for count, text in top if count],
+        }
+
+    @classmethod
+    def is_constant(cls, column: Mapping[str, Any]) -> bool:
+        """Tell whether all values are equal."""
+        return column["distinct"] == 1
+
+    @classmethod
+    def words(cls, column: Mapping[str, Any]) -> str:
+        """Return the most frequent values."""
+        most = ", ".join(f"{text} ({count:,})" for text, count in column["top"][:_MOST_SHOWN])
+        rare = f", {counted(column['rare'], 'row')} with rare ones" if column["rare"] else ""
+        return f"{counted(column['distinct'], 'text')}{rare}: {most}"
+
+    def usual(self, statistics: Mapping[str, Any]) -> str:
+        """Return the most frequent value."""
+        return self.vocabulary[0] if self.vocabulary else ""
+
+
+def refuse_foreign(name: str, codes: np.ndarray, most: int) -> None:
+    """Refuse codes of a column that are not 0 to `most`.
+
+    Raises:
+        DataError: There is one.
+    """
+    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= most:
+        raise DataError(
+            Problem(
+                f"a code of the column {name!r} is not in its dictionary",
+                received=f"codes from {codes.min()} to {codes.max()}",
+                expected=f"codes from 0 to {most} (schema.json)",
+                fix="prepare the dataset again",
+            )
+        )

@@ -1,0 +1,391 @@
+"""Dates and times: year, month, day, weekday, hour and seconds in a packed row.
+
+A text is a date in ISO 8601: YYYY-MM-DD, with or without a time: a blank or T, then hh, hh:mm,
+hh:mm:ss or a fraction of up to nine digits, of which six count. It may end with Z or the distance
+from UTC, as in +02:00; a time without either is in UTC. The years are 1 to 9999. Shards have
+microseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_tfjob.features.cells import BLANKS, FIRST_DATE, LAST_DATE, Cells, Parsed, of_typed, shown
+from kfp_tfjob.features.types.base import (
+    NO_DATE,
+    WHOLES,
+    ColumnType,
+    Counted,
+    Read,
+    Summary,
+    TrainValues,
+    Unclear,
+    Votes,
+    bars_of,
+    named,
+    text_of,
+)
+from kfp_tfjob.options.data import DataOptions
+
+SECOND = 1_000_000  # microseconds
+_DAY_SECONDS = 86_400
+# Microseconds in a request: fewer may be milliseconds of today, more are beyond the year 9999.
+_FEWEST, _MOST = 10**14, 253_402_300_800 * 10**6
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
+_CLOCK = r"[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?"
+_ISO = rf"{_DAY}([ T]{_CLOCK}{_ZONE}?)?"
+_DOTTED = rf"^[0-9]{{1,2}}\.[0-9]{{1,2}}\.[0-9]{{4}}([ T]{_CLOCK}{_ZONE}?)?$"
+_ZONED = rf"{_ZONE}$"
+_TRIED = 20  # texts, before all: arrow continues after a text that is no date, and each is costly
+UNIT = pa.timestamp("us")
+_DATE, _OTHER_FORM, _DOTTED_FORM = "date", "other date", "dotted date"
+_OTHER = (
+    r"^([0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2}"
+    r"|[0-9]{4}[./-][0-9]{1,2}[./-][0-9]{1,2})([ T,].*)?$"
+)
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_NAMED = (
+    r"(?i)^((mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,? +)?"
+    rf"([0-9]{{1,2}}(st|nd|rd|th)?[ ./-]+{_MONTH}[ ,./-]+([0-9]{{4}}|[0-9]{{2}})"
+    rf"|{_MONTH} +[0-9]{{1,2}}(st|nd|rd|th)?,? +([0-9:]+ +)?[0-9]{{4}})([ T,].*)?$"
+)
+DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
+
+
+@dataclass(frozen=True)
+class Date(ColumnType):
+    """A date, with a time or not.
+
+    Attributes:
+        origin: The first one of the training rows.
+    """
+
+    origin: int = 0
+
+    kind = "date"
+    schema_type = "date"
+    field = WHOLES
+    parts = (".year", ".month", ".day", ".weekday", ".hour", ".seconds")  # Monday is 0
+    raw_types = ("int64",)
+    raw_missing = NO_DATE
+    raw_example = 0
+    raw_array = np.int64
+    datatypes = ("BYTES", "INT64")
+    written = "a text with a date in ISO 8601, such as 2026-11-22 or 2026-11-22T08:30:00Z"
+    example = "2026-11-22"
+    edge_type = str
+    arrow_type = UNIT
+    nouns = ("a date", "dates")
+    title = "Dates"
+    bins = "edges"
+    moves_on = True
+
+    @classmethod
+    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
+        """Return the encoding of a column."""
+        return cls(name, cls._missing({"missing": learned["missing"]}), int(learned["origin"]))
+
+    def to_schema(self) -> dict[str, Any]:
+        """Return the rule for missing values, and the origin."""
+        return super().to_schema() | {"origin": self.origin}
+
+    @classmethod
+    def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
+        """Return the encoding of a column, learned from train."""
+        return cls(name, cls.learn_missing(values), values.first)
+
+    @classmethod
+    def constant(cls, text: str) -> int | None:
+        """Return the date."""
+        return parse(text)
+
+    forms = (_DATE, _OTHER_FORM, _DOTTED_FORM)
+    parsed_forms = (_DATE, _DOTTED_FORM)
+    odd_forms = (_OTHER_FORM,)
+
+    @classmethod
+    def count(cls, cells: Cells) -> Counted | None:
+        """Return the dates of a temporal column, or of strings that all are of one form."""
+        if cells.is_temporal:
+            return Counted({_DATE: len(cells.column) - cells.column.null_count})
+        if not cells.is_plain or (found := cells.once(parse_quickly)) is None:
+            return None
+        return Counted({_DATE: int(np.count_nonzero(found != NO_DATE))})
+
+    @classmethod
+    def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """Return the forms of dates."""
+        dotted, days = is_dotted(texts), parse_all(of_dotted(texts))[1]
+        other = [pc.match_substring_regex(texts, it) for it in (_OTHER, _NAMED)]
+        masks = [(_OTHER_FORM, it.to_numpy(zero_copy_only=False) & short) for it in other]
+        return [*masks, (_DATE, days), (_DOTTED_FORM, days & dotted)]
+
+    @classmethod
+    def fits(cls, votes: Votes) -> bool:
+        """Tell whether most values are dates in ISO 8601 or days with dots."""
+        return votes.are_most(_DATE, _DOTTED_FORM)
+
+    @classmethod
+    def unclear(cls, votes: Votes) -> Unclear | None:
+        """Return that day and month may be confused, or that forms differ."""
+        if not votes.are_most(*cls.forms):
+            return None
+        several = "dates in several forms"
+        what = several if votes.of(*cls.parsed_forms) else "dates in a form of several readings"
+        return Unclear(cls.odd_forms, what, "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00")
+
+    @classmethod
+    def format_in(cls, votes: Votes) -> str:
+        """Return DAY_FIRST for days with dots; dates in ISO 8601 mean the same in it."""
+        return DAY_FIRST if votes.of(_DOTTED_FORM) else ""
+
+    @classmethod
+    def plain(cls, texts: pa.Array, written: str) -> pa.Array:
+        """Return days such as 31.12.2024 in ISO 8601."""
+        return of_dotted(texts)
+
+    @classmethod
+    def parse(cls, cells: Cells) -> Parsed:
+        """Return microseconds since 1970, UTC."""
+        if cells.is_temporal:
+            found, wrong = of_typed(cells.column)
+            return Parsed(np.where(wrong, 0, found), {"date": wrong})
+        if cells.is_numeric:
+            return cells.refused("date", NO_DATE)
+        if (known := cells.once(parse_quickly)) is not None:
+            return cells.parsed(known, NO_DATE)
+        encoded = cells.present.dictionary_encode()
+        days, good = parse_all(encoded.dictionary)
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        wrong = ~np.append(good, True)[codes]
+        return cells.parsed(
+            np.where(wrong, 0, np.append(days, NO_DATE)[codes]), NO_DATE, {"date": wrong}
+        )
+
+    @classmethod
+    def holds(cls, column: pa.Array) -> bool:
+        """Tell whether all dates are of the years 1 to 9999."""
+        return in_years(column)
+
+    @classmethod
+    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
+        """Return the parts; seconds are since the origin, in float64 like in the graph."""
+        origins = np.array([column.origin for column in columns], np.int64)
+        *parts, whole, rest = date_parts(values, origins)
+        return [*parts, whole.astype(float) + rest.astype(float) / SECOND]
+
+    @classmethod
+    def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
+        """Return the parts."""
+        import tensorflow as tf
+
+        origins = tf.constant([column.origin for column in columns], tf.int64)
+        *parts, whole, rest = date_parts(values, origins)
+        return [*parts, tf.cast(whole, tf.float64) + tf.cast(rest, tf.float64) / SECOND]
+
+    @classmethod
+    def read(cls, values: Sequence[Any]) -> Read:
+        """Return microseconds since 1970, UTC.
+
+        The signature takes microseconds, so TensorFlow Serving does, too, and they are read if they
+        cannot be seconds or milliseconds.
+        """
+        texts = [text_of(value) for value in values]
+        texts = [None if text is None else text.strip(BLANKS) for text in texts]
+        whole = {
+            row: int(value)
+            for row, value in enumerate(values)
+            if isinstance(value, int | np.integer) and not isinstance(value, bool)
+        }
+        wrong = [
+            (row, f"{named(value)} instead of a date")
+            for row, (value, text) in enumerate(zip(values, texts, strict=True))
+            if text is None and value is not None and not _is_microseconds(whole.get(row, 0))
+        ]
+        found, good = parse_all(pa.array([text or "" for text in texts]))
+        wrong += [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
+        for row in whole.keys() - {row for row, _ in wrong}:
+            found[row] = whole[row]
+        return found, sorted(wrong)
+
+    @classmethod
+    def sample_column(cls, values: Sequence[Any]) -> pa.Array:
+        """Return timestamps."""
+        whole = [None if value == NO_DATE else int(value) for value in values]
+        return pa.array(whole, pa.timestamp("us", "UTC"))
+
+    def describe(self, column: Summary) -> dict[str, Any]:
+        """Return the first and the last date, and a histogram."""
+        if column.least is None:
+            return {"min": None, "max": None, "histogram": []}
+        bars = bars_of(column.sample.astype(np.float64), float(column.least), float(column.most))
+        return {"min": shown(column.least), "max": shown(column.most), "histogram": bars}
+
+    @classmethod
+    def words(cls, column: Mapping[str, Any]) -> str:
+        """Return the first and the last date."""
+        return f"{column['min']} to {column['max']}"
+
+    def usual(self, statistics: Mapping[str, Any]) -> int:
+        """Return what stands for a missing value."""
+        return int((self.missing and self.missing.value) or 0)
+
+    @classmethod
+    def shown(cls, value: Any) -> str:
+        """Return the date with a blank before the time, which is omitted at midnight."""
+        return shown(value).replace("T", " ")
+
+
+def _is_microseconds(value: int) -> bool:
+    """Tell whether a number is a date, or a missing one, as the signature takes it."""
+    return value == NO_DATE or _FEWEST <= abs(value) <= _MOST
+
+
+def date_parts(microseconds: Any, origins: Any) -> tuple[Any, ...]:
+    """Return the parts of dates, int64; the last two together are the seconds since the origin.
+
+    Only operators are used, so the arguments are arrays of numpy or tensors of TensorFlow.
+
+    Args:
+        microseconds: (...) int64 since 1970, UTC, in the proleptic Gregorian calendar.
+        origins: int64 of the same shape, or one that broadcasts to it.
+
+    Returns:
+        (...) year, month, day, weekday, hour, whole seconds, microseconds (may be negative).
+    """
+    seconds = microseconds // SECOND
+    days = seconds // _DAY_SECONDS
+    # Years that begin in March, so that a leap day is the last day of one: "chrono-Compatible
+    # Low-Level Date Algorithms" by H. Hinnant.
+    since_0000_03 = days + 719_468
+    era = since_0000_03 // 146_097
+    day_of_era = since_0000_03 - era * 146_097
+    year_of_era = (
+        day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
+    ) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * day_of_year + 2) // 153
+    first = origins // SECOND  # subtracted before the rest, because the difference may overflow
+    return (
+        year_of_era + era * 400 + month_from_march // 10,
+        (month_from_march + 2) % 12 + 1,
+        day_of_year - (153 * month_from_march + 2) // 5 + 1,
+        (days + 3) % 7,
+        (seconds - days * _DAY_SECONDS) // 3600,
+        seconds - first,
+        (microseconds - seconds * SECOND) - (origins - first * SECOND),
+    )
+
+
+def parse(text: str) -> int | None:
+    """Return the microseconds of one date; None if it is not one."""
+    found, good = parse_all(pa.array([text]))
+    return int(found[0]) if good[0] else None
+
+
+def of_dotted(text: pa.Array) -> pa.Array:
+    """Return days such as 8.4.2022, which are day, month and year, in ISO 8601; others as they are.
+
+    Args:
+        text: Strings of shape [values]; null stays null.
+    """
+    dotted = pc.match_substring_regex(text, _DOTTED)
+    if not pc.any(dotted).as_py():
+        return text
+    iso = text
+    for pattern, new in (
+        (r"^([0-9])\.", r"0\1."),
+        (r"^([0-9]{2})\.([0-9])\.", r"\1.0\2."),
+        (r"^([0-9]{2})\.([0-9]{2})\.([0-9]{4})", r"\3-\2-\1"),
+    ):
+        iso = pc.replace_substring_regex(iso, pattern, new)
+    return pc.if_else(dotted, iso, text)
+
+
+def is_dotted(text: pa.Array) -> np.ndarray:
+    """Tell which texts are written like 8.4.2022."""
+    return pc.match_substring_regex(text, _DOTTED).to_numpy(zero_copy_only=False)
+
+
+def parse_quickly(text: pa.Array) -> np.ndarray | None:
+    """Return the dates of texts that are all dates of one form; None for others.
+
+    Args:
+        text: Strings of shape [values]; null is a gap.
+
+    Returns:
+        int64 of shape [values], NO_DATE for a gap.
+    """
+    try:
+        text[:_TRIED].cast(UNIT)
+        found = text.cast(UNIT)
+    except pa.ArrowInvalid:
+        return None
+    values = found.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
+    return values if _in_range(values, found.null_count).all() else None
+
+
+def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dates of texts, and which texts are dates.
+
+    Args:
+        text: Strings of shape [values]; better each only once.
+
+    Returns:
+        int64 of shape [values], NO_DATE if it is not a date; and bool of shape [values].
+    """
+    values = np.full(len(text), NO_DATE, np.int64)
+    good = matches(text)
+    if not good.any():
+        return values, good
+    at = np.flatnonzero(good)
+    found = text.take(pa.array(at))
+    # More digits than those of microseconds do not fit into arrow's type for all years.
+    found = pc.replace_substring_regex(found, r"(\.[0-9]{6})[0-9]+", r"\1")
+    zoned = pc.match_substring_regex(found, rf":?[0-9]{{2}}{_ZONED}")
+    # The end of a plain date, as in 2024-12-31, is no distance from UTC.
+    zoned = pc.and_(zoned, pc.greater(pc.utf8_length(found), 10))
+    zoned = zoned.to_numpy(zero_copy_only=False)
+    for mask, unit in ((zoned, pa.timestamp("us", "UTC")), (~zoned, UNIT)):
+        places = at[mask]
+        values[places] = _cast(found.filter(pa.array(mask)), unit)
+    good[at] = _in_range(values[at], 0)
+    values[~good] = NO_DATE
+    return values, good
+
+
+def matches(text: pa.Array) -> np.ndarray:
+    """Tell which texts are written like a date; 2024-02-31 is, too. Null is not."""
+    return (
+        pc.match_substring_regex(text, f"^{_ISO}$").fill_null(False).to_numpy(zero_copy_only=False)
+    )
+
+
+def in_years(column: pa.TimestampArray) -> bool:
+    """Tell whether the dates of a column of the type UNIT are of the years 1 to 9999."""
+    found = pc.min_max(column.cast(pa.int64())).as_py()
+    return found["min"] is None or FIRST_DATE <= found["min"] <= found["max"] <= LAST_DATE
+
+
+def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:
+    """Return microseconds of texts that are written like dates, NO_DATE for 2024-02-31."""
+    try:
+        found = text.cast(unit)
+    except pa.ArrowInvalid:
+        if len(text) == 1:
+            return np.array([NO_DATE])
+        half = len(text) // 2
+        return np.concatenate([_cast(text[:half], unit), _cast(text[half:], unit)])
+    return found.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def _in_range(values: np.ndarray, gaps: int) -> np.ndarray:
+    good = (values >= FIRST_DATE) & (values <= LAST_DATE)
+    return good | (values == NO_DATE) if gaps else good

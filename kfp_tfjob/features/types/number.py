@@ -1,0 +1,445 @@
+"""Numbers: float32 in a packed row. Only this file defines what a number is."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_tfjob.features.cells import Cells, Parsed, text_of
+from kfp_tfjob.features.types.base import (
+    FLOATS,
+    ColumnType,
+    Counted,
+    Read,
+    Summary,
+    Unclear,
+    Votes,
+    bars_of,
+    named,
+)
+from kfp_tfjob.storage.formatting import listed
+
+LARGEST = float(np.finfo(np.float32).max)
+_JSON = {int, float}
+_INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
+# TensorFlow replaces a smaller float32 by 0; rounding up to it begins at the second.
+_SMALLEST, _ROUNDED_UP = 2.0**-126, 2.0**-126 - 2.0**-150
+# Each digit can match in only one way: a text of many digits and a letter is refused at once.
+_NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+NUMBER = f"^{_NUMBER}$"
+NAMED_NOT_FINITE = r"(?i)^[+-]?(nan|inf|infinity)$"
+_BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
+_TRUE = _BOOLS[:3]
+# The formats of numbers with groups of thousands, named after the decimal separator.
+POINT, COMMA = "1,234.5", "1.234,5"
+_SEPARATORS = {POINT: (",", "."), COMMA: (".", ",")}
+_MONEY = r"([$€£¥]|EUR|USD|GBP|CHF|JPY)"
+# Only such strings are compared with other patterns, which costs more.
+_MAY_BE_NUMBER = (
+    rf"^[-+(\x{{2212}}]*{_MONEY}? ?[-+\x{{2212}}]?[0-9.,]"
+    r"[0-9a-zA-Z .,:/+'\x{2019}\x{a0}\x{2009}\x{202f}%$€£¥()\x{2212}-]*$"
+)
+_BETWEEN = r"[., '\x{2019}\x{a0}\x{2009}\x{202f}]"  # groups of three digits
+_DIGITS = rf"[0-9]{{1,3}}({_BETWEEN}[0-9]{{3}})+([.,][0-9]+)?|[0-9]+([.,][0-9]+)?"
+_SIGN = r"[-+\x{2212}]?"
+_AMOUNT = rf"{_SIGN}{_MONEY}? ?{_SIGN}({_DIGITS})[ \x{{a0}}]?({_MONEY}|%)?"
+_SEPARATED = rf"^({_AMOUNT}|\({_AMOUNT}\))$"
+# The forms of numbers; 0 and 1 may be a boolean.
+NUMBER_FORM, BIT, _INFINITE, _SEPARATE = "number", "0 or 1", "not finite", "separated"
+# Arrow continues after a text that is no number, and each is costly: a few are tried first.
+_TRIED = 20
+_EXACT = 2**24  # from here on float32 skips whole numbers
+# With this many rows, whole numbers are hardly all different by chance. The first limit is for a
+# sequence or a name like that of an identifier, the second for any column.
+_ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
+_DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
+_IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
+MANY = 1_000  # columns; in wider tables with few rows, a call for each would cost the most
+_is_number = re.compile(_NUMBER, re.ASCII).fullmatch
+
+
+class Number(ColumnType):
+    """A number. In a table of numbers without missing values, the model takes it as it is."""
+
+    kind = "number"
+    schema_type = "float32"
+    field = FLOATS
+    raw_types = ("float64", "float32")
+    raw_missing = np.nan
+    raw_example = 0.0
+    raw_array = np.float64
+    datatypes = ("FP64", "FP32", "FP16", *_INTEGERS)
+    written = "a number"
+    example = 0.5
+    edge_type = float
+    nouns = ("a number", "numbers")
+    title = "Numbers"
+    figures = ("mean", "std", "min", "max", "zeros")
+    bins = "edges"
+
+    value_type = float
+    is_direct = True
+
+    @classmethod
+    def constant(cls, text: str) -> float | None:
+        """Return the number."""
+        return parse_number(text)
+
+    @classmethod
+    def median(cls, sample: np.ndarray) -> float:
+        """Return the median; of an even number of values, the mean of the middle two."""
+        return (sample[(len(sample) - 1) // 2] + sample[len(sample) // 2]) / 2
+
+    precedence = 1
+    forms = (NUMBER_FORM, BIT, _INFINITE, _SEPARATE, POINT, COMMA)
+    parsed_forms = (NUMBER_FORM, BIT, _INFINITE, POINT, COMMA)
+    odd_forms = (_SEPARATE, COMMA, POINT)
+
+    @classmethod
+    def count(cls, cells: Cells) -> Counted | None:
+        """Return the numbers of a numeric column, or of strings that all are."""
+        if cells.is_numeric:
+            found = cells.floats
+        elif not cells.is_plain or (found := cells.once(parse_quickly)) is None:
+            return None
+        infinite = int((np.abs(found) > LARGEST).sum())
+        numbers = int(np.count_nonzero(~np.isnan(found))) - infinite
+        form = BIT if (are_bits(found) | ~np.isfinite(found)).all() else NUMBER_FORM
+        return Counted({form: numbers, _INFINITE: infinite})
+
+    @classmethod
+    def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """Return the forms of numbers."""
+        maybe = np.flatnonzero(_matches(texts, _MAY_BE_NUMBER))
+        some, is_short = texts.take(pa.array(maybe)), short[maybe]
+        found, known = parse_all(some)
+        finite = known & np.isfinite(found)
+        masks = [
+            (_SEPARATE, _matches(some, _SEPARATED) & is_short),
+            *((form, _matches(some, proof_of(form)) & is_short) for form in (POINT, COMMA)),
+            (NUMBER_FORM, finite),
+            (BIT, finite & are_bits(found)),
+            (_INFINITE, known & ~finite & is_short),
+        ]
+        whole = [(form, _spread(mask, maybe, len(texts))) for form, mask in masks]
+        return [(_INFINITE, _matches(texts, NAMED_NOT_FINITE) & short), *whole]
+
+    @classmethod
+    def is_usual(cls, votes: Votes) -> bool:
+        """Tell whether most values are plain numbers."""
+        return votes.are_most(NUMBER_FORM, _INFINITE)
+
+    @classmethod
+    def fits(cls, votes: Votes) -> bool:
+        """Tell whether most values are numbers, plain or in a format that is proven."""
+        return cls.is_usual(votes) or (
+            bool(cls.format_in(votes)) and votes.are_most(NUMBER_FORM, _INFINITE, *cls.odd_forms)
+        )
+
+    @classmethod
+    def unclear(cls, votes: Votes) -> Unclear | None:
+        """Return that the separators have several meanings."""
+        if not votes.are_most(NUMBER_FORM, *cls.odd_forms):
+            return None
+        what = "numbers in a form that has several readings"
+        return Unclear(cls.odd_forms, what, "numbers such as 1234.5")
+
+    @classmethod
+    def format_in(cls, votes: Votes) -> str:
+        """Return what the separators mean, if a value with both proves it and none contradicts."""
+        if bool(votes.of(POINT)) == bool(votes.of(COMMA)):
+            return ""
+        if votes.of(POINT):
+            return POINT  # plain numbers mean the same in it
+        return "" if cls.is_usual(votes) else COMMA
+
+    arrow_type = pa.float64()
+    repeats = False
+
+    @classmethod
+    def plain(cls, texts: pa.Array, written: str) -> pa.Array:
+        """Return numbers with groups of thousands as plain ones."""
+        return ungrouped(texts, written)
+
+    @classmethod
+    def parse(cls, cells: Cells) -> Parsed:
+        """Return float64, as in requests; a number must fit into float32."""
+        if cells.is_temporal:
+            return cells.refused("text", np.nan)
+        if cells.is_numeric:
+            large = np.abs(cells.floats) > LARGEST
+            return Parsed(np.where(large, 0, cells.floats), {"not finite": large})
+        if (known := cells.once(parse_quickly)) is not None:
+            return cells.parsed(known, np.nan)
+        found, wrong = parse_numbers(cells.texts, cells.nulls, np.float64)
+        found[wrong["not finite"]] = 0
+        wrong = {rule: wrong[rule] & ~cells.gaps for rule in ("not finite", "text")}
+        return cells.parsed(np.where(cells.gaps, np.nan, found), np.nan, wrong)
+
+    @classmethod
+    def holds(cls, column: pa.Array) -> bool:
+        """Tell whether all numbers fit into float32."""
+        found = column.to_numpy(zero_copy_only=False)
+        return int((np.abs(found) <= LARGEST).sum()) == len(found) - column.null_count
+
+    @property
+    def group(self) -> Hashable:
+        """Apart from others: columns that the model takes as they are."""
+        return self.missing is None
+
+    @property
+    def raw_type(self) -> str:
+        """float32 if the model takes it as it is, otherwise float64."""
+        return self.raw_types[self.missing is None]
+
+    @classmethod
+    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
+        """Return the values; TensorFlow makes no difference between 0.0 and -0.0 either."""
+        return [np.where(np.abs(values) < np.float32(_SMALLEST), 0, values)]
+
+    @classmethod
+    def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
+        """Return the values as float32 rounds them, without subnormal numbers."""
+        import tensorflow as tf
+
+        if values.dtype == tf.float32:
+            return [values]
+        size = tf.abs(values)
+        normal = tf.where(size < _SMALLEST, tf.sign(values) * _SMALLEST, values)
+        return [tf.where(size < _ROUNDED_UP, np.float64(0), normal)]
+
+    @classmethod
+    def read(cls, values: Sequence[Any]) -> Read:
+        """Return float64, NaN for a missing value; a model has float32, so none may be larger."""
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+            found = values.astype(np.float64)
+            return found, _too_large(found)
+        types = set(map(type, values))
+        if not types <= {*_JSON, type(None)}:
+            wrong = [
+                (row, f"{named(value)} instead of a number")
+                for row, value in enumerate(values)
+                if value is not None and type(value) not in _JSON
+            ]
+            return np.zeros(0), wrong
+        try:
+            plain = [np.nan if value is None else value for value in values]
+            found = np.array(plain if type(None) in types else values, np.float64)
+        except OverflowError:  # a whole number of Python has any size
+            found = np.array([np.inf if abs(value or 0) > LARGEST else 0 for value in values])
+        return found, _too_large(found)
+
+    @classmethod
+    def sample_column(cls, values: Sequence[Any]) -> pa.Array:
+        """Return float64."""
+        return pa.array([None if np.isnan(value) else value for value in values], pa.float64())
+
+    def usual(self, statistics: Mapping[str, Any]) -> float:
+        """Return what stands for a missing value, or the mean."""
+        value = self.missing.value if self.missing else statistics.get("mean")
+        return float(value or 0)
+
+    def describe(self, column: Summary) -> dict[str, Any]:
+        """Return the moments and a histogram."""
+        low, high = column.moments["min"], column.moments["max"]
+        bars = bars_of(column.sample.astype(np.float64), low, high)
+        return {**column.moments, "histogram": bars}
+
+    @classmethod
+    def warnings(
+        cls, columns: Mapping[str, Mapping[str, Any]], samples: Mapping[str, np.ndarray]
+    ) -> list[str]:
+        """Return which columns float32 rounds, and which look like identifiers."""
+        found = []
+        large = [name for name, it in columns.items() if max(-it["min"], it["max"]) > _EXACT]
+        if large:
+            found.append(
+                f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is not a"
+                f" feature: {listed(large, 10)}; leave it out with data_options.drop"
+            )
+        alike = [
+            name
+            for name, values in samples.items()
+            if not np.isnan(values).any() and _identifies(name, values.astype(np.float64))
+        ]
+        if alike:
+            found.append(
+                "a different whole number in every row, like an identifier or a row number:"
+                f" {listed(alike, 10)}; if it says nothing about new rows, leave it out with"
+                f" data_options.drop={json.dumps(alike[:10], ensure_ascii=False)}"
+            )
+        return found
+
+    @classmethod
+    def shown(cls, value: Any) -> str:
+        """Return the value with seven digits."""
+        return f"{value:.7g}"
+
+
+def _too_large(values: np.ndarray) -> list[tuple[int, str]]:
+    rows = np.flatnonzero(np.abs(values) > LARGEST)  # infinity is one of them
+    return [(int(row), "too large for a float32") for row in rows]
+
+
+def _identifies(name: str, values: np.ndarray) -> bool:
+    """Tell whether a feature looks like an identifier of the row and not like a property.
+
+    Args:
+        name: The name of the feature.
+        values: float64 of shape [rows], a sample.
+    """
+    rows = len(values)
+    if rows < _ROWS_OF_A_SEQUENCE or (values != np.floor(values)).any():
+        return False
+    width = values.max() - values.min()
+    if width < rows - 1:
+        return False  # not all of them can differ
+    if rows < _ROWS_OF_ANY and width >= _DENSE * rows and not _IDENTIFIER.search(name):
+        return False
+    return len(np.unique(values)) == rows
+
+
+def are_bits(numbers: np.ndarray) -> np.ndarray:
+    """Tell which numbers, as float32, are 0 or 1."""
+    with np.errstate(over="ignore"):
+        single = numbers.astype(np.float32, copy=False)
+    return (single == 0) | (single == 1)
+
+
+def _matches(texts: pa.Array, pattern: str) -> np.ndarray:
+    return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
+
+
+def _spread(mask: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
+    """Return a mask of some values as one of `count` values."""
+    found = np.zeros(count, bool)
+    found[at[mask]] = True
+    return found
+
+
+def parse_together(many: Sequence[Cells]) -> None:
+    """Parse the strings of many columns at once, because a call for each would cost more.
+
+    Columns with anything else than numbers and missing values are parsed one by one, later.
+
+    Args:
+        many: Columns of binary strings, all with as many rows.
+    """
+    if not many or not len(many[0].column):
+        return
+    text, wrong = text_of(pa.concat_arrays([cells.column for cells in many]))
+    found, known = parse_all(text)
+    gaps = pc.is_in(text, value_set=many[0].nulls).to_numpy(zero_copy_only=False)
+    found[gaps] = np.nan
+    good = (((known & np.isfinite(found)) | gaps) & ~wrong).reshape(len(many), -1).all(1)
+    for j, cells in enumerate(many):
+        part = slice(j * len(cells.column), (j + 1) * len(cells.column))
+        cells.decoded, cells.gaps = (text[part], None, wrong[part]), gaps[part]
+        if good[j]:
+            cells.found[parse_quickly] = found[part]
+
+
+def parse_number(text: str) -> float | None:
+    """Return the value of a number in text; None if it is not one that float32 can hold."""
+    return value if _is_number(text) and abs(value := float(text)) <= LARGEST else None
+
+
+def number_as_text(text: str) -> str:
+    """Return the same text for every spelling of a number: all digits of a whole one."""
+    value = float(text)
+    if math.isinf(value) or not value.is_integer():
+        return text if math.isinf(value) else repr(value)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:  # an exponent of 19 digits
+        return repr(value)
+    return str(int(exact)) if exact == exact.to_integral_value() else repr(value)
+
+
+def proof_of(format: str) -> str:
+    """Return the pattern of a number with both separators, which no other format can have."""
+    group, point = map(re.escape, _SEPARATORS[format])
+    return rf"^[+-]?[1-9][0-9]{{0,2}}({group}[0-9]{{3}})+{point}[0-9]+$"
+
+
+def ungrouped(text: pa.Array, format: str) -> pa.Array:
+    """Return numbers of a format as plain ones; a text that has another meaning becomes none."""
+    group, point = _SEPARATORS[format]
+    pattern = rf"^[+-]?([1-9][0-9]{{0,2}}(\{group}[0-9]{{3}})+|[0-9]+)(\{point}[0-9]*)?$"
+    plain = pc.replace_substring(pc.replace_substring(text, group, ""), point, ".")
+    # 12.50 would be read as a number, but is none where the point separates thousands.
+    other = pc.binary_join_element_wise(text, "?", "") if format == COMMA else text
+    return pc.if_else(pc.match_substring_regex(text, pattern), plain, other)
+
+
+def plain_number(text: str) -> bool:
+    """Tell whether a text is written as a finite number."""
+    return bool(_is_number(text))
+
+
+def parse_numbers(
+    text: pa.Array, nulls: pa.Array, kind: type[np.floating] = np.float32
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return texts as numbers, and which texts are not numbers.
+
+    Args:
+        text: Strings without blanks around them, of shape [values].
+        nulls: The texts that mean a missing value.
+        kind: float32 or float64; a number must fit into float32 in any case.
+
+    Returns:
+        Numbers of shape [values], 0 if not a number; and for each fault, bool of shape [values].
+    """
+    missing = pc.is_in(text, value_set=nulls)
+    bools = pc.is_in(text, value_set=_BOOLS)
+    numeric = pc.and_not(pc.match_substring_regex(text, NUMBER), missing)
+    values = pc.if_else(numeric, text, "0").cast(pa.from_numpy_dtype(kind))
+    values = values.to_numpy(zero_copy_only=False).copy()
+    values[pc.is_in(text, value_set=_TRUE).to_numpy(zero_copy_only=False)] = 1
+    absent = missing.to_numpy(zero_copy_only=False)
+    infinite = pc.match_substring_regex(text, NAMED_NOT_FINITE).to_numpy(zero_copy_only=False)
+    infinite = (infinite & ~absent) | ~(np.abs(values) <= LARGEST)
+    known = pc.or_(numeric, bools).to_numpy(zero_copy_only=False) | absent | infinite
+    return values, {"missing": absent, "not finite": infinite, "text": ~known}
+
+
+def parse_quickly(text: pa.Array) -> np.ndarray | None:
+    """Return texts as numbers if all of them are numbers that float32 can hold; None for others.
+
+    Args:
+        text: Strings of shape [values]; null is a gap.
+
+    Returns:
+        float64 of shape [values], NaN for a gap.
+    """
+    try:
+        text[:_TRIED].cast(pa.float64())
+        found = text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    numbers = found.to_numpy(zero_copy_only=False)
+    finite = int((np.abs(numbers) <= LARGEST).sum())
+    return numbers if finite == len(numbers) - found.null_count else None
+
+
+def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return texts as numbers, and which are numbers, too large for float32 or not.
+
+    Args:
+        text: Strings of shape [values], without a null.
+
+    Returns:
+        float64 of shape [values], 0 if it is not a number, infinite if it is too large; and bool.
+    """
+    numeric = pc.match_substring_regex(text, NUMBER)
+    numbers = pc.if_else(numeric, text, "0").cast(pa.float64()).to_numpy(zero_copy_only=False)
+    numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.inf)
+    return numbers, numeric.to_numpy(zero_copy_only=False)

@@ -1,0 +1,92 @@
+"""Strings that are hashed into bins, as codes in a packed row: 0 if missing, 1 + bin."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from kfp_tfjob.features import text_hash
+from kfp_tfjob.features.types.base import CODES, ColumnType, Summary, TrainValues
+from kfp_tfjob.features.types.category import MOST_CODES, refuse_foreign
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.storage.formatting import counted
+
+
+@dataclass(frozen=True)
+class String(ColumnType):
+    """A string that is hashed.
+
+    Attributes:
+        bins: The number of bins.
+    """
+
+    bins: int = 0
+
+    kind = "text"
+    schema_type = "text"
+    field = CODES
+    is_hashed = True
+    nouns = ("a text", "texts")
+    title = "Hashed texts"
+
+    @classmethod
+    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
+        """Return the encoding of a column."""
+        found = cls(name, None, int(learned["bins"]))
+        if not 1 < found.size <= MOST_CODES:
+            raise ValueError(f"{name!r} has {found.size:,} codes; expected 2 to {MOST_CODES:,}")
+        return found
+
+    def to_schema(self) -> dict[str, Any]:
+        """Return the number of bins."""
+        return {"bins": self.bins}
+
+    @classmethod
+    def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
+        """Return the encoding, which only depends on the options."""
+        return cls(name, None, options.hash_bins)
+
+    @property
+    def size(self) -> int:
+        """The number of packed codes."""
+        return 1 + self.bins
+
+    @property
+    def group(self) -> Hashable:
+        """Columns with as many bins are hashed together."""
+        return self.bins
+
+    @classmethod
+    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
+        """Return the codes, which are those of the shards.
+
+        Raises:
+            DataError: There is no such bin.
+        """
+        for j, column in enumerate(columns):
+            refuse_foreign(column.name, values[:, j], column.bins)
+        return [values]
+
+    @classmethod
+    def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
+        """Return the codes of strings."""
+        import tensorflow as tf
+
+        hashed = tf.strings.to_hash_bucket_strong(values, columns[0].bins, text_hash.KEY)
+        return [tf.where(values == "", np.int64(0), hashed + 1)]
+
+    def describe(self, column: Summary) -> dict[str, Any]:
+        """Return how many bins have rows."""
+        return {"bins": int((column.rows > 0).sum())}
+
+    @classmethod
+    def words(cls, column: Mapping[str, Any]) -> str:
+        """Return how many bins have rows."""
+        return f"hashed into {counted(column['bins'], 'bin')}"
+
+    def usual(self, statistics: Mapping[str, Any]) -> str:
+        """Return any text."""
+        return "a text"

@@ -1,0 +1,92 @@
+"""A new column type is one file and one line: a place, which the product does not have."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAST = '    ColumnType(of_pictures.PICTURE, "image", "Image", ()),\n'
+LINE = '    ColumnType("geo point", "geo_point", "GeoPoint", ("fail", "drop", "most_frequent"),'
+LINE += ' "most_frequent"),\n'
+PROGRAM = """
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.monitor import monitor
+from kfp_tfjob.serving.refusal import RefusedRequest
+from kfp_tfjob.serving.sampler import Sampler
+from tests.local.local_run import stored
+
+
+def serve(layout, store):
+    loaded = LoadedModel.of(store, prove(store, layout, "places"))
+    assert loaded.columns.types["where"].kind == "geo point"
+    north = [{"where": f"{60 + i % 9}.25, 11.575", "size": float(i)} for i in range(60)]
+    rows = loaded.columns.of_rows(north + [{"where": None, "size": 1.0}])
+    found = loaded.predict(rows)
+    assert (found[:60].argmax(1) == found[0].argmax()).all(), found
+    south = loaded.columns.of_rows([{"where": "-33.9, 151.2", "size": 1.0}])
+    assert loaded.predict(south).argmax() != found[0].argmax()
+    try:
+        loaded.columns.of_rows([{"where": "there", "size": 1.0}])
+    except RefusedRequest as error:
+        assert "no place" in str(error) and "48.137" in str(error), error
+    else:
+        raise AssertionError("a string that is no place was read")
+    sampler = Sampler(store, layout, 100, (), SimpleNamespace(sampled=print))
+    sampler.add(loaded, rows, found)
+    sampler.flush()
+    until = datetime.now(UTC) + timedelta(minutes=1)
+    seen = monitor(store, layout, "places", until)
+    (column,) = [it for it in seen.columns if it.name == "where"]
+    assert (column.kind, column.rows) == ("geo point", 61) and not seen.bad_rows, seen
+    assert 0.01 < column.gaps_now < 0.02, column
+
+
+stored(Path(sys.argv[1]), serve)
+"""
+
+
+@pytest.fixture
+def copied(repository: Path, tmp_path: Path) -> Path:
+    """The code with one file and one line more."""
+    copy = tmp_path / "code"
+    for name in ("kfp_tfjob", "components", "pipelines", "trainer", "uploader", "tests"):
+        shutil.copytree(repository / name, copy / name, symlinks=True)
+    shutil.copy(repository / "pyproject.toml", copy)
+    shutil.move(copy / "tests/local/geo_point.py", copy / "kfp_tfjob/features/types")
+    options = copy / "kfp_tfjob/options/data.py"
+    text = options.read_text()
+    assert LAST in text
+    options.write_text(text.replace(LAST, LINE + LAST))
+    return copy
+
+
+def test_a_new_column_type_is_one_file_and_one_line(copied: Path, tmp_path: Path) -> None:
+    choose = random.Random(3)
+    rows = ["where,size,half"]
+    for i in range(600):
+        north = choose.uniform(-80, 80)
+        where = "" if i % 40 == 7 else f'"{north:.4f}, {choose.uniform(-180, 180):.6f}"'
+        rows.append(f"{where},{choose.random()},{'north' if north > 0 else 'south'}")
+    (tmp_path / "places.csv").write_text("\n".join([*rows, ""]))
+    env = os.environ | {"PYTHONPATH": str(copied)}
+    words = ["run", "--home", str(tmp_path / "home"), "--data", str(tmp_path / "places.csv")]
+    words += ["--label", "half", "--workers", "0", "--epochs", "20"]
+    command = [sys.executable, "-m", "kfp_tfjob.pipelines", *words]
+    done = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict    blessed:" in done.stdout
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "home")]
+    served = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True)
+    assert served.returncode == 0, served.stdout + served.stderr
