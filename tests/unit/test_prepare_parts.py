@@ -46,9 +46,6 @@ def features_of(kinds: tuple[str, ...]) -> Kinds:
     return Kinds(tuple(found), ())
 
 
-UNKNOWN = features_of(("unknown",) * 3)
-
-
 @dataclass
 class Counted:
     """What a pass over a table, or a part of it, knows."""
@@ -74,8 +71,11 @@ def opened(rows: list[tuple[str, ...]], block: int) -> ArrowTable:
     return ArrowTable(table, "t.csv", OPTIONS)
 
 
-def look(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds = UNKNOWN) -> None:
-    for chunk in opened(rows, block).chunks(columns_of(kinds, "y")):
+def look(
+    found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds | None = None
+) -> None:
+    columns = columns_of(kinds, "y") if kinds else Columns(FEATURES, "y")
+    for chunk in opened(rows, block).chunks(columns):
         column_profile.profile(found.seen, chunk)
 
 
