@@ -60,7 +60,7 @@ class Bins:
     @property
     def count(self) -> int:
         """The number of bins, without that of the gaps."""
-        return 1 + len(self.values if self.type.bins == "values" else self.edges)
+        return 1 + len(self.values if self.type.drift_bins == "values" else self.edges)
 
     @property
     def type(self) -> type[ColumnType]:
@@ -79,7 +79,7 @@ class Bins:
             column: Of shape [rows], contiguous: float32 with NaN, codes with 0, or int64 with
                 NO_DATE for a gap.
         """
-        if self.type.bins == "values":
+        if self.type.drift_bins == "values":
             return self._of_codes(np.bincount(column, minlength=1))
         gaps = int(np.count_nonzero(missing_in(column)))
         edges = np.array(self.edges, column.dtype)
@@ -248,9 +248,9 @@ class Distributions:
 def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:
     """Return a column as distributions.json has it."""
     entry: dict[str, Any] = {"name": bins.name, "kind": bins.kind}
-    if bins.type.bins == "values":
+    if bins.type.drift_bins == "values":
         entry["values"] = list(bins.values)
-    elif bins.type.bins and not bins.type.fixed_edges:
+    elif bins.type.drift_bins and not bins.type.fixed_edges:
         entry["edges"] = list(bins.edges)
     entry["gaps"] = dict(zip(SPLITS, counts[:, 0].tolist(), strict=True))
     entry["counts"] = dict(zip(SPLITS, counts[:, 1:].tolist(), strict=True))
@@ -258,12 +258,12 @@ def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:
 
 
 def _bins_of(coded: ColumnType, field: Field, place: int, sample: np.ndarray) -> Bins:
-    if coded.bins == "values":
+    if coded.drift_bins == "values":
         usual = (text for text in coded.frequent if len(text) <= _MOST_CHARACTERS)
         values = tuple(islice(usual, MOST_VALUES))
         return Bins(coded.name, coded.kind, place, (), values, _codes_of(values, coded.strings))
     edges = coded.fixed_edges
-    if coded.bins and not edges:
+    if coded.drift_bins and not edges:
         edges = edges_of(sample[field.name][:, place])
     return Bins(coded.name, coded.kind, place, edges)
 

@@ -132,7 +132,7 @@ def _row(
         known = (*moved, validation.test_drift)
         drifts = [drift_cell(by_name.get(name), validation.max_psi) for by_name in known]
     shape = column.get("histogram")
-    plot = _plot(*entries[name]) if name in entries and of.bins else ""
+    plot = _plot(*entries[name]) if name in entries and of.drift_bins else ""
     return Row(
         name,
         plot,

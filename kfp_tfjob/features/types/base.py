@@ -196,7 +196,7 @@ class ColumnType:
         nouns: The type in a sentence: one value, and several.
         title: The heading of its columns in reports.
         figures: The keys of its statistics that a report shows as numbers, instead of `words`.
-        bins: What distinguishes the values in distributions: `edges` between ranges, or the most
+        drift_bins: What distinguishes the values in distributions: `edges` between ranges, or the most
             frequent `values`; empty if only missing values are distinguished.
         fixed_edges: Edges that all columns of the type have, instead of quantiles of train.
         moves_on: Whether its values change with time, so a drift is no fault.
@@ -232,7 +232,7 @@ class ColumnType:
     nouns: ClassVar[tuple[str, str]]
     title: ClassVar[str]
     figures: ClassVar[tuple[str, ...]] = ()
-    bins: ClassVar[str] = ""
+    drift_bins: ClassVar[str] = ""
     fixed_edges: ClassVar[tuple[float, ...]] = ()
     moves_on: ClassVar[bool] = False
 

@@ -43,7 +43,7 @@ class Boolean(ColumnType):
     example = True
     nouns = ("a boolean", "booleans")
     title = "Booleans"
-    bins = "edges"
+    drift_bins = "edges"
     fixed_edges = (0,)
 
     @classmethod

@@ -46,7 +46,7 @@ class Category(ColumnType):
     has_dictionary = True
     nouns = ("a category", "categories")
     title = "Categories"
-    bins = "values"
+    drift_bins = "values"
 
     @classmethod
     def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:

@@ -84,7 +84,7 @@ class Date(ColumnType):
     arrow_type = UNIT
     nouns = ("a date", "dates")
     title = "Dates"
-    bins = "edges"
+    drift_bins = "edges"
     moves_on = True
 
     @classmethod

@@ -83,7 +83,7 @@ class Number(ColumnType):
     nouns = ("a number", "numbers")
     title = "Numbers"
     figures = ("mean", "std", "min", "max", "zeros")
-    bins = "edges"
+    drift_bins = "edges"
 
     value_type = float
     is_direct = True
