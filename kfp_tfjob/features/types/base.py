@@ -196,8 +196,8 @@ class ColumnType:
         nouns: The type in a sentence: one value, and several.
         title: The heading of its columns in reports.
         figures: The keys of its statistics that a report shows as numbers, instead of `words`.
-        drift_bins: What distinguishes the values in distributions: `edges` between ranges, or the most
-            frequent `values`; empty if only missing values are distinguished.
+        drift_bins: What distinguishes the values in distributions: `edges` between ranges, or
+            `values`, the most frequent ones; empty if only missing values are distinguished.
         fixed_edges: Edges that all columns of the type have, instead of quantiles of train.
         moves_on: Whether its values change with time, so a drift is no fault.
     """
