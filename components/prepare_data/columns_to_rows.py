@@ -7,7 +7,6 @@ strings. It is invalid only if the rule of the column says so.
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.rows import Rows
@@ -16,7 +15,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     undamaged,
 )
-from kfp_tfjob.features.cells import BLANKS, Texts
+from kfp_tfjob.features.cells import Texts, shown
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
 from kfp_tfjob.features.types.number import MANY, parse_together
 
@@ -58,7 +57,7 @@ class Converter:
                     values = column.codes if isinstance(column, Texts) else column
                     raw = chunk.columns[feature.name]
                     faults.mark(
-                        missing_in(values), "missing", feature.name, lambda i, of=raw: _shown(of, i)
+                        missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
                     )
                 found[feature.type.field].append(column)
         labels, codes = table.labels(chunk, self._label)
@@ -89,7 +88,7 @@ class Converter:
             cells = cells.rewritten(feature.type.plain(cells.texts, feature.format))
         values, invalid = feature.type.parse(cells)
         for rule, rows in invalid.items():
-            chunk.faults.mark(rows, rule, feature.name, lambda i: _shown(cells.column, i))
+            chunk.faults.mark(rows, rule, feature.name, lambda i: shown(cells.column, i))
         return values
 
 
@@ -99,14 +98,3 @@ def _columns(columns: list[np.ndarray], rows: int, kind: type) -> np.ndarray:
     for j, column in enumerate(columns):
         found[:, j] = column
     return found
-
-
-def _shown(column: pa.Array, i: int) -> str:
-    """Return a value for a message."""
-    try:
-        value = column[i].as_py()
-    except UnicodeDecodeError:
-        return ""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace").strip(BLANKS)
-    return "" if value is None or value != value else str(value)

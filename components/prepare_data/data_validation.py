@@ -128,12 +128,7 @@ def validate(
             comparison = _compare(found, prepared, rows, options)
     alone = found if isinstance(found, str) else ""
     counts = reference.read_json(step.store, base, DISTRIBUTIONS)
-    copies = set(prepared.statistics.get("label_copies", ()))
-    suspicious = [
-        item
-        for item in (leaks.find(schema, rows["train"]) if rows else ())
-        if item.name not in copies
-    ]
+    suspicious = leaks.find(schema, rows["train"]) if rows else []
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
     validation = Validation(counts, comparison, alone, suspicious, test_drift, options.max_psi)
     return replace(validation, errors=_report(validation, options))

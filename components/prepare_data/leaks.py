@@ -1,7 +1,7 @@
 """Finds columns that alone predict the label almost perfectly.
 
 Such a column was often written together with the label, or after it, and is not known when a model
-is asked. label_copies.py finds exact copies in all rows of train. Here a sample is enough: one half
+is asked. A sample of train is enough: one half
 of it says how the label depends on the bins of a column (or the values of a category), and the
 other half tells how well that predicts. So a column with many values gets no figure by chance.
 

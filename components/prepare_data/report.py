@@ -116,7 +116,7 @@ def _verdict(
     imputed: list[Any],
 ) -> Iterator[tuple[str, str]]:
     """Yield badges: the class of the style, and the words; the most urgent first."""
-    copies, bad = statistics.get("label_copies", ()), statistics["bad_rows"]["dropped"]
+    bad = statistics["bad_rows"]["dropped"]
     found = (
         (
             "bad",
@@ -124,7 +124,6 @@ def _verdict(
             "difference from the champion's data",
             "differences from the champion's data",
         ),
-        ("bad", len(copies), "copy of the label", "copies of the label"),
         ("bad", len(suspicious), "suspicious column", "suspicious columns"),
         ("warning", len(statistics["warnings"]), "warning", "warnings"),
         ("warning", bad, "bad row dropped", "bad rows dropped"),

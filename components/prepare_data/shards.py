@@ -14,8 +14,6 @@ from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.types.base import WHOLES
 from kfp_tfjob.storage.store import Store
 
 _ENCODE_BYTES = 8 << 20  # encoded at a time
@@ -102,13 +100,4 @@ def statistics_of(plan: Plan, before: int = 0) -> Statistics:
     """
     kinds = plan.job.kinds
     features = FeatureStatistics(plan.coding, kinds, before)
-    return Statistics(features, _places(plan.coding), plan.label, before)
-
-
-def _places(coding: Coding) -> dict[str, tuple[str, int]]:
-    """Return for each feature that may copy the label its field in a row, and its place there."""
-    return {
-        it.name: (field.name, place)
-        for it, (field, place) in zip(coding.features, coding.places, strict=True)
-        if field is not WHOLES and not it.is_hashed
-    }
+    return Statistics(features, plan.label, before)

@@ -248,7 +248,7 @@ def values_as_texts(texts: list[str]) -> list[str]:
     found, column = list(texts), pa.array(texts, pa.string())
     days, is_day = dates.parse_all(dates.of_dotted(column))
     for i in np.flatnonzero(is_day).tolist():
-        found[i] = dates.shown(int(days[i]))
+        found[i] = dates.shown_date(int(days[i]))
     as_it_is = pc.match_substring_regex(column, _AS_IT_IS)
     odd = pc.and_not(pc.match_substring_regex(column, NUMBER), as_it_is)
     for i in np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist():

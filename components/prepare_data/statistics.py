@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.column_statistics import FeatureStatistics, some
-from kfp_tfjob.components.prepare_data.label_copies import LabelCopies
 from kfp_tfjob.components.prepare_data.moments import Moments, Sample
 from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
 from kfp_tfjob.components.prepare_data.vocabulary import Label
@@ -24,7 +22,6 @@ class Statistics:
 
     Args:
         features: Describes the features.
-        places: For each feature its name, its array in a row and its column there.
         label: The label.
         before: Rows of train that come before the first one.
     """
@@ -32,12 +29,10 @@ class Statistics:
     def __init__(
         self,
         features: FeatureStatistics,
-        places: Mapping[str, tuple[str, int]],
         label: Label,
         before: int = 0,
     ) -> None:
-        self._features, self._label, self._places = features, label, places
-        self._copies = LabelCopies(tuple(places), label)
+        self._features, self._label = features, label
         self._label_sample = Sample([(np.float32, 1)], before)
         self._ends: list[tuple[int, float]] = []  # hash and label of the first and last row
         self._labels = [Moments(1) for _ in SPLITS]
@@ -59,14 +54,11 @@ class Statistics:
             self._classes[split] += np.bincount(labels, minlength=len(self._label.classes))
         if split == 0:
             self._features.add(rows)
-            columns = {name: rows[key][:, j] for name, (key, j) in self._places.items()}
-            self._copies.add(columns, labels)
             self._label_sample.add(labels[:, None])
 
     def merge(self, later: Statistics) -> None:
         """Add the statistics of the rows that follow."""
         self._features.merge(later._features)
-        self._copies.merge(later._copies)
         self._label_sample.merge(later._label_sample)
         for mine, others in zip(self._labels, later._labels, strict=True):
             mine.merge(others)
@@ -79,7 +71,6 @@ class Statistics:
         """Return what `restore` needs, as JSON values."""
         return {
             "features": self._features.to_plain(),
-            "copies": self._copies.to_plain(),
             "label_sample": self._label_sample.to_plain(),
             "labels": [moments.to_plain() for moments in self._labels],
             "classes": plain_of(self._classes),
@@ -90,7 +81,6 @@ class Statistics:
     def restore(self, plain: Mapping[str, Any]) -> None:
         """Become what `to_plain` has written."""
         self._features.restore(plain["features"])
-        self._copies.restore(plain["copies"])
         self._label_sample.restore(plain["label_sample"])
         self._labels = [Moments.from_plain(item) for item in plain["labels"]]
         self._classes = array_of(plain["classes"])
@@ -137,8 +127,6 @@ class Statistics:
         }
         if left_out:
             body["rows_left_out"] = dict(sorted(left_out.items()))
-        if self._copies.names:
-            body["label_copies"] = list(self._copies.names)
         return body
 
     def _label_dict(self) -> dict[str, Any]:
@@ -159,13 +147,6 @@ class Statistics:
 
     def _warnings(self, features: dict[str, dict[str, Any]]) -> list[str]:
         found = []
-        if copies := self._copies.names:
-            found.append(
-                f"TELLS THE LABEL: each value of {some(list(copies))} goes with one value of the"
-                f" label {self._label.name!r}, and the other way round; if such a column is written"
-                " together with the label, leave it out with data_options.drop="
-                + json.dumps(list(copies[:_MOST_WARNED]), ensure_ascii=False)
-            )
         found += self._features.warnings(features)
         for i, split in enumerate(SPLITS[1:], 1):
             lacking = [

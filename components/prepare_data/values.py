@@ -6,20 +6,15 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.features.cells import BLANKS, LONGEST, decode
+from kfp_tfjob.features.cells import LONGEST, decode, shown
 from kfp_tfjob.features.types.number import parse_number, plain_number
 
 
 def strings(column: pa.Array, name: str, faults: BlockFaults) -> pa.Array:
     """Return a binary column as text without blanks around it; mark values that are not UTF-8."""
     text, wrong = decode(column)
-    faults.mark(wrong, "encoding", name, lambda i: shown(column[i]))
+    faults.mark(wrong, "encoding", name, lambda i: shown(column, i))
     return text
-
-
-def shown(value: pa.Scalar) -> str:
-    """Return a binary value for a message."""
-    return (value.as_py() or b"").decode(errors="replace").strip(BLANKS)
 
 
 def labels(

@@ -12,9 +12,8 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
 )
-from kfp_tfjob.components.prepare_data.values import strings
-from kfp_tfjob.features.cells import as_texts, numeric, textual
-from kfp_tfjob.features.types.number import LARGEST, parse_numbers
+from kfp_tfjob.features.cells import shown, textual
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage.errors import DataError, Problem
 
 
@@ -25,27 +24,16 @@ def read(chunk: Chunk, name: str) -> np.ndarray:
         chunk: Has the column as it is in the file; its faults are marked where there is no weight.
         name: Its name.
     """
-    column, nulls, faults = chunk.columns[name], chunk.nulls, chunk.faults
-    if not (numeric(column.type) or textual(column.type) or pa.types.is_binary(column.type)):
-        kind = str(column.type)
-        faults.mark(np.ones(len(column), bool), "text", name, lambda i: f"the type {kind}")
-        return np.zeros(len(column), np.float32)
-    if numeric(column.type):
-        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        found = {"missing": np.isnan(numbers), "not finite": np.abs(numbers) > LARGEST}
-        shown = column
-    elif pa.types.is_binary(column.type):
-        shown = strings(column, name, faults)
-        numbers, found = parse_numbers(shown, nulls, np.float64)
-    else:
-        encoded, wrong = as_texts(column)
-        if wrong is not None:
-            faults.mark(wrong, "encoding", name, lambda i: "")
-        shown = encoded.cast(pa.string())
-        numbers, found = parse_numbers(shown, nulls, np.float64)
-    found = {**found, "weight": numbers < 0}
+    cells, faults = chunk.cells(name), chunk.faults
+    kind = cells.column.type
+    if not (cells.is_numeric or textual(kind) or pa.types.is_binary(kind)):
+        faults.mark(np.ones(len(cells.column), bool), "text", name, lambda i: f"the type {kind}")
+        return np.zeros(len(cells.column), np.float32)
+    numbers, found = Number.parse(cells)
+    assert isinstance(numbers, np.ndarray)
+    found |= {"missing": np.isnan(numbers), "weight": numbers < 0}
     for rule, mask in found.items():
-        faults.mark(mask, rule, name, lambda i: str(shown[i]))
+        faults.mark(mask, rule, name, lambda i: shown(cells.column, i))
     bad = np.any(list(found.values()), axis=0)
     return np.where(bad, 0, numbers).astype(np.float32)
 

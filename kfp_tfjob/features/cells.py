@@ -188,7 +188,7 @@ class Cells:
         invalid = {}
         if self.is_temporal:
             found, invalid["date"] = of_typed(self.column)
-            texts = [None if it == NO_DATE else shown(it) for it in found.tolist()]
+            texts = [None if it == NO_DATE else shown_date(it) for it in found.tolist()]
             text = pa.array(texts, pa.string())
         else:
             encoded, _ = as_texts(self.column)
@@ -362,8 +362,19 @@ def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return np.where(gaps | beyond, NO_DATE, values), beyond & ~gaps
 
 
-def shown(microseconds: int) -> str:
+def shown_date(microseconds: int) -> str:
     """Return a date in ISO 8601, without a time if that is midnight."""
     date = datetime(1970, 1, 1) + np.timedelta64(microseconds, "us").astype(object)
     text = date.isoformat(timespec="auto")
     return text.removesuffix("T00:00:00")
+
+
+def shown(column: pa.Array, row: int) -> str:
+    """Return a value for a message; empty if it is missing or not UTF-8."""
+    try:
+        value = column[row].as_py()
+    except UnicodeDecodeError:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace").strip(BLANKS)
+    return "" if value is None or value != value else str(value)

@@ -229,11 +229,10 @@ def _spilled(hashes: list[int], features: np.ndarray) -> np.ndarray:
 
 
 def _statistics(names: tuple[str, ...]) -> Statistics:
-    places = {name: ("features", j) for j, name in enumerate(names)}
     label = Label("y", "classification", ("a", "b"), np.arange(2))
     kinds = Kinds(tuple(Feature(name, "number", None, 0) for name in names), ())
     coding = Coding(tuple(Number(name) for name in names))
-    return Statistics(FeatureStatistics(coding, kinds), places, label)
+    return Statistics(FeatureStatistics(coding, kinds), label)
 
 
 def test_duplicates_conflicts_and_warnings():

@@ -16,7 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import BLANKS, FIRST_DATE, LAST_DATE, Cells, Parsed, of_typed, shown
+from kfp_tfjob.features.cells import (
+    BLANKS,
+    FIRST_DATE,
+    LAST_DATE,
+    Cells,
+    Parsed,
+    of_typed,
+    shown_date,
+)
 from kfp_tfjob.features.types.base import (
     NO_DATE,
     WHOLES,
@@ -226,7 +234,7 @@ class Date(ColumnType):
         if column.least is None:
             return {"min": None, "max": None, "histogram": []}
         bars = bars_of(column.sample.astype(np.float64), float(column.least), float(column.most))
-        return {"min": shown(column.least), "max": shown(column.most), "histogram": bars}
+        return {"min": shown_date(column.least), "max": shown_date(column.most), "histogram": bars}
 
     @classmethod
     def words(cls, column: Mapping[str, Any]) -> str:
@@ -240,7 +248,7 @@ class Date(ColumnType):
     @classmethod
     def shown(cls, value: Any) -> str:
         """Return the date with a blank before the time, which is omitted at midnight."""
-        return shown(value).replace("T", " ")
+        return shown_date(value).replace("T", " ")
 
 
 def _is_microseconds(value: int) -> bool:

@@ -36,8 +36,7 @@ _SMALLEST, _ROUNDED_UP = 2.0**-126, 2.0**-126 - 2.0**-150
 _NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 NUMBER = f"^{_NUMBER}$"
 NAMED_NOT_FINITE = r"(?i)^[+-]?(nan|inf|infinity)$"
-_BOOLS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
-_TRUE = _BOOLS[:3]
+_WORDS = pa.array(["false", "true", "False", "True", "FALSE", "TRUE"])  # 0 and 1
 # The formats of numbers with groups of thousands, named after the decimal separator.
 POINT, COMMA = "1,234.5", "1.234,5"
 _SEPARATORS = {POINT: (",", "."), COMMA: (".", ",")}
@@ -179,9 +178,14 @@ class Number(ColumnType):
             return Parsed(np.where(large, 0, cells.floats), {"not finite": large})
         if (known := cells.once(parse_quickly)) is not None:
             return cells.parsed(known, np.nan)
-        found, wrong = parse_numbers(cells.texts, cells.nulls, np.float64)
-        found[wrong["not finite"]] = 0
-        wrong = {rule: wrong[rule] & ~cells.gaps for rule in ("not finite", "text")}
+        found, known = parse_all(cells.texts)
+        infinite = _matches(cells.texts, NAMED_NOT_FINITE) | np.isinf(found)
+        word = (
+            pc.index_in(cells.texts, value_set=_WORDS).fill_null(-1).to_numpy(zero_copy_only=False)
+        )
+        found[infinite], found[word >= 0] = 0, word[word >= 0] % 2
+        wrong = {"not finite": infinite, "text": ~(known | infinite | (word >= 0))}
+        wrong = {rule: rows & ~cells.gaps for rule, rows in wrong.items()}
         return cells.parsed(np.where(cells.gaps, np.nan, found), np.nan, wrong)
 
     @classmethod
@@ -383,32 +387,6 @@ def ungrouped(text: pa.Array, format: str) -> pa.Array:
 def plain_number(text: str) -> bool:
     """Tell whether a text is written as a finite number."""
     return bool(_is_number(text))
-
-
-def parse_numbers(
-    text: pa.Array, nulls: pa.Array, kind: type[np.floating] = np.float32
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return texts as numbers, and which texts are not numbers.
-
-    Args:
-        text: Strings without blanks around them, of shape [values].
-        nulls: The texts that mean a missing value.
-        kind: float32 or float64; a number must fit into float32 in any case.
-
-    Returns:
-        Numbers of shape [values], 0 if not a number; and for each fault, bool of shape [values].
-    """
-    missing = pc.is_in(text, value_set=nulls)
-    bools = pc.is_in(text, value_set=_BOOLS)
-    numeric = pc.and_not(pc.match_substring_regex(text, NUMBER), missing)
-    values = pc.if_else(numeric, text, "0").cast(pa.from_numpy_dtype(kind))
-    values = values.to_numpy(zero_copy_only=False).copy()
-    values[pc.is_in(text, value_set=_TRUE).to_numpy(zero_copy_only=False)] = 1
-    absent = missing.to_numpy(zero_copy_only=False)
-    infinite = pc.match_substring_regex(text, NAMED_NOT_FINITE).to_numpy(zero_copy_only=False)
-    infinite = (infinite & ~absent) | ~(np.abs(values) <= LARGEST)
-    known = pc.or_(numeric, bools).to_numpy(zero_copy_only=False) | absent | infinite
-    return values, {"missing": absent, "not finite": infinite, "text": ~known}
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:

@@ -23,7 +23,7 @@ from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     CsvRecords,
 )
 from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
-from kfp_tfjob.components.prepare_data.values import shown
+from kfp_tfjob.features.cells import shown
 from kfp_tfjob.features.types.number import plain_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -170,7 +170,7 @@ class CsvTable:
         if has_nul:
             for name, column in found.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
-                faults.mark(hit, "nul", name, lambda i, column=column: shown(column[i]))
+                faults.mark(hit, "nul", name, lambda i, column=column: shown(column, i))
         return Chunk(found, faults, size, self._nulls)
 
     def _read(
