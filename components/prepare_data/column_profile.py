@@ -123,11 +123,9 @@ class ColumnProfile:
             lines: int64 of shape [rows].
         """
         for known in BY_PRECEDENCE:
-            if (found := known.count(cells)) is not None:
-                self.gaps += len(lines) - sum(found.forms.values())
-                self.add_forms(found.forms)
-                if found.texts:
-                    self.texts.add({text: _INDEX[form] for text, form in found.texts.items()})
+            if (forms := known.count(cells)) is not None:
+                self.gaps += len(lines) - sum(forms.values())
+                self.add_forms(forms)
                 return
         wrong, codes = cells.wrong, cells.distinct[1]
         if wrong.any():

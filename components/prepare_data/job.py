@@ -71,7 +71,8 @@ class Job:
     def row_kind(self) -> np.dtype:
         """The type of a row of the runs."""
         kinds, weighted = self.kinds, self.options.weight is not None
-        return kind_of(*(len(kinds.in_field(field)) for field in FIELDS), weighted)
+        floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
+        return kind_of(floats, codes, wholes, weighted)
 
     @cached_property
     def features(self) -> tuple[str, ...]:

@@ -31,14 +31,14 @@ from tests.local.local_run import stored
 def serve(layout, store):
     loaded = LoadedModel.of(store, prove(store, layout, "places"))
     assert loaded.columns.types["where"].kind == "geo point"
-    north = [{"where": f"{60 + i % 9}.25, 11.575", "size": float(i)} for i in range(60)]
-    rows = loaded.columns.of_rows(north + [{"where": None, "size": 1.0}])
+    north = [{"where": f"{60 + i % 9}.25, 11.575", "size": 0.5} for i in range(60)]
+    rows = loaded.columns.of_rows(north + [{"where": None, "size": 0.5}])
     found = loaded.predict(rows)
     assert (found[:60].argmax(1) == found[0].argmax()).all(), found
-    south = loaded.columns.of_rows([{"where": "-33.9, 151.2", "size": 1.0}])
+    south = loaded.columns.of_rows([{"where": "-33.9, 151.2", "size": 0.5}])
     assert loaded.predict(south).argmax() != found[0].argmax()
     try:
-        loaded.columns.of_rows([{"where": "there", "size": 1.0}])
+        loaded.columns.of_rows([{"where": "there", "size": 0.5}])
     except RefusedRequest as error:
         assert "no place" in str(error) and "48.137" in str(error), error
     else:

@@ -85,18 +85,6 @@ class Votes(NamedTuple):
         return self.of(*forms) >= MOST * self.total
 
 
-class Counted(NamedTuple):
-    """The values of a block that a type counts without a look at each string.
-
-    Attributes:
-        forms: The values by form, without missing ones.
-        texts: Different strings by form, if they are known.
-    """
-
-    forms: dict[str, int]
-    texts: dict[str, str] = {}
-
-
 class Unclear(NamedTuple):
     """Why values are written in a way that has several readings: their forms, and messages."""
 
@@ -381,8 +369,11 @@ class ColumnType:
     # Profile.
 
     @classmethod
-    def count(cls, cells: Cells) -> Counted | None:
-        """Return the values of a block that is of this type as a whole; None for others."""
+    def count(cls, cells: Cells) -> dict[str, int] | None:
+        """Return the values by form of a block that is of this type as a whole; None for others.
+
+        The strings are not looked at one by one.
+        """
         return None
 
     @classmethod

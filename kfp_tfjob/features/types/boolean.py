@@ -13,7 +13,6 @@ from kfp_tfjob.features.cells import BLANKS, Cells, Parsed
 from kfp_tfjob.features.types.base import (
     FLOATS,
     ColumnType,
-    Counted,
     Read,
     Summary,
     Votes,
@@ -55,14 +54,12 @@ class Boolean(ColumnType):
     forms = tuple(dict.fromkeys(_WORDS.values()))
 
     @classmethod
-    def count(cls, cells: Cells) -> Counted | None:
+    def count(cls, cells: Cells) -> dict[str, int] | None:
         """Return the values of a boolean column."""
         column = cells.column
         if not pa.types.is_boolean(column.type):
             return None
-        words = (str(item).lower() for item in column.unique().drop_null().to_pylist())
-        form = _WORDS["true"]
-        return Counted({form: len(column) - column.null_count}, dict.fromkeys(words, form))
+        return {_WORDS["true"]: len(column) - column.null_count}
 
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:

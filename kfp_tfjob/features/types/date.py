@@ -29,7 +29,6 @@ from kfp_tfjob.features.types.base import (
     NO_DATE,
     WHOLES,
     ColumnType,
-    Counted,
     Read,
     Summary,
     TrainValues,
@@ -119,13 +118,13 @@ class Date(ColumnType):
     odd_forms = (_OTHER_FORM,)
 
     @classmethod
-    def count(cls, cells: Cells) -> Counted | None:
+    def count(cls, cells: Cells) -> dict[str, int] | None:
         """Return the dates of a temporal column, or of strings that all are of one form."""
         if cells.is_temporal:
-            return Counted({_DATE: len(cells.column) - cells.column.null_count})
+            return {_DATE: len(cells.column) - cells.column.null_count}
         if not cells.is_plain or (found := cells.once(parse_quickly)) is None:
             return None
-        return Counted({_DATE: int(np.count_nonzero(found != NO_DATE))})
+        return {_DATE: int(np.count_nonzero(found != NO_DATE))}
 
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:

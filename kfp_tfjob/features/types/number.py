@@ -17,7 +17,6 @@ from kfp_tfjob.features.cells import Cells, Parsed, text_of
 from kfp_tfjob.features.types.base import (
     FLOATS,
     ColumnType,
-    Counted,
     Read,
     Summary,
     Unclear,
@@ -103,7 +102,7 @@ class Number(ColumnType):
     odd_forms = (_SEPARATE, COMMA, POINT)
 
     @classmethod
-    def count(cls, cells: Cells) -> Counted | None:
+    def count(cls, cells: Cells) -> dict[str, int] | None:
         """Return the numbers of a numeric column, or of strings that all are."""
         if cells.is_numeric:
             found = cells.floats
@@ -112,7 +111,7 @@ class Number(ColumnType):
         infinite = int((np.abs(found) > LARGEST).sum())
         numbers = int(np.count_nonzero(~np.isnan(found))) - infinite
         form = BIT if (are_bits(found) | ~np.isfinite(found)).all() else NUMBER_FORM
-        return Counted({form: numbers, _INFINITE: infinite})
+        return {form: numbers, _INFINITE: infinite}
 
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
