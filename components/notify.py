@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -31,6 +30,7 @@ from kfp_tfjob.jobs.record import gpu_hours
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.storage.errors import ObjectExistsError, StepError
 from kfp_tfjob.storage.escaping import short
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 
@@ -45,7 +45,6 @@ STORE_SECONDS, _SEND_SECONDS = 1.0, 2.0  # three calls of the store and one of t
 _POD_UID, _RETRY_INDEX = "KFP_POD_UID", "KFP_RETRY_INDEX"
 _TEMPLATE = Path("/var/run/argo/template")  # Argo's description of this pod
 _RETRIES_FAILURES = ("", "OnFailure", "Always")  # policies of Argo; the empty one is its default
-_FIX = re.compile(r"Fix: (.+?)(?= Its last lines:|\n|$)")
 _MOST = 3000  # characters of a message in the text for people
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
@@ -112,23 +111,11 @@ class Notice:
         return json.loads(mask(json.dumps(values, ensure_ascii=False)))
 
 
-def failure(run_id: str, step: str, code: int, verdict: str, message: str) -> Notice:
-    """Return the notice about a run that failed or was ended.
-
-    Args:
-        run_id: The run.
-        step: The step that failed.
-        code: Its exit code.
-        verdict: One word.
-        message: The message of its error.
-    """
-    outcome = CANCELLED if verdict == CANCELLED else FAILED
-    return Notice(outcome, run_id, step, verdict, code, message, remedy_in(message))
-
-
-def remedy_in(message: str) -> str:
-    """Return what the message of an error says under `Fix:`."""
-    return "; ".join(fix.strip().rstrip(".") for fix in _FIX.findall(message))
+def failure(run_id: str, found: Failure) -> Notice:
+    """Return the notice about a run that failed or was ended."""
+    outcome = CANCELLED if found.verdict == CANCELLED else FAILED
+    ended = (outcome, run_id, found.step, found.verdict, found.code)
+    return Notice(*ended, found.message, found.fix)
 
 
 def pod_uid() -> str:

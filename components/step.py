@@ -1,23 +1,23 @@
 """Wraps the engine of every step: opens the store, and writes a record if the step fails.
 
 KFP reduces a step's exit code to "failed" and drops the outputs of a failed step. So the cause is
-stored as `runs/<run_id>/failure.json` {step, code, verdict, message}. A local run also writes it to
+stored as `runs/<run_id>/failure.json` (`storage/failure_record.py`). A local run also writes it to
 the file that the environment names, because the store itself may have failed.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from kfp_tfjob.jobs.verdict import JobFailedError
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     ObjectNotFoundError,
@@ -25,12 +25,12 @@ from kfp_tfjob.storage.errors import (
     StepError,
 )
 from kfp_tfjob.storage.escaping import lines, log_to
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.task_keys import check_task_key
-from kfp_tfjob.supervisor.exit_codes import SURPASSED
 
 # Set by the local run, which does not get a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
@@ -41,56 +41,8 @@ RUN_ID = "KFP_TFJOB_RUN_ID"
 WHOLE_RUN = "run"
 # The logger that a step prints.
 LOGGER = "kfp_tfjob"
-_IN_LOG = "failure.json "
-_MOST_IN_LOG = 8000  # characters of a message: a log is read in lines of at most 64 KiB
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The content of failure.json.
-
-    Attributes:
-        step: The step that failed.
-        code: The exit code (docs/failures.md, "Exit codes").
-        verdict: One word for what happened, for programs.
-        message: What is wrong, what was received, what was expected, what to do.
-    """
-
-    step: str
-    code: int
-    verdict: str
-    message: str
-
-    @property
-    def final(self) -> bool:
-        """Whether a retry cannot help until the user changes something."""
-        return self.code in (2, 3, 4, SURPASSED) or self.verdict == "user_error"
-
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
-
-    def to_line(self) -> str:
-        """Return the record as a log line, for an exit task that cannot read the store."""
-        record = asdict(replace(self, message=self.message[:_MOST_IN_LOG]))
-        return f"{_IN_LOG}{json.dumps(record)}"
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Failure:
-        """Read a record back."""
-        return cls(**json.loads(data))
-
-    @classmethod
-    def from_line(cls, text: str) -> Failure | None:
-        """Read a record back from a log line; None if the line is not a record."""
-        if not text.startswith(_IN_LOG):
-            return None
-        try:
-            return cls(**json.loads(text.removeprefix(_IN_LOG)))
-        except (ValueError, TypeError):
-            return None
 
 
 @dataclass(frozen=True)
@@ -225,8 +177,10 @@ def is_retry() -> bool:
 
 def failure_of(name: str, error: Exception) -> Failure:
     """Return the record of an error of a step; print the traceback of one that is a bug."""
+    if isinstance(error, JobFailedError) and error.record:
+        return error.record
     if isinstance(error, StepError):
-        return Failure(name, error.code, error.verdict, str(error))
+        return Failure.of(name, error)
     print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
     message = f"{type(error).__name__}: {error}. This is a bug in the step, not in the input."
     return Failure(name, 1, "failed", message)
@@ -311,6 +265,6 @@ def _tell(failure: Failure, context: Step | None, stored: bool) -> None:
 
     if notify.pod_uid() and not notify.will_be_retried():
         run_id = context.run_id if context else ""
-        notice = notify.failure(run_id, *astuple(failure))
+        notice = notify.failure(run_id, failure)
         store, run = (context.store, context.whole_run) if context and stored else (None, None)
         notify.notify(notice, store, run)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.components.finish.workflow import RUN_ID_LABEL, FailedTask, cause, look
-from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
@@ -22,6 +21,7 @@ from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, repli
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.secret_values import secrets_in_job
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.failure_record import Failure
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.backend import Object

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.cluster.select_backend import is_local
@@ -22,7 +22,6 @@ from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.outcome import of_end
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
-    Failure,
     Step,
     local_failure,
     log_to_stdout,
@@ -34,8 +33,9 @@ from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import next_number
-from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.escaping import code, prose, row
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
@@ -46,12 +46,12 @@ log = logging.getLogger(__name__)
 _PATIENCE = Patience(seconds=15, silence=15)  # an exit task is not worth a longer wait
 _SHORT_PATIENCE = Patience(seconds=1, silence=5)  # a step has just given up on the store
 
-CANCELLED = Failure(
-    step=WHOLE_RUN,
-    code=exit_codes.STOPPED,
-    verdict="cancelled",
-    message="The run was ended before it finished; no step recorded a failure."
-    " Fix: start it again; the prepared dataset is reused.",
+_ENDED = Problem(
+    "The run was ended before it finished; no step recorded a failure",
+    fix="start it again; the prepared dataset is reused",
+)
+CANCELLED = replace(
+    Failure.of(WHOLE_RUN, StepError(_ENDED)), code=exit_codes.STOPPED, verdict="cancelled"
 )
 
 
@@ -124,7 +124,7 @@ def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
 
 
 def _notice(run_id: str, model_name: str, failure: Failure) -> notify.Notice:
-    return replace(notify.failure(run_id, *astuple(failure)), model_name=model_name)
+    return replace(notify.failure(run_id, failure), model_name=model_name)
 
 
 def _patience() -> Patience:
@@ -298,7 +298,7 @@ def _unread(run_id: str, error: StepError, left: Left) -> str:
         *(["## The store", ""] if left.cause else [f"# Run {prose(run_id)}", ""]),
         "How it ended cannot be read from the store.",
         "",
-        *page.message(str(error)),
+        *page.problems(Failure.of("finish", error)),
     ]
     return _lines(lines)
 

@@ -6,55 +6,49 @@ backticks starts italics. So each item is a paragraph, and every name is in back
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.workflow import FailedTask
-from kfp_tfjob.components.step import Failure
-from kfp_tfjob.storage.errors import LABELS
+from kfp_tfjob.storage.errors import ended
 from kfp_tfjob.storage.escaping import code, fence, prose, row
+from kfp_tfjob.storage.failure_record import Failure
 
-_NUMBERED = re.compile(r"  (\d+)\. (.*)")
-_QUOTED = "    "
-_NAMES = [label.strip() for label in LABELS.values() if label]
-_PARTS = re.compile(rf" (?=(?:{'|'.join(_NAMES)}) )")
 _SHOWN_LINES = 12
 
 
 def describe(failure: Failure) -> list[str]:
-    """Return the failure and its fix, with a paragraph for each part of the message."""
-    return [
-        f"{code(failure.verdict)} (exit code {failure.code})",
-        "",
-        *message(failure.message),
-    ]
+    """Return the failure and its fix, with a paragraph for each part."""
+    return [f"{code(failure.verdict)} (exit code {failure.code})", "", *problems(failure)]
 
 
-def message(said: str) -> Iterator[str]:
-    """Yield the lines of an error message, which may list several problems."""
-    quoted: list[str] = []
-    for text in said.split("\n"):
-        if text.startswith(_QUOTED):
-            quoted.append(text.removeprefix(_QUOTED))
-            continue
-        yield from _block(quoted)
-        quoted = []
-        if number := _NUMBERED.fullmatch(text):
-            yield from (f"### Problem {number[1]}", "")
-            text = number[2]
-        for part in _PARTS.split(text):
-            if part.strip():
-                yield from (_part(part), "")
-    yield from _block(quoted)
+def problems(failure: Failure) -> Iterator[str]:
+    """Yield the lines about what is wrong; an old record has only a message."""
+    for number, it in enumerate(failure.problems, 1):
+        if len(failure.problems) > 1:
+            yield from (f"### Problem {number}", "")
+        yield from _text(it.what if "\n" in it.what else ended(it.what))
+        for name, value in (("Received", it.received), ("Expected", it.expected), ("Fix", it.fix)):
+            if value:
+                yield from (f"**{name}:** {prose(ended(value))}", "")
+        yield from _block(it.examples)
+    if not failure.problems:
+        yield from _text(failure.message)
+    for note in failure.notes:
+        yield from (prose(note), "")
+    if failure.last_lines:
+        yield from ("Its last lines:", "", *_block(failure.last_lines))
 
 
-def _part(text: str) -> str:
-    for name in _NAMES:
-        if text.startswith(f"{name} "):
-            return f"**{name}** {prose(text.removeprefix(name))}"
-    return prose(text)
+def _text(text: str) -> Iterator[str]:
+    """Yield a paragraph for each line; indented lines are a block."""
+    for quoted, found in groupby(text.split("\n"), lambda it: it.startswith("    ")):
+        if quoted:
+            yield from _block([it[4:] for it in found])
+        else:
+            yield from (part for it in found for part in (prose(it), ""))
 
 
 def _block(quoted: Sequence[str]) -> list[str]:

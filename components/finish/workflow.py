@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfp_tfjob.checks.step_pods import KEYS
-from kfp_tfjob.components.step import Failure
 from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.failure_record import Failure
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient
@@ -62,7 +62,8 @@ class FailedTask:
     @property
     def failure(self) -> Failure:
         """How the step failed: its own record, else one built from Argo's message."""
-        return self.record or Failure(self.step, self._code, self._verdict, str(self._problem))
+        found = Failure.of(self.step, StepError(self._problem))
+        return self.record or replace(found, code=self._code, verdict=self._verdict)
 
     @property
     def last_words(self) -> list[str]:

@@ -180,7 +180,7 @@ def _recorded(launch: Launch) -> JobFailedError | None:
         return None
     if earlier.verdict == Verdict.CANCELLED:
         return None  # a person started it again on purpose
-    return JobFailedError(earlier.code, earlier.verdict, earlier.message)
+    return JobFailedError.again(earlier)
 
 
 def decide(found: Found, automatic: bool) -> Action:

@@ -33,6 +33,7 @@ from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.options import images
 from kfp_tfjob.options.secret_values import secrets_in
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
@@ -241,7 +242,7 @@ class Launcher:
     def _earlier_failure(self, used: str) -> StepError:
         """Return the failure of the last attempt: KFP starts a failed step again."""
         if earlier := self.launch.records.failure():
-            return JobFailedError(earlier.code, earlier.verdict, earlier.message)
+            return JobFailedError.again(earlier)
         return ConfigurationError(
             Problem(
                 "the run has used all of its attempts",
@@ -367,7 +368,6 @@ def tell_end(launch: Launch, why: str) -> None:
         launch.records.keep_end(replace(end, task_key=step.task_key), final=False)
     except (StepError, IndexError):
         log.info("no attempt has been recorded")
-    failure = ended.failure()
-    said = (step.run_id, step.name, failure.code, failure.verdict, str(failure))
-    notice = replace(notify.failure(*said), model_name=launch.spec.model_name)
+    failure = notify.failure(step.run_id, Failure.of(step.name, ended.failure()))
+    notice = replace(failure, model_name=launch.spec.model_name)
     notify.notify(notice, step.store, step.whole_run)

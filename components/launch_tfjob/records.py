@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.record import AttemptEnd
@@ -35,6 +35,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL, dataset_digest
 

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
 from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.escaping import lines
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.supervisor import exit_codes
 
 
@@ -140,10 +142,8 @@ class Judgement:
         Args:
             last_lines: The last lines of the replica that failed first.
         """
-        message = str(Problem(self.sentence, fix=self.remedy))
-        if last_lines:
-            message += "\n".join([" Its last lines:", *(f"    {line}" for line in last_lines)])
-        return JobFailedError(self.code, str(self.verdict), message)
+        problem = Problem(self.sentence, fix=self.remedy)
+        return JobFailedError(self.code, str(self.verdict), problem, last_lines)
 
 
 def cancelled(why: str) -> Judgement:
@@ -157,13 +157,42 @@ def cancelled(why: str) -> Judgement:
 
 
 class JobFailedError(StepError):
-    """A job failed; its code and verdict are those of the replica that failed first."""
+    """A job failed; its code and verdict are those of the replica that failed first.
 
-    def __init__(self, code: int, verdict: str, problem: Problem | str) -> None:
+    Args:
+        code: The exit code.
+        verdict: One word.
+        problem: What happened.
+        last_lines: The last lines of that replica.
+        record: The record of the failure, if an earlier launch of the run has stored it.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        verdict: str,
+        problem: Problem | str,
+        last_lines: Sequence[str] = (),
+        record: Failure | None = None,
+    ) -> None:
         super().__init__(problem)
         self.code = code  # type: ignore[misc]
         self.verdict = verdict  # type: ignore[misc]
+        self.last_lines, self.record = tuple(last_lines), record
+
+    def __str__(self) -> str:
+        """Return the problem, the last lines, and how many attempts there were."""
+        said = [f"{self.problems[0]}{' Its last lines:' if self.last_lines else ''}"]
+        said += (f"    {line}" for line in self.last_lines)
+        return lines("\n".join([*said, *self.remarks]))
 
     def after(self, used: str) -> JobFailedError:
         """Return this error with the attempts that the run has used."""
-        return JobFailedError(self.code, self.verdict, f"{self}\nNo more attempts: {used}.")
+        found = JobFailedError(self.code, self.verdict, self.problems[0], self.last_lines)
+        found.remarks = (f"No more attempts: {used}.",)
+        return found
+
+    @classmethod
+    def again(cls, earlier: Failure) -> JobFailedError:
+        """Return the error that an earlier launch of the run has stored."""
+        return cls(earlier.code, earlier.verdict, earlier.message, record=earlier)

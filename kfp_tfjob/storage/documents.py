@@ -1,10 +1,22 @@
-"""Parses untrusted JSON, within limits that it checks before it uses memory."""
+"""Stored JSON documents: typed ones, and the limits for untrusted ones.
+
+A typed document is a frozen dataclass. pydantic checks the types of what is read; it is imported
+on first use, because the sidecar and the supervisor of a replica do without it.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from dataclasses import asdict
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
 
 LONGEST = 32 << 20  # bytes; enough for the manifest of 200,000 files
 # Empty lists take 30 times the memory of their text; a manifest has one object for each file.
@@ -35,3 +47,34 @@ def parse(data: bytes, longest: int = LONGEST) -> Any:
     except RecursionError:
         raise ValueError("objects or lists nested too deeply") from None
     return body
+
+
+def read(kind: type[T], data: bytes | str) -> T:
+    """Return a stored document as a dataclass; keys of later versions are ignored.
+
+    Args:
+        kind: The dataclass.
+        data: The document.
+
+    Raises:
+        ValueError: It is not JSON, a key is missing, or a value has another type.
+    """
+    import pydantic
+
+    try:
+        return _adapter(kind).validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        wrong = (f"{'.'.join(map(str, it['loc']))}: {it['msg']}" for it in error.errors())
+        raise ValueError("; ".join(wrong)) from None
+
+
+def to_bytes(document: DataclassInstance) -> bytes:
+    """Return a typed document as JSON."""
+    return (json.dumps(asdict(document), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    import pydantic
+
+    return pydantic.TypeAdapter(kind)

@@ -96,9 +96,11 @@ class StepError(Exception):
 
     code: ClassVar[int] = exit_codes.FAILED
     verdict: ClassVar[str] = "failed"
+    last_lines: tuple[str, ...] = ()  # of the program that failed
 
     def __init__(self, *problems: Problem | str, notes: Iterable[str] = ()) -> None:
         self.problems, self.notes = problems, tuple(notes)
+        self.remarks = tuple(f"Warning: {line(note)}." for note in self.notes)
         super().__init__(*problems)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -118,7 +120,7 @@ class StepError(Exception):
             else:
                 number += 1
                 said.append(_said(problem) if alone else f"  {number}. {_said(problem)}")
-        said += [f"  Warning: {line(note)}." for note in self.notes]
+        said += [f"  {remark}" for remark in self.remarks]
         return "\n".join(said)
 
     @classmethod

@@ -9,7 +9,6 @@ from typing import Any
 from kfp_tfjob.checks.finding import Finding
 from kfp_tfjob.components.finish.workflow import cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
-from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
@@ -17,12 +16,11 @@ from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.storage.errors import LABELS, ConfigurationError
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
 
-_FIX = LABELS["fix"]
 _LINES = 12  # of a log
-_LAST_LINES = " Its last lines:"  # as launch_tfjob ends its message
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,8 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
         reason = said or "nothing says why: neither the store, nor the cluster, nor the back end"
         remedy = f"read the log of {step or 'the failed step'} at {run.page}"
         return Why(run, _sentence(run, step), reason, remedy, step, None, attempts, (), log, notes)
-    reason, remedy = _parts(Mask()(failure.message))
+    remedy = failure.fix if len(failure.problems) == 1 else ""  # several are in the reason
+    reason, remedy = map(Mask(), (failure.reason, remedy))
     last = attempts[-1] if attempts else None
     # The attempts of another launch of the run may all have succeeded.
     if last and last.verdict != "succeeded" and failure.step == "launch_tfjob" and not remedy:
@@ -356,15 +355,6 @@ def _checks(verdict: Mapping[str, Any]) -> tuple[Check, ...]:
     return tuple(
         Check(str(it["name"]), bool(it["pass"]), str(it["explanation"])) for it in verdict["checks"]
     )
-
-
-def _parts(message: str) -> tuple[str, str]:
-    """Return what happened and what to do; several problems stay one text."""
-    said, marker, last_lines = message.partition(_LAST_LINES)
-    if "\n" in said or said.count(_FIX) != 1:
-        return message, ""
-    reason, _, remedy = said.partition(_FIX)
-    return reason.strip() + marker + last_lines, remedy.strip()
 
 
 def _notes(records: Records) -> tuple[str, ...]:

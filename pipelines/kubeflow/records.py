@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.champion import Champion, next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 
@@ -17,7 +17,7 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.outcome import tell_end
-from kfp_tfjob.components.step import WHOLE_RUN, Failure, Step
+from kfp_tfjob.components.step import WHOLE_RUN, Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
@@ -27,6 +27,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.escaping import code
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
 from kfp_tfjob.storage.training_cache import Trained
 from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
@@ -120,7 +121,7 @@ class Ending:
         if failure is None:
             tell_end(self.step, self.model_name, key)
             return
-        notice = notify.failure(self.step.run_id, *astuple(failure))
+        notice = notify.failure(self.step.run_id, failure)
         notice = replace(notice, model_name=self.model_name)
         notify.notify(notice, self.step.store, self.step.whole_run, key)
 

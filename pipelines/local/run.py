@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from kfp_tfjob.cluster import select_backend
 from kfp_tfjob.cluster.local import backend as local_backend
-from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Failure, Step
+from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
 from kfp_tfjob.jobs.masking import Mask, hide
 from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.options.secret_values import masked, secrets_in
@@ -40,6 +40,7 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store

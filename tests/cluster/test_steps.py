@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from examples import digits
-from kfp_tfjob.components.step import Failure
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from tests.cluster.compiled import Compiled, Task
 from tests.cluster.launches import BUCKET, rules

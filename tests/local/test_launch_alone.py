@@ -17,13 +17,14 @@ from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.standalone import prepared
-from kfp_tfjob.components.step import RUN_ID, Failure, Step
+from kfp_tfjob.components.step import RUN_ID, Step
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
@@ -145,7 +146,7 @@ def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_p
                 ended[key] = engine.run(step, given, *pages)
             except StepError as error:
                 ended[key] = error
-                failure = Failure("launch_tfjob", error.code, error.verdict, str(error))
+                failure = Failure.of("launch_tfjob", error)
                 store.write(step.run.failure("json"), failure.to_bytes())
 
         return run

@@ -25,7 +25,7 @@ from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
-from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.labels import VERDICT_ANNOTATION
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
@@ -39,6 +39,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StoreUnavailableError,
 )
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
@@ -431,7 +432,7 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     assert "2 attempts, and the last 2 stored no newer checkpoint" in str(failed.value)
     assert step.store.numbers(step.run.attempts) == [1, 2]
     # Kubeflow Pipelines retries a failed step: it says the same at once.
-    failure = Failure("launch_tfjob", failed.value.code, failed.value.verdict, str(failed.value))
+    failure = Failure.of("launch_tfjob", failed.value)
     step.store.write(step.run.failure("json"), failure.to_bytes())
     monkeypatch.setenv("KFP_RETRY_INDEX", "1")
     with pytest.raises(JobFailedError) as again:

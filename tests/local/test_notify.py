@@ -23,8 +23,10 @@ from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import RunReport
 from kfp_tfjob.components.launch_tfjob.engine import tell_end
 from kfp_tfjob.components.launch_tfjob.launch import Launch
-from kfp_tfjob.components.step import Failure, Step
+from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.options import WEBHOOK_KEY
@@ -138,8 +140,11 @@ def step(store: Store, base) -> Step:
     return Step("finish", "run-1", Layout(base), store)
 
 
+NO_ROWS = Problem("no rows", fix="add rows")
+
+
 def notice() -> notify.Notice:
-    return notify.failure("run-1", "prepare_data", 3, "user_error", "no rows. Fix: add rows.")
+    return notify.failure("run-1", Failure.of("prepare_data", DataError(NO_ROWS)))
 
 
 def run(base, body: str, **environment: str) -> subprocess.CompletedProcess:

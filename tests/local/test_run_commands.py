@@ -8,11 +8,12 @@ import pytest
 
 from kfp_tfjob import Client
 from kfp_tfjob.components.finish.workflow import FailedTask
-from kfp_tfjob.components.step import Failure
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from tests.local.fake_pipelines import Refusal
 from tests.local.laptop import add, kfp_tfjob
@@ -67,25 +68,24 @@ def test_runs_of_one_experiment(fake, base):
 
 def test_why_gives_the_record_of_the_failure(fake, store, base):
     run = add(fake, base, state="FAILED")
-    failure = Failure(
-        "preflight", 3, "user_error", "there is no column 'z'. Fix: correct data_label."
-    )
+    problem = Problem("there is no column 'z'", fix="correct data_label")
+    failure = Failure.of("preflight", DataError(problem))
     store.write(folder(base, run).failure("json"), failure.to_bytes())
     found = kfp_tfjob("why", "last")
     assert found.exit_code == 0
     assert "preflight" in found.stdout and "correct data_label" in found.stdout
     why = json.loads(kfp_tfjob("why", "one", "--json").stdout)
     assert (why["step"], why["code"], why["run"]["verdict"]) == ("preflight", 3, "user_error")
-    assert why["remedy"] == "correct data_label."
+    assert why["remedy"] == "correct data_label"
 
 
 def test_why_finds_the_failure_of_a_task_with_a_key(fake, store, base):
     run = add(fake, base, state="FAILED")
-    failure = Failure("launch_tfjob", 3, "user_error", "there is no data. Fix: bring some.")
+    failure = Failure.of("launch_tfjob", DataError(Problem("there is no data", fix="bring some")))
     task = folder(base, run).task("eu")
     store.write(task.failure("json"), failure.to_bytes())
     why = Client(fake.host).why("last")
-    assert (why.step, why.code, why.remedy) == ("launch_tfjob", 3, "bring some.")
+    assert (why.step, why.code, why.remedy) == ("launch_tfjob", 3, "bring some")
 
 
 def test_why_says_what_cannot_be_read(fake, base, monkeypatch, tmp_path):

@@ -10,8 +10,9 @@ from markdown_it import MarkdownIt
 from kfp_tfjob.components.finish import engine, page
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, look
-from kfp_tfjob.components.step import Failure
+from kfp_tfjob.jobs.verdict import JobFailedError
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.failure_record import Failure
 
 RUN = "tfjob-training-x7k2p"
 MISSING = ConfigurationError(
@@ -22,7 +23,7 @@ MISSING = ConfigurationError(
     ),
     "Secret objstore-cred does not exist",
 )
-RECORD = Failure("preflight", 2, "user_error", str(MISSING))
+RECORD = Failure.of("preflight", MISSING)
 LOG = [
     "12:00:31 the store of s3://b is asked",
     RECORD.to_line(),
@@ -245,7 +246,7 @@ def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
         Problem(f"column {HOSTILE} is twice there", [HOSTILE], HOSTILE, f"drop {HOSTILE}"),
         Problem(f"there is no column {HOSTILE}", HOSTILE, fix="correct data_label"),
     )
-    shown = "\n".join(page.describe(Failure("prepare_data", 3, "user_error", str(error))))
+    shown = "\n".join(page.describe(Failure.of("prepare_data", error)))
     tokens = MarkdownIt("commonmark").enable("table").parse(shown)
     kinds = {token.type for token in tokens}
     assert kinds == {
@@ -267,10 +268,12 @@ def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
 
 
 def test_last_words_are_a_block_of_short_lines() -> None:
-    message = str(Problem("chief-0 failed", fix="see pod.all.memory"))
-    message += " Its last words:\n    " + "x" * 200 + "\n    ```<b>"
-    shown = page.describe(Failure("launch_tfjob", 1, "failed", message))
+    problem = Problem("chief-0 failed", fix="see pod.all.memory")
+    error = JobFailedError(1, "failed", problem, ["x" * 200, "```<b>"])
+    shown = page.describe(Failure.of("launch_tfjob", error))
     block = shown[shown.index("```") : len(shown) - shown[::-1].index("```")]
     assert len(block) == 7 and all(len(text) <= 60 for text in block)
-    assert "**Fix:** see `pod.all.memory`. Its last words:" in shown
+    assert "**Fix:** see `pod.all.memory`." in shown
     assert json.dumps(shown).count("```") == 2
+    old = page.describe(Failure("launch_tfjob", 1, "failed", str(error)))
+    assert old[-len(block) - 1 : -1] == block and "pod.all.memory" in old[2]

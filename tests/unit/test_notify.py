@@ -9,6 +9,7 @@ from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 SECRET = "T0123/B4567/s3cr3t-of-the-channel"
@@ -86,13 +87,15 @@ def test_the_address_is_masked_in_every_log(monkeypatch):
 
 
 def test_the_text_mentions_nobody_and_links_nowhere():
-    notice = notify.failure("r1", "evaluate", 1, "failed", "<!channel> <https://evil|here> a & b")
+    notice = notify.failure(
+        "r1", Failure("evaluate", 1, "failed", "<!channel> <https://evil|here> a & b")
+    )
     text = notice.document()["text"]
     assert "<" not in text and "&lt;!channel&gt;" in text and "a &amp; b" in text
 
 
 def test_a_long_message_is_cut_in_the_text_only():
-    notice = notify.failure("r1", "evaluate", 1, "failed", "x" * 100_000)
+    notice = notify.failure("r1", Failure("evaluate", 1, "failed", "x" * 100_000))
     document = notice.document()
     assert len(document["text"]) < 5000
     assert len(document["message"]) == 100_000
@@ -100,7 +103,9 @@ def test_a_long_message_is_cut_in_the_text_only():
 
 def test_the_document_has_no_secret(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    document = notify.failure("r", "preflight", 1, "failed", 'said "very-secret"').document()
+    document = notify.failure(
+        "r", Failure("preflight", 1, "failed", 'said "very-secret"')
+    ).document()
     assert "very-secret" not in json.dumps(document)
 
 

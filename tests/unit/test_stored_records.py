@@ -14,10 +14,10 @@ import pytest
 from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.components.launch_tfjob.report import progress
-from kfp_tfjob.components.step import Failure
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import MANIFEST, Layout, attempt_record
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer import checkpoint

@@ -1,0 +1,129 @@
+"""Why a step failed: the content of failure.json.
+
+`message` has everything as text. Pages, notifications and `kfp-tfjob why` use the other fields,
+because a value that a message quotes may contain any words, such as `Fix:`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.errors import LABELS, Example, Problem, StepError
+from kfp_tfjob.supervisor.exit_codes import SURPASSED
+
+_IN_LOG = "failure.json "
+_MOST_IN_LOG = 8000  # characters of a message
+_LONGEST_LINE = 60 << 10  # bytes: a log is read in lines of at most 64 KiB
+
+
+@dataclass(frozen=True)
+class FailedProblem:
+    """One thing that was wrong; every part is fit for one line.
+
+    Attributes:
+        what: What is wrong, without a full stop.
+        received: The value that was given.
+        expected: What would be right.
+        fix: What to do.
+        path: The parameter that is wrong, down to the key; empty if it is not a parameter.
+        examples: Where it is wrong, for instance rows of a table.
+    """
+
+    what: str
+    received: str | None = None
+    expected: str | None = None
+    fix: str = ""
+    path: str = ""
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The content of failure.json. An earlier version stored only the first four keys.
+
+    Attributes:
+        step: The step that failed.
+        code: The exit code (docs/failures.md, "Exit codes").
+        verdict: One word for what happened, for programs.
+        message: What is wrong, what was received, what was expected, what to do.
+        fix: What to do, for all problems.
+        problems: Each problem in its parts.
+        last_lines: The last lines of the replica that failed first.
+        notes: Sentences after the problems, for instance warnings.
+    """
+
+    step: str
+    code: int
+    verdict: str
+    message: str
+    fix: str = ""
+    problems: tuple[FailedProblem, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, step: str, error: StepError) -> Failure:
+        """Return the record of an error of a step."""
+        problems: list[FailedProblem] = []
+        for it in error.problems:
+            if isinstance(it, Example) and problems:
+                examples = (*problems[-1].examples, str(it))
+                problems[-1] = replace(problems[-1], examples=examples)
+            elif isinstance(it, Problem):
+                what, received, expected, fix = map(it.parts.get, LABELS)
+                problems.append(FailedProblem(what or "", received, expected, fix or "", it.path))
+            else:
+                problems.append(FailedProblem(it))
+        fix = "; ".join(dict.fromkeys(it.fix for it in problems if it.fix))
+        about = (error.code, error.verdict, str(error), fix)
+        return cls(step, *about, tuple(problems), error.last_lines, error.remarks)
+
+    @property
+    def final(self) -> bool:
+        """Whether a retry cannot help until the user changes something."""
+        return self.code in (2, 3, 4, SURPASSED) or self.verdict == "user_error"
+
+    @property
+    def reason(self) -> str:
+        """What happened, without the fix if there is one problem."""
+        if len(self.problems) != 1:
+            return self.message
+        it = self.problems[0]
+        said = [str(Problem(it.what, it.received, it.expected)), *self.notes]
+        if self.last_lines:
+            said += ["Its last lines:", *(f"    {line}" for line in self.last_lines)]
+        return "\n".join(said)
+
+    def to_bytes(self) -> bytes:
+        """Return the record as JSON."""
+        return documents.to_bytes(self)
+
+    def to_line(self) -> str:
+        """Return the record as a log line, for an exit task that cannot read the store."""
+        short = replace(self, message=self.message[:_MOST_IN_LOG])
+        line = f"{_IN_LOG}{json.dumps(asdict(short))}"
+        if len(line) > _LONGEST_LINE:
+            only = Failure(short.step, short.code, short.verdict, short.message)
+            line = f"{_IN_LOG}{json.dumps(asdict(only))}"
+        return line
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Failure:
+        """Read a record back.
+
+        Raises:
+            ValueError: It is not a record of a failure.
+        """
+        return documents.read(cls, data)
+
+    @classmethod
+    def from_line(cls, text: str) -> Failure | None:
+        """Read a record back from a log line; None if the line is not a record."""
+        if not text.startswith(_IN_LOG):
+            return None
+        try:
+            return cls.from_bytes(text.removeprefix(_IN_LOG).encode())
+        except ValueError:
+            return None
