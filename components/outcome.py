@@ -11,10 +11,9 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import LostRace, is_second, lost_race, verdict_in_force
+from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 
 
 def tell_end(step: Step | None, model_name: str, key: str = "") -> None:
@@ -51,25 +50,24 @@ def of_end(step: Step, model_name: str) -> Notice:
     return Notice(*ended, said, model_name=model_name)
 
 
-def _of_verdict(step: Step, store: Store, model_name: str, verdict: dict[str, Any]) -> Notice:
+def _of_verdict(step: Step, store: Store, model_name: str, verdict: ModelVerdict) -> Notice:
     addresses = {"report": str(step.run.report), "model": str(step.run.model)}
     if lost := lost_race(store, step.run):
         return _of_lost_race(step, model_name, lost, addresses)
-    blessed = verdict["blessed"]
-    mine, met = (step.run_id, step.task_key), next_number(verdict) - 1
-    if blessed and (record := record_of(store, step.layout, model_name, mine, met)):
+    blessed, mine = verdict.blessed, (step.run_id, step.task_key)
+    if blessed and (record := record_of(store, step.layout, model_name, mine, verdict.met)):
         addresses["version"] = record.version_uri
     return Notice(
         outcome=notify.PUBLISHED if blessed else notify.NOT_BLESSED,
         run_id=step.run_id,
-        step="publish" if blessed or is_second(verdict) else "evaluate",
+        step="publish" if blessed or verdict.is_second else "evaluate",
         verdict="blessed" if blessed else "not_blessed",
         code=0,
-        message="; ".join(verdict["reasons"]),
+        message=verdict.reason,
         remedy="" if blessed else "train a better model, or change gate",
         model_name=model_name,
         addresses=addresses,
-        metrics=in_short(verdict["metrics"]),
+        metrics=in_short(verdict.metrics),
     )
 
 
@@ -79,7 +77,7 @@ def _of_lost_race(step: Step, model_name: str, lost: LostRace, addresses: dict[s
     return Notice(*ended, model_name=model_name, addresses=addresses)
 
 
-def _verdict(step: Step, store: Store) -> dict[str, Any] | None:
+def _verdict(step: Step, store: Store) -> ModelVerdict | None:
     try:
         return verdict_in_force(store, step.run)
     except ObjectNotFoundError:

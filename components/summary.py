@@ -19,13 +19,13 @@ from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import next_number, read_champion
+from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import MOST, code, prose
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, RunLayout
-from kfp_tfjob.storage.training_cache import Trained
-from kfp_tfjob.storage.verdict_record import is_second, lost_race, verdict_in_force
+from kfp_tfjob.storage.training_cache import TrainedRun
+from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def summary(step: Step, model_name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def unchanged_summary(step: Step, model_name: str, earlier: Trained) -> str:
+def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
     """Return the summary of a run that did not train, because nothing had changed.
 
     Args:
@@ -69,8 +69,8 @@ def unchanged_summary(step: Step, model_name: str, earlier: Trained) -> str:
     ]
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(earlier.run_uri)))
-        outcome = "blessed" if verdict["blessed"] else "not blessed"
-        parts.append(f"**That run was {outcome}:** {prose('; '.join(verdict['reasons']))}.")
+        outcome = "blessed" if verdict.blessed else "not blessed"
+        parts.append(f"**That run was {outcome}:** {prose(verdict.reason)}.")
         champion = read_champion(step.store, step.layout, model_name)
         if champion:
             whose = f"of run {code(champion.run_id)}"
@@ -106,30 +106,29 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     verdict = verdict_in_force(step.store, step.run)
     lost = lost_race(step.store, step.run)
     champion = read_champion(step.store, step.layout, model_name)
-    met = next_number(verdict) - 1
-    mine = record_of(step.store, step.layout, model_name, (step.run_id, step.task_key), met)
+    trained_by = (step.run_id, step.task_key)
+    mine = record_of(step.store, step.layout, model_name, trained_by, verdict.met)
     if mine:
         yield f"# Published: {code(model_name)}, version {mine.version}"
     elif lost:
         yield f"# Not published: {code(model_name)} lost the race"
         yield f"**What happened:** {prose(lost.message)}."
-    elif verdict["blessed"]:
+    elif verdict.blessed:
         yield f"# Blessed: {code(model_name)}"
         yield "The step `publish` makes it the champion; its summary replaces this one."
     else:
         yield f"# Not published: {code(model_name)}"
-    if is_second(verdict):
-        winner = verdict["again"]
+    if winner := verdict.again:
         yield (
             f"**Judged again:** run {code(winner['run_id'])} was promoted as version"
             f" {winner['version']} after the first verdict, so the model was compared with that"
             " champion."
         )
-    yield f"**Why:** {prose('; '.join(verdict['reasons']))}."
-    if known := known_rows(verdict):
+    yield f"**Why:** {prose(verdict.reason)}."
+    if known := known_rows(verdict.also_in_train, verdict.rows):
         yield f"**Known rows:** {known}."
-    yield f"**On {counted(verdict['rows'], 'test row')}:** {_metrics(verdict['metrics'])}"
-    dataset = S3Address.parse(verdict["dataset_uri"])
+    yield f"**On {counted(verdict.rows, 'test row')}:** {_metrics(verdict.metrics)}"
+    dataset = verdict.dataset(step.layout)
     schema = json.loads(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
     yield f"**Trained on:** {_data(schema)}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
@@ -146,7 +145,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     yield f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}"
 
 
-def _metrics(metrics: Mapping[str, Any]) -> str:
+def _metrics(metrics: Mapping[str, float | None]) -> str:
     return ", ".join(f"{code(name)} {number(value)}" for name, value in in_short(metrics).items())
 
 

@@ -17,10 +17,10 @@ from kfp_tfjob.components.evaluate.column_importance import Gathering
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.registry.records import record_of
-from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.training_cache import Trained, remember
+from kfp_tfjob.storage.training_cache import TrainedRun, remember
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 log = logging.getLogger(__name__)
 
@@ -93,23 +93,22 @@ def run(
     if not kept:
         _write(step, judged.verdict, html)
     if inputs_digest and not kept:
-        judged_run = Trained(step.run_id, str(step.run.base), str(step.run.verdict))
+        judged_run = TrainedRun(step.run_id, str(step.run.base), str(step.run.verdict))
         remember(step.store, step.layout, model_name, inputs_digest, judged_run)
     rows = counted(judged.verdict["rows"], "test row")
     log.info("verdict on %s: %s", rows, judged.decision.line)
-    blessed = kept["blessed"] if kept else judged.decision.blessed
+    blessed = kept.blessed if kept else judged.decision.blessed
     return Evaluation(blessed, str(step.run.verdict), *shown)
 
 
-def _published(step: Step, model_name: str) -> dict[str, Any] | None:
+def _published(step: Step, model_name: str) -> ModelVerdict | None:
     """Return the first verdict of this run if its model became a champion after it, else None."""
     try:
-        verdict = json.loads(step.store.read(step.run.verdict))
-        after = next_number(verdict) - 1
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        verdict = ModelVerdict.read(step.store, step.run.verdict)
+    except (ObjectNotFoundError, ValueError):
         return None
     trained_by = (step.run_id, step.task_key)
-    found = record_of(step.store, step.layout, model_name, trained_by, after)
+    found = record_of(step.store, step.layout, model_name, trained_by, verdict.met)
     return verdict if found else None
 
 

@@ -91,7 +91,8 @@ def render(
     columns, shown_gate = _columns(importance.importances), _as_json(gate)
     if sum(len(html(line).encode()) for line in shown_gate) > _MOST_OF_GATE:
         shown_gate = [f"The gate has {len(shown_gate):,} lines: see gate in verdict.json."]
-    checks = list(verdict["checks"])
+    # That the primary metric has a value says nothing that its tile does not.
+    checks = [it for it in verdict["checks"] if it["name"] != "primary_metric" or not it["pass"]]
     if len(checks) > _MOST_CHECKS:
         checks.sort(key=lambda check: check["pass"])
     values: dict[str, Any] = dict(
@@ -101,7 +102,7 @@ def render(
         checks=checks[:_MOST_CHECKS],
         more_checks=len(checks[_MOST_CHECKS:]),
         longest=_LONGEST,
-        known_rows=known_rows(verdict),
+        known_rows=known_rows(verdict["also_in_train"], verdict["rows"]),
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS and champion else 0,
         confidence=f"{verdict['confidence'] * 100:g} %",

@@ -32,13 +32,12 @@ from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import next_number
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.escaping import code, prose, row
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.training_cache import Trained
-from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
+from kfp_tfjob.storage.training_cache import TrainedRun
+from kfp_tfjob.storage.verdict_record import ModelVerdict, lost_race, verdict_in_force
 from kfp_tfjob.supervisor import exit_codes
 
 log = logging.getLogger(__name__)
@@ -160,13 +159,13 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     proven = [task for task in tasks if _json(task, task.run.not_evaluated)]
     done = done and bool(verdicts or succeeded or proven)
     # evaluate may have been killed after its verdict; a published model stays published.
-    published = verdicts and all(verdict["blessed"] for verdict in verdicts.values())
+    published = verdicts and all(verdict.blessed for verdict in verdicts.values())
     if not failures and (not done or (left.cause and not published)):
         failures[step] = left.cause or CANCELLED
         step.store.write(step.run.failure("json"), failures[step].to_bytes())
     if not failures:
         for verdict in verdicts.values():
-            log.info("the run is done: %s", "; ".join(verdict["reasons"]))
+            log.info("the run is done: %s", verdict.reason)
         parts = [summary(task, model_name) for task in verdicts] or [_trained(tasks, proven)]
         return RunReport("\n".join(parts), None)
     report = about + _failed(step, failures, tasks, left) + explain(_ends(tasks, left))
@@ -195,25 +194,25 @@ def _where(failure: Failure, step: str) -> str:
     return "was ended" if ended else f"failed in {step}"
 
 
-def _is_done(step: Step, verdict: dict[str, Any], model_name: str) -> bool:
+def _is_done(step: Step, verdict: ModelVerdict, model_name: str) -> bool:
     """Tell whether a task finished: publish may have been killed before it wrote a record."""
-    if not verdict["blessed"] or lost_race(step.store, step.run):
+    if not verdict.blessed or lost_race(step.store, step.run):
         return True
-    trained_by, after = (step.run_id, step.task_key), next_number(verdict) - 1
-    return record_of(step.store, step.layout, model_name, trained_by, after) is not None
+    trained_by = (step.run_id, step.task_key)
+    return record_of(step.store, step.layout, model_name, trained_by, verdict.met) is not None
 
 
-def _verdict(step: Step) -> dict[str, Any] | None:
+def _verdict(step: Step) -> ModelVerdict | None:
     try:
         return verdict_in_force(step.store, step.run)
     except ObjectNotFoundError:
         return None
 
 
-def _unchanged(step: Step) -> Trained | None:
+def _unchanged(step: Step) -> TrainedRun | None:
     """Return the earlier run with the same inputs, if this run did not train because of it."""
     record = _json(step, step.run.unchanged)
-    return Trained(**record) if record else None
+    return TrainedRun(**record) if record else None
 
 
 def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:

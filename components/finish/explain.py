@@ -39,7 +39,7 @@ def _attempt(end: AttemptEnd) -> Iterator[str]:
         yield "|---|---|---|---|"
         for item in end.conditions:
             cells = (item.get(key, "") for key in ("type", "status", "lastTransitionTime"))
-            yield row(*map(prose, cells), _cell(item.get("message", "")))
+            yield row(*map(prose, cells), _cell(str(item.get("message", ""))))
         yield ""
     if end.pods:
         yield row("pod", "phase", "node", "container", "state", "exit code", "reason")

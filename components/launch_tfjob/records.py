@@ -16,7 +16,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_tfjob.components.step import Step
@@ -26,6 +26,7 @@ from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.secret_values import masked
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -116,16 +117,7 @@ class Claim:
     @classmethod
     def from_bytes(cls, data: bytes, attempt: int) -> Claim:
         """Read a claim back."""
-        record: Mapping[str, Any] = json.loads(data)
-        return cls(
-            attempt,
-            int(record["since"]),
-            float(record["began"]),
-            int(record["checkpoint"]),
-            int(record["fruitless"]),
-            record.get("inputs", {}),
-            record.get("kind", TFJOB.name),
-        )
+        return replace(documents.read(cls, data), attempt=attempt)
 
 
 @dataclass(frozen=True)

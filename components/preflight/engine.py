@@ -40,7 +40,7 @@ from kfp_tfjob.storage.escaping import prose
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
-from kfp_tfjob.storage.training_cache import Trained
+from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
@@ -358,7 +358,7 @@ def _earlier(
     code: Code,
     source_digest: str,
     evaluator_digest: str,
-) -> tuple[str, Trained | None]:
+) -> tuple[str, TrainedRun | None]:
     """Return the digest of the inputs, and the earlier run that makes training needless."""
     spec = run_parameters.job_spec(values)
     options = parameters.parse(DataOptions, "data_options", values["data_options"])

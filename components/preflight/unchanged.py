@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -20,10 +20,10 @@ from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.registry.records import champions, pass_by
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import ROLLBACK, Champion, next_number
+from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
-from kfp_tfjob.storage.training_cache import Trained, newest
+from kfp_tfjob.storage.training_cache import TrainedRun, newest
 from kfp_tfjob.storage.verdict_record import verdict_in_force
 from kfp_tfjob.user_code.model_code import Code
 
@@ -84,7 +84,7 @@ def _role(spec: JobSpec, role: str) -> dict[str, Any]:
     return found | own
 
 
-def earlier(step: Step, model_name: str, digest: str) -> Trained | None:
+def earlier(step: Step, model_name: str, digest: str) -> TrainedRun | None:
     """Return an earlier run that makes training needless; None if this run must train.
 
     Args:
@@ -104,7 +104,7 @@ def earlier(step: Step, model_name: str, digest: str) -> Trained | None:
     return found
 
 
-def keep(step: Step, found: Trained | None) -> None:
+def keep(step: Step, found: TrainedRun | None) -> None:
     """Record that this run does not train, or remove that record from an earlier try.
 
     Args:
@@ -114,30 +114,28 @@ def keep(step: Step, found: Trained | None) -> None:
     if found is None:
         step.store.delete(step.run.unchanged)
         return
-    body = json.dumps(asdict(found), indent=1) + "\n"
-    step.store.write(step.run.unchanged, body.encode(), "application/json")
+    step.store.write(step.run.unchanged, found.to_bytes(), "application/json")
 
 
-def _missing(step: Step, model_name: str, run: Trained) -> str:
+def _missing(step: Step, model_name: str, run: TrainedRun) -> str:
     """Return what an earlier run no longer has; empty if everything is there."""
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(run.run_uri)))
-        number = next_number(verdict)
-        judged_against = verdict["champion"]
-        blessed = verdict["blessed"]
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+    except (ObjectNotFoundError, ValueError):
         return f"its verdict {run.verdict_uri} is gone"
     model = step.layout.model(model_name)
-    if not blessed and judged_against is None:
+    blessed, met = verdict.blessed, verdict.champion
+    if blessed:
+        wanted = (verdict.met + 1, run.run_id)
+    elif met:
+        wanted = (met.number, met.run_id)
+    else:
         return ""
-    wanted = (
-        (number, run.run_id) if blessed else (judged_against["number"], judged_against["run_id"])
-    )
     what = "the model that it published" if blessed else "the champion that it lost to"
     try:
         champion = Champion.from_bytes(wanted[0], step.store.read(model.champion(wanted[0])))
         step.store.head(model.version(champion.version) / MANIFEST)
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+    except (ObjectNotFoundError, ValueError, TypeError):
         return f"{what} is gone"
     if champion.run_id != wanted[1]:
         return f"{what} is not the champion"

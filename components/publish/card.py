@@ -14,6 +14,7 @@ from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 _MOST_COLUMNS = 10  # in the example
 
@@ -21,7 +22,7 @@ _MOST_COLUMNS = 10  # in the example
 def render(
     model_name: str,
     champion: Champion,
-    verdict: Mapping[str, Any],
+    verdict: ModelVerdict,
     arguments: Mapping[str, str],
     statistics: Mapping[str, Any],
     schema: Mapping[str, Any],
@@ -31,7 +32,7 @@ def render(
     Args:
         model_name: The name of the model.
         champion: The record of the version.
-        verdict: The content of verdict.json.
+        verdict: The verdict on it.
         arguments: The argument of each column in the model's signature `serve`; empty if the model
             does not list them.
         statistics: The content of statistics.json.
@@ -64,7 +65,7 @@ def render(
     )
 
 
-def _interval(interval: list[float | None] | None) -> str:
+def _interval(interval: tuple[float | None, float | None] | None) -> str:
     if not interval or None in interval:
         return "unknown"
     return f"{interval[0]:.6g} to {interval[1]:.6g}"

@@ -14,10 +14,8 @@ records that, and ends without a failure.
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 from kfp_tfjob.components.publish.second_verdict import store_second_verdict
 from kfp_tfjob.components.publish.verdict import read_verdict
@@ -31,7 +29,6 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import (
     PROMOTE,
     Champion,
-    next_number,
     read_champion,
     read_record,
 )
@@ -46,7 +43,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.escaping import code, prose
 from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
 from kfp_tfjob.storage.model_names import check_model_name
-from kfp_tfjob.storage.verdict_record import LostRace, is_second, keep_lost_race, second_verdict
+from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, keep_lost_race, second_verdict
 
 log = logging.getLogger(__name__)
 
@@ -102,24 +99,23 @@ def run(
     if wrong or not (dataset and model and verdict):
         raise ConfigurationError(*wrong)
     _require_blessed(step, verdict, model_name, model, verdict_uri, dataset)
-    number = next_number(verdict)
+    number = verdict.met + 1
     first = verdict
     verdict = read_verdict(
         lambda: second_verdict(step.store, step.run) or first, step.run.second_verdict
     )
     while (done := _made_by_person(step, model_name, number)) is None:
-        if not verdict["blessed"]:
-            reasons = "; ".join(verdict["reasons"])
-            log.info("nothing is published: %s", reasons)
-            return Published(NOT_BLESSED, _nothing(model_name, f"judged again: {reasons}"))
+        if not verdict.blessed:
+            log.info("nothing is published: %s", verdict.reason)
+            return Published(NOT_BLESSED, _nothing(model_name, f"judged again: {verdict.reason}"))
         try:
             return _publish(step, verdict, model, dataset)
         except SurpassedError:
-            winner = _winner(step, model_name, next_number(verdict))
+            winner = _winner(step, model_name, verdict.met + 1)
         mine = winner.trained_by == (step.run_id, step.task_key)
         if mine and winner.action == PROMOTE and winner.number >= number:
             continue  # a person has just done it
-        if is_second(verdict):
+        if verdict.is_second:
             lost = LostRace.to(winner, model_name)
             keep_lost_race(step.store, step.run, lost)
             log.warning("nothing is published: %s", lost.message)
@@ -135,15 +131,13 @@ def run(
     return done
 
 
-def _publish(
-    step: Step, verdict: dict[str, Any], model: S3Address, dataset: S3Address
-) -> Published:
+def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Address) -> Published:
     """Publish the model of the verdict in force.
 
     Raises:
         SurpassedError: Another run was promoted since that verdict.
     """
-    model_name, number = verdict["model_name"], next_number(verdict)
+    model_name, number = verdict.model_name, verdict.met + 1
     _require_unsurpassed(step, model_name, number, verdict)
     champion, card = complete(step, verdict, number, model, dataset)
     promote(step.store, step.layout, model_name, champion)
@@ -194,9 +188,9 @@ def _nothing(model_name: str, why: str) -> str:
     return f"# Not published: {code(model_name)}\n\n{prose(why)}.\n"
 
 
-def _verdict(step: Step, address: S3Address) -> dict[str, Any]:
+def _verdict(step: Step, address: S3Address) -> ModelVerdict:
     try:
-        return read_verdict(lambda: json.loads(step.store.read(address)), address)
+        return read_verdict(lambda: ModelVerdict.read(step.store, address), address)
     except ObjectNotFoundError as error:
         raise ConfigurationError(
             Problem(
@@ -210,18 +204,18 @@ def _verdict(step: Step, address: S3Address) -> dict[str, Any]:
 
 def _require_blessed(
     step: Step,
-    verdict: dict[str, Any],
+    verdict: ModelVerdict,
     model_name: str,
     model: S3Address,
     verdict_uri: str,
     dataset: S3Address,
 ) -> None:
     """Refuse a verdict that does not bless this model."""
-    if not verdict["blessed"]:
+    if not verdict.blessed:
         raise ConfigurationError(
             Problem(
                 f"the verdict {verdict_uri} does not bless the model",
-                received="; ".join(verdict["reasons"]),
+                received=verdict.reason,
                 expected="blessed",
                 fix="train a better model, or change gate",
             )
@@ -235,24 +229,24 @@ def _require_blessed(
     ConfigurationError.raise_if(
         Problem(
             f"the verdict {verdict_uri} is about a different {name}",
-            received=verdict[name],
+            received=getattr(verdict, name),
             expected=value,
             fix="publish the model that evaluate judged",
         )
         for name, value in expected.items()
-        if verdict[name] != value
+        if getattr(verdict, name) != value
     )
 
 
-def _require_unsurpassed(step: Step, model_name: str, number: int, verdict: dict[str, Any]) -> None:
+def _require_unsurpassed(step: Step, model_name: str, number: int, verdict: ModelVerdict) -> None:
     """Refuse, before anything is written, if the champion changed after the verdict."""
     champion = read_champion(step.store, step.layout, model_name)
     if champion and champion.number >= number:
         there = _winner(step, model_name, number)
-        trained_by = (verdict["run_id"], step.task_key)
+        trained_by = (verdict.run_id, step.task_key)
         if (there.number, there.trained_by, there.action) != (number, trained_by, ""):
             raise surpassed(model_name, champion)
     elif champion:  # a record that a person removed leaves its number to the next
-        judged = verdict["champion"]
-        if (champion.version, champion.run_id) != (judged.get("version"), judged.get("run_id")):
+        met = verdict.champion
+        if not met or (champion.version, champion.run_id) != (met.version, met.run_id):
             raise surpassed(model_name, champion)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kfp_tfjob.components.publish.verdict import read_verdict
 from kfp_tfjob.components.publish.version import complete
@@ -18,7 +17,7 @@ from kfp_tfjob.storage.errors import (
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.storage.verdict_record import dataset_of, verdict_in_force
+from kfp_tfjob.storage.verdict_record import ModelVerdict, verdict_in_force
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,11 @@ def plan(step: Step, model_name: str) -> ManualPromotion:
         DataError: A record is damaged.
     """
     verdict = _verdict(step)
-    if verdict["model_name"] != model_name:
+    if verdict.model_name != model_name:
         raise ConfigurationError(
             Problem(
                 f"the run {step.run_id} trained a different model",
-                received=verdict["model_name"],
+                received=verdict.model_name,
                 expected=model_name,
                 fix="name a run of this model, or the model of this run",
             )
@@ -67,9 +66,9 @@ def plan(step: Step, model_name: str) -> ManualPromotion:
     now = f"version {champion.version} of run {champion.run_id}" if champion else ""
     return ManualPromotion(
         model_name,
-        verdict["run_id"],
-        verdict["blessed"],
-        "; ".join(verdict["reasons"]),
+        verdict.run_id,
+        verdict.blessed,
+        verdict.reason,
         now,
         champion.number + 1 if champion else 1,
     )
@@ -92,8 +91,8 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
         DataError: The model or its dataset is missing or damaged.
     """
     verdict = _verdict(step)
-    model = S3Address.parse(verdict["model_uri"], "model_uri")
-    dataset = dataset_of(verdict, step.layout)
+    model = S3Address.parse(verdict.model_uri, "model_uri")
+    dataset = verdict.dataset(step.layout)
     now = read_champion(step.store, step.layout, planned.model_name)
     if now and now.action == PROMOTE and now.trained_by == (planned.run_id, step.task_key):
         publish_newest(step.store, step.layout, planned.model_name)  # after a try that was killed
@@ -122,7 +121,7 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
     return champion
 
 
-def _verdict(step: Step) -> dict[str, Any]:
+def _verdict(step: Step) -> ModelVerdict:
     try:
         return read_verdict(lambda: verdict_in_force(step.store, step.run), step.run.verdict)
     except ObjectNotFoundError as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 from pathlib import Path
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.verdict_record import as_second, keep_second
+from kfp_tfjob.storage.verdict_record import ModelVerdict, as_second, keep_second
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +27,8 @@ def store_second_verdict(step: Step, dataset_uri: str, gpus: int = 0) -> None:
     """
     from kfp_tfjob.judging.judge import Given, judge
 
-    first = json.loads(step.store.read(step.run.verdict))
-    given = Given.parse(first["model_name"], first["model_uri"], dataset_uri, first["gate"])
+    first = ModelVerdict.read(step.store, step.run.verdict)
+    given = Given.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         judged = judge(step.store, step.layout, given, Path(scratch), gpus)
     keep_second(step.store, step.run, as_second(judged.verdict))

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("model_name", "run_id", "model_uri", "model_digest"), str),
-    **dict.fromkeys(("dataset_digest", "schema_digest"), str),
-    "blessed": bool,
-    "reasons": list,
-    "metrics": dict,
-    "champion": (dict, type(None)),
-}
+_NEEDED = ("model_name", "run_id", "model_uri", "model_digest", "dataset_digest", "schema_digest")
 
 
-def read_verdict(read: Callable[[], Any], address: S3Address) -> dict[str, Any]:
+def read_verdict(read: Callable[[], ModelVerdict], address: S3Address) -> ModelVerdict:
     """Return a verdict that has what publish needs.
 
     Args:
@@ -31,15 +24,10 @@ def read_verdict(read: Callable[[], Any], address: S3Address) -> dict[str, Any]:
     """
     try:
         found = read()
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(address, f"{type(error).__name__}: {error}") from error
-    if not isinstance(found, dict):
-        raise _damaged(address, f"{found!r:.80}")
-    wrong = [it for it, kind in _KINDS.items() if not isinstance(found.get(it), kind)]
-    if not wrong and found["champion"] and not isinstance(found["champion"].get("number"), int):
-        wrong = ["champion.number"]
-    if wrong:
-        raise _damaged(address, f"no {', '.join(wrong)}, or another type")
+    except ValueError as error:
+        raise _damaged(address, str(error)) from error
+    if missing := [name for name in _NEEDED if not getattr(found, name)]:
+        raise _damaged(address, f"no {', '.join(missing)}")
     return found
 
 

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.publish.request import request
@@ -29,14 +28,14 @@ from kfp_tfjob.storage.layout import (
     VERDICT,
 )
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.verdict_record import address_of, is_second
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull, push
 
 _LONGEST_WHY = 1000  # characters
 
 
 def complete(
-    step: Step, verdict: dict[str, Any], number: int, model: S3Address, dataset: S3Address
+    step: Step, verdict: ModelVerdict, number: int, model: S3Address, dataset: S3Address
 ) -> tuple[Champion, str]:
     """Complete the version of a verdict, unless an earlier try did.
 
@@ -53,21 +52,21 @@ def complete(
     Raises:
         DataError: The model or the dataset is missing or damaged.
     """
-    model_name, run_id = verdict["model_name"], verdict["run_id"]
+    model_name, run_id = verdict.model_name, verdict.run_id
     place = step.layout.model(model_name)
-    version = versions.claim(step.store, place, run_id, step.task_key, is_second(verdict))
+    version = versions.claim(step.store, place, run_id, step.task_key, verdict.is_second)
     champion = Champion(
         number=number,
         version=version,
         version_uri=str(place.version(version)),
         run_id=run_id,
-        exported_weights_sha256=verdict["exported_weights_sha256"],
-        schema_digest=verdict["schema_digest"],
-        dataset_digest=verdict["dataset_digest"],
-        metrics={name: value for name, value in verdict["metrics"].items() if value is not None},
-        verdict_uri=str(address_of(verdict, step.run)),
+        exported_weights_sha256=verdict.exported_weights_sha256,
+        schema_digest=verdict.schema_digest,
+        dataset_digest=verdict.dataset_digest,
+        metrics={name: value for name, value in verdict.metrics.items() if value is not None},
+        verdict_uri=str(verdict.address(step.run)),
         task_key=step.task_key,
-        why="; ".join(map(str, verdict["reasons"]))[:_LONGEST_WHY],  # stays if the version goes
+        why=verdict.reason[:_LONGEST_WHY],  # stays if the version goes
     )
     folder = place.version(version)
     manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)
@@ -79,7 +78,7 @@ def _copy(
     version: S3Address,
     model_name: str,
     champion: Champion,
-    verdict: dict[str, Any],
+    verdict: ModelVerdict,
     model: S3Address,
     dataset: S3Address,
 ) -> tuple[Manifest, str]:
@@ -91,12 +90,12 @@ def _copy(
         folder = Path(scratch) / "version"
         folder.mkdir()
         source = pull(step.store, run, Path(scratch) / "run", _published)
-        if source.digest != verdict["model_digest"]:
+        if source.digest != verdict.model_digest:
             raise DataError(
                 Problem(
                     f"the output of run {champion.run_id} is not the judged model",
                     received=f"a manifest with the digest {source.digest}",
-                    expected=verdict["model_digest"],
+                    expected=verdict.model_digest,
                     fix="evaluate the model again",
                 )
             )
@@ -105,8 +104,7 @@ def _copy(
         if keras.exists():
             shutil.move(keras, folder / keras.name)
         pull(step.store, dataset, folder, _about_the_data)
-        body = json.dumps(verdict, indent=1, ensure_ascii=False) + "\n"
-        (folder / VERDICT).write_text(body)
+        (folder / VERDICT).write_bytes(step.store.read(verdict.address(step.run)))
         statistics = json.loads((folder / STATISTICS).read_bytes())
         arguments = read_arguments(folder / MODEL)
         schema = json.loads((folder / SCHEMA).read_bytes())

@@ -20,6 +20,7 @@ from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.status import replica_of
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 
@@ -98,7 +99,7 @@ class AttemptEnd:
     code: int
     sentence: str
     remedy: str
-    conditions: tuple[Mapping[str, str], ...]
+    conditions: tuple[Mapping[str, object], ...]
     pods: tuple[EndedPod, ...]
     seconds: Mapping[str, float] = field(default_factory=dict)
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -118,13 +119,7 @@ class AttemptEnd:
     @classmethod
     def from_bytes(cls, data: bytes) -> AttemptEnd:
         """Read a record back."""
-        values = json.loads(data)
-        values["conditions"] = tuple(values["conditions"])
-        values["pods"] = tuple(
-            EndedPod(**pod | {"containers": tuple(_container(c) for c in pod["containers"])})
-            for pod in values["pods"]
-        )
-        return cls(**values)
+        return documents.read(cls, data)
 
 
 def read_ends(
@@ -264,10 +259,6 @@ def _masked(value: Any, mask: Mask, free: bool = False) -> Any:
 
 def _rounded(values: Mapping[str, float] | None) -> dict[str, float]:
     return {name: round(value, 1) for name, value in (values or {}).items()}
-
-
-def _container(values: Mapping[str, Any]) -> EndedContainer:
-    return EndedContainer(**{**values, "last_lines": tuple(values["last_lines"])})
 
 
 def _pod(pod: Mapping[str, Any], last_lines: Callable[[str, str], list[str]]) -> EndedPod:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 
 def number(value: float | None) -> str:
@@ -56,13 +54,16 @@ def chance(value: float | None) -> str:
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
-def known_rows(verdict: Mapping[str, Any]) -> str:
-    """Return how many test rows of a verdict are also in train; empty for none.
+def known_rows(known: int | None, rows: int) -> str:
+    """Return how many test rows are also in train; empty for none.
+
+    Args:
+        known: As `also_in_train` of a verdict.
+        rows: The number of test rows.
 
     Older verdicts do not know, nor do those of data that is divided by the hash of its rows: there,
     equal rows stay together.
     """
-    known, rows = verdict.get("also_in_train"), verdict["rows"]
     if not known:
         return ""
     which = "" if known > rows / 2 else "on these, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, VERDICT, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import dataset_of
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)
@@ -128,6 +127,6 @@ def _dataset(store: Store, layout: Layout, model_name: str, champion: Champion) 
     """Return the address of the champion's dataset, by its verdict."""
     version = layout.model(model_name).version(champion.version)
     try:
-        return dataset_of(json.loads(store.read(version / VERDICT)), layout)
-    except (ObjectNotFoundError, ValueError, KeyError, AttributeError):
+        return ModelVerdict.read(store, version / VERDICT).dataset(layout)
+    except (ObjectNotFoundError, ValueError):
         return layout.dataset(champion.dataset_digest)

@@ -8,10 +8,9 @@ an error: nothing is served on trust.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kfp_tfjob.registry.records import DamagedRecord, champions
 from kfp_tfjob.registry.versions import manifest_of
@@ -27,6 +26,7 @@ from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MANIFEST, MODEL, SAVED_MODEL, VERDICT, Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull
 
 
@@ -46,7 +46,7 @@ class Proven:
     champion: Champion
     version: S3Address
     manifest: Manifest
-    verdict: Mapping[str, Any]
+    verdict: ModelVerdict
 
     @property
     def serving(self) -> int:
@@ -97,7 +97,7 @@ def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Pro
     verdict = _verdict(store, version, manifest, model_name, champion)
     for problem in _of_verdict(model_name, champion, verdict):
         raise _broken(model_name, champion, problem)
-    if verdict.get("blessed") is not True:
+    if not verdict.blessed:
         for problem in _of_person(store, layout, model_name, champion):
             raise _broken(model_name, champion, f"its verdict does not bless it, and {problem}")
     return Proven(model_name, champion, version, manifest, verdict)
@@ -160,7 +160,7 @@ def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
 
 def _verdict(
     store: Store, version: S3Address, manifest: Manifest, model_name: str, champion: Champion
-) -> dict[str, Any]:
+) -> ModelVerdict:
     """Return the verdict in the folder of a version, as its manifest proves it."""
     item = next((it for it in manifest.objects if it.key == VERDICT), None)
     if item is None:
@@ -170,15 +170,12 @@ def _verdict(
         store.prove(version / VERDICT, item)
         if item.sha256 and hashlib.sha256(data).hexdigest() != item.sha256:
             raise _broken(model_name, champion, f"its {VERDICT} does not match its manifest")
-        verdict = documents.parse(data)
+        return documents.read(ModelVerdict, data)
     except (ObjectNotFoundError, ValueError) as error:
         raise _broken(model_name, champion, f"its {VERDICT} cannot be read: {error}") from error
-    if not isinstance(verdict, dict):
-        raise _broken(model_name, champion, f"its {VERDICT} is not an object")
-    return verdict
 
 
-def _of_verdict(model_name: str, champion: Champion, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _of_verdict(model_name: str, champion: Champion, verdict: ModelVerdict) -> Iterator[str]:
     """Yield how a verdict is not one that made this version the champion."""
     expected = {
         "model_name": model_name,
@@ -188,7 +185,7 @@ def _of_verdict(model_name: str, champion: Champion, verdict: Mapping[str, Any])
         "exported_weights_sha256": champion.exported_weights_sha256,
     }
     for name, value in expected.items():
-        if verdict.get(name) != value:
+        if getattr(verdict, name) != value:
             yield f"its verdict is about a different {name}"
 
 

@@ -11,12 +11,12 @@ from itertools import accumulate
 
 from kfp_tfjob.registry.prune import read_tombstone
 from kfp_tfjob.registry.records import DamagedRecord, champions
-from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import VERDICT, Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader.parallel import in_order
 
 PUBLISH, PRUNE, DAMAGED = "publish", "prune", "damaged"
@@ -113,7 +113,6 @@ def _written(store: Store, address: S3Address) -> str:
 def reasons(store: Store, layout: Layout, model_name: str, version: int) -> str:
     """Return the reasons of a verdict; empty if it cannot be read."""
     try:
-        data = store.read(layout.model(model_name).version(version) / VERDICT)
-        return "; ".join(map(str, documents.parse(data)["reasons"]))
-    except (ObjectNotFoundError, DataError, ValueError, KeyError, TypeError):
+        return ModelVerdict.read(store, layout.model(model_name).version(version) / VERDICT).reason
+    except (ObjectNotFoundError, DataError, ValueError):
         return ""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -15,7 +18,6 @@ from kfp_tfjob.storage.store import Store
 _STORED_WEIGHTS = "weights_digest"
 # Left out of a record where they are empty.
 _OPTIONAL = ("task_key", "serving", "manifest_sha256", "action", "by", "at", "why")
-_TYPES: Mapping[str, type] = {"int": int, "Mapping[str, float]": Mapping}
 # What else than a verdict makes a version the champion.
 ROLLBACK, PROMOTE = "rollback", "promote"
 
@@ -48,7 +50,7 @@ class Champion:
     version: int
     version_uri: str
     run_id: str
-    exported_weights_sha256: str
+    exported_weights_sha256: Annotated[str, Field(alias=_STORED_WEIGHTS)]
     schema_digest: str
     dataset_digest: str
     metrics: Mapping[str, float]
@@ -86,35 +88,10 @@ class Champion:
         """Read a record back; keys of later versions are ignored.
 
         Raises:
-            ValueError: It is not JSON.
-            KeyError: A key is missing.
-            TypeError: A value has another type.
+            ValueError: It is not JSON, a key is missing, or a value has another type.
+            TypeError: It is not an object.
         """
-        body = json.loads(data)
-        weights = body.pop(_STORED_WEIGHTS)
-        known = {it.name for it in fields(cls)} - {"number", "exported_weights_sha256"}
-        found = cls(
-            number,
-            exported_weights_sha256=weights,
-            **{name: value for name, value in body.items() if name in known},
-        )
-        for it in fields(cls):
-            value, wanted = getattr(found, it.name), _TYPES.get(str(it.type), str)
-            if not isinstance(value, wanted) or isinstance(value, bool):
-                raise TypeError(f"{it.name} is {value!r:.80}")
-        for name, value in found.metrics.items():
-            if not isinstance(value, int | float):
-                raise TypeError(f"the metric {name} is {value!r:.80}")
-        return found
-
-
-def next_number(verdict: Mapping[str, Any]) -> int:
-    """Return the number of the record that makes the model of a verdict the champion.
-
-    It follows the champion that the verdict was judged against, so only one of the models
-    judged against the same champion can create it.
-    """
-    return (verdict["champion"] or {"number": 0})["number"] + 1
+        return documents.read(cls, json.dumps(dict(documents.parse(data), number=number)).encode())
 
 
 def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | None:

@@ -35,10 +35,7 @@ def parse(data: bytes, longest: int = LONGEST) -> Any:
         ValueError: It is not JSON in UTF-8, is too large or nested too deeply, or holds text that
             cannot be encoded as UTF-8.
     """
-    if len(data) > longest:
-        raise ValueError(f"more than {longest >> 20} MiB of JSON")
-    if data.count(b"{") + data.count(b"[") > _MOST_CONTAINERS:
-        raise ValueError(f"more than {_MOST_CONTAINERS:,} objects and lists")
+    _check_size(data, longest)
     text = data.decode()
     try:
         body = json.loads(text)
@@ -49,7 +46,14 @@ def parse(data: bytes, longest: int = LONGEST) -> Any:
     return body
 
 
-def read(kind: type[T], data: bytes | str) -> T:
+def _check_size(data: bytes, longest: int) -> None:
+    if len(data) > longest:
+        raise ValueError(f"more than {longest >> 20} MiB of JSON")
+    if data.count(b"{") + data.count(b"[") > _MOST_CONTAINERS:
+        raise ValueError(f"more than {_MOST_CONTAINERS:,} objects and lists")
+
+
+def read(kind: type[T], data: bytes) -> T:
     """Return a stored document as a dataclass; keys of later versions are ignored.
 
     Args:
@@ -57,8 +61,9 @@ def read(kind: type[T], data: bytes | str) -> T:
         data: The document.
 
     Raises:
-        ValueError: It is not JSON, a key is missing, or a value has another type.
+        ValueError: It is not JSON, is too large, a key is missing, or a value has another type.
     """
+    _check_size(data, LONGEST)
     import pydantic
 
     try:

@@ -16,7 +16,7 @@ from kfp_tfjob.storage.store import Store
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedRun:
     """A run that was judged.
 
     Attributes:
@@ -34,7 +34,7 @@ class Trained:
         return (json.dumps(asdict(self), indent=1) + "\n").encode()
 
 
-def newest(store: Store, layout: Layout, model_name: str, digest: str) -> Trained | None:
+def newest(store: Store, layout: Layout, model_name: str, digest: str) -> TrainedRun | None:
     """Return the newest run of a model with these inputs; None if there is none.
 
     Args:
@@ -48,13 +48,12 @@ def newest(store: Store, layout: Layout, model_name: str, digest: str) -> Traine
     if not numbers:
         return None
     try:
-        body = documents.parse(store.read(model.trained_record(digest, numbers[-1])))
-        return Trained(**body)
-    except (ValueError, TypeError):
+        return documents.read(TrainedRun, store.read(model.trained_record(digest, numbers[-1])))
+    except ValueError:
         return None  # a damaged record costs a training, and no more
 
 
-def remember(store: Store, layout: Layout, model_name: str, digest: str, run: Trained) -> None:
+def remember(store: Store, layout: Layout, model_name: str, digest: str, run: TrainedRun) -> None:
     """Record a judged run; a retry of the run adds nothing.
 
     Args:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ObjectExistsError, ObjectNotFoundError
@@ -21,6 +24,116 @@ from kfp_tfjob.supervisor.exit_codes import SURPASSED
 
 LOST = "lost_race"
 _AGAIN = "again"  # the key of a second verdict
+
+
+@dataclass(frozen=True)
+class MetChampion:
+    """The champion that a model was compared with.
+
+    Attributes:
+        number: The number of its record.
+        version: Its version.
+        run_id: The run that trained it.
+        obstacle: Why they could not be compared; empty if they could.
+    """
+
+    number: int
+    version: int | None = None
+    run_id: str | None = None
+    obstacle: str = ""
+
+
+@dataclass(frozen=True)
+class VerdictCheck:
+    """One check of the gate: its name, whether it passed, and its result as a clause."""
+
+    name: str
+    explanation: str
+    passed: Annotated[bool, Field(alias="pass")]
+
+
+@dataclass(frozen=True)
+class ModelVerdict:
+    """What other steps read of verdict.json; judging/verdict.py writes it.
+
+    Attributes:
+        blessed: Whether the model passed the gate.
+        reasons: Why, for people.
+        champion: The champion that it was compared with; None if there was none.
+        metrics: Its metrics; None for one that has no value.
+        intervals: The confidence interval of each.
+        confidence: The confidence of the intervals.
+        checks: The checks of the gate.
+        rows: The number of test rows.
+        also_in_train: How many of them are also in train; None if it was not counted.
+        model_name: The model.
+        model_uri: The SavedModel.
+        run_id: The run that trained it.
+        model_digest: The digest of that run's manifest.
+        exported_weights_sha256: The digest of the variables in the SavedModel.
+        dataset_uri: The dataset; empty in an older verdict.
+        dataset_digest: Its digest.
+        schema_digest: The digest of its schema.
+        gate: As in the form.
+        again: In a second verdict, the champion that was promoted after the first.
+    """
+
+    blessed: bool
+    reasons: tuple[str, ...]
+    champion: MetChampion | None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    intervals: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    confidence: float = 0.95
+    checks: tuple[VerdictCheck, ...] = ()
+    rows: int = 0
+    also_in_train: int | None = None
+    model_name: str = ""
+    model_uri: str = ""
+    run_id: str = ""
+    model_digest: str = ""
+    exported_weights_sha256: str = ""
+    dataset_uri: str = ""
+    dataset_digest: str = ""
+    schema_digest: str = ""
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    again: Mapping[str, int | str | None] | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why, as one line."""
+        return "; ".join(self.reasons)
+
+    @property
+    def is_second(self) -> bool:
+        """Whether publish gave it."""
+        return self.again is not None
+
+    @property
+    def met(self) -> int:
+        """The number of the champion that the model was compared with; 0 if there was none.
+
+        Only one of the models judged against the same champion can create the next record.
+        """
+        return self.champion.number if self.champion else 0
+
+    @classmethod
+    def read(cls, store: Store, address: S3Address) -> ModelVerdict:
+        """Return a stored verdict.
+
+        Raises:
+            ObjectNotFoundError: There is none.
+            ValueError: It is not a verdict.
+        """
+        return documents.read(cls, store.read(address))
+
+    def address(self, run: RunLayout) -> S3Address:
+        """Return where it is stored."""
+        return run.second_verdict if self.is_second else run.verdict
+
+    def dataset(self, layout: Layout) -> S3Address:
+        """Return the dataset that it is about."""
+        uri = self.dataset_uri
+        return S3Address.parse(uri) if uri else layout.dataset(self.dataset_digest)
 
 
 @dataclass(frozen=True)
@@ -53,50 +166,30 @@ class LostRace:
         )
         return cls(winner.number, winner.version, winner.run_id, said)
 
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
-
-def verdict_in_force(store: Store, run: RunLayout) -> dict[str, Any]:
+def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
     """Return the verdict on the model of a run: the second, if there is one.
 
     Raises:
         ObjectNotFoundError: The model was not judged.
-        ValueError: The verdict is no JSON.
+        ValueError: The document is not a verdict.
     """
-    first = json.loads(store.read(run.verdict))
-    return (second_verdict(store, run) or first) if first["blessed"] else first
+    first = ModelVerdict.read(store, run.verdict)
+    return (second_verdict(store, run) or first) if first.blessed else first
 
 
-def second_verdict(store: Store, run: RunLayout) -> dict[str, Any] | None:
+def second_verdict(store: Store, run: RunLayout) -> ModelVerdict | None:
     """Return the verdict of publish; None if the model was judged only once."""
     try:
-        return json.loads(store.read(run.second_verdict))
+        return ModelVerdict.read(store, run.second_verdict)
     except ObjectNotFoundError:
         return None
-
-
-def dataset_of(verdict: Mapping[str, Any], layout: Layout) -> S3Address:
-    """Return the dataset that a verdict is about; older verdicts do not name its address."""
-    known = verdict.get("dataset_uri")
-    return S3Address.parse(known) if known else layout.dataset(verdict["dataset_digest"])
-
-
-def is_second(verdict: Mapping[str, Any]) -> bool:
-    """Tell whether a verdict is the second one."""
-    return _AGAIN in verdict
 
 
 def as_second(verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Return a verdict as the second one; `again` names the champion that it met."""
     met = verdict["champion"] or {}
     return {**verdict, _AGAIN: {name: met.get(name) for name in ("number", "version", "run_id")}}
-
-
-def address_of(verdict: Mapping[str, Any], run: RunLayout) -> S3Address:
-    """Return where a verdict of a run is stored."""
-    return run.second_verdict if is_second(verdict) else run.verdict
 
 
 def keep_second(store: Store, run: RunLayout, verdict: Mapping[str, Any]) -> None:
@@ -108,16 +201,14 @@ def keep_second(store: Store, run: RunLayout, verdict: Mapping[str, Any]) -> Non
 def lost_race(store: Store, run: RunLayout) -> LostRace | None:
     """Return the record that a run lost the race; None if it did not."""
     try:
-        body = json.loads(store.read(run.lost_race))
-        known = {field.name for field in fields(LostRace)}
-        return LostRace(**{name: value for name, value in body.items() if name in known})
+        return documents.read(LostRace, store.read(run.lost_race))
     except ObjectNotFoundError:
         return None
 
 
 def keep_lost_race(store: Store, run: RunLayout, lost: LostRace) -> None:
     """Store the record that a run lost the race; a retry of the run changes nothing."""
-    _create(store, run.lost_race, lost.to_bytes())
+    _create(store, run.lost_race, documents.to_bytes(lost))
 
 
 def _create(store: Store, address: S3Address, body: bytes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kfp_tfjob.checks.finding import Finding
 from kfp_tfjob.components.finish.workflow import cause
@@ -19,6 +18,7 @@ from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 _LINES = 12  # of a log
 
@@ -128,9 +128,13 @@ def _green(run: Run, records: Records) -> Why:
             else ("it stored no verdict")
         )
         return Why(run, "The run succeeded.", reason, notes=_notes(records))
-    champion = records.champion(verdict) if verdict["blessed"] else None
-    reasons = "; ".join(verdict["reasons"])
-    checks = _checks(verdict)
+    champion = records.champion(verdict) if verdict.blessed else None
+    reasons = verdict.reason
+    checks = tuple(
+        Check(it.name, it.passed, it.explanation)
+        for it in verdict.checks
+        if it.name != "primary_metric" or not it.passed  # that it has a value says nothing new
+    )
     if champion:
         summary = f"Published as version {champion.version} of {run.model}."
         return Why(run, summary, reasons, checks=checks, notes=_notes(records))
@@ -139,7 +143,7 @@ def _green(run: Run, records: Records) -> Why:
         summary = "The run succeeded, and its model was not published: it lost the race."
         notes = _notes(records)
         return Why(run, summary, reason, remedy, "publish", lost.code, checks=checks, notes=notes)
-    if verdict["blessed"]:
+    if verdict.blessed:
         summary = "The model passed the gate, but its record as champion cannot be found."
         return Why(run, summary, reasons, checks=checks, notes=_notes(records))
     failed = [check.explanation for check in checks if not check.passed]
@@ -153,7 +157,7 @@ def _green(run: Run, records: Records) -> Why:
     )
 
 
-def _gate_remedy(verdict: Mapping[str, Any], checks: Sequence[Check]) -> str:
+def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
     failed = {check.name for check in checks if not check.passed}
     if "gate" in failed:
         return "set `gate`, for instance --set gate.mode=superior"
@@ -162,9 +166,9 @@ def _gate_remedy(verdict: Mapping[str, Any], checks: Sequence[Check]) -> str:
     if "taken_back" in failed:
         return (
             "mend the data or the model; to publish it anyway: kfp-tfjob models promote"
-            f" {verdict['model_name']} --run {verdict['run_id']} --reason TEXT"
+            f" {verdict.model_name} --run {verdict.run_id} --reason TEXT"
         )
-    if "champion" in failed and verdict["champion"] and verdict["champion"].get("obstacle"):
+    if "champion" in failed and verdict.champion and verdict.champion.obstacle:
         return "set gate.incompatible_champion to treat_as_first to replace the champion anyway"
     if "threshold" in failed:
         return "improve the model or its data, or change gate.thresholds"
@@ -348,12 +352,6 @@ def _log(end: AttemptEnd) -> tuple[str, ...]:
         for container in pod.containers
         if container.exit_code
         for line in container.last_lines
-    )
-
-
-def _checks(verdict: Mapping[str, Any]) -> tuple[Check, ...]:
-    return tuple(
-        Check(str(it["name"]), bool(it["pass"]), str(it["explanation"])) for it in verdict["checks"]
     )
 
 

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.storage.champion import Champion, next_number
+from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import LostRace, lost_race, verdict_in_force
+from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 
 T = TypeVar("T")
 _TAIL = 64 << 10  # bytes of progress.jsonl
@@ -68,7 +68,7 @@ class Records:
 
     def __init__(self, run: Run, endpoint: str = "") -> None:
         self.trouble = ""
-        self._verdict: Mapping[str, Any] | None = None
+        self._verdict: ModelVerdict | None = None
         self._run = run
         output = str(run.parameters.get("output_uri", ""))
         self._layout = self._open(lambda: Layout.parse(output)) if output else None
@@ -104,15 +104,15 @@ class Records:
         found = (self._read(lambda store, at, key=key: read(store, at.task(key))) for key in keys)
         return next(filter(None, found), None)
 
-    def verdict(self) -> Mapping[str, Any] | None:
+    def verdict(self) -> ModelVerdict | None:
         """Return the verdict in force; a run that has ended does not change it."""
         if self._verdict is None:
             self._verdict = self._read(verdict_in_force)
         return self._verdict
 
-    def champion(self, verdict: Mapping[str, Any]) -> Champion | None:
+    def champion(self, verdict: ModelVerdict) -> Champion | None:
         """Return the record that made this run's model the champion; None if it never was."""
-        number = next_number(verdict)
+        number = verdict.met + 1
 
         def read(store: Store, _: RunLayout) -> Champion | None:
             assert self._layout  # or there is no store to read
@@ -164,7 +164,7 @@ class Records:
         if self._run.was_cancelled:
             return "cancelled"
         verdict = self.verdict()
-        if verdict and verdict["blessed"]:
+        if verdict and verdict.blessed:
             if self.champion(verdict):
                 return "published"
             return "lost the race" if self.lost_race() else "blessed"

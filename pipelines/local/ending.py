@@ -29,7 +29,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
-from kfp_tfjob.storage.training_cache import Trained
+from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
@@ -131,11 +131,11 @@ class Ending:
         except ObjectNotFoundError:
             return self._tell_without_verdict()
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
-        known = in_short(verdict["metrics"])
+        known = in_short(verdict.metrics)
         metrics = ", ".join(f"{name} {number(value)}" for name, value in known.items())
         self.show(f"\ntest       {metrics}")
-        self.show(f"verdict    {'blessed' if verdict['blessed'] else 'not blessed'}:")
-        for reason in verdict["reasons"]:
+        self.show(f"verdict    {'blessed' if verdict.blessed else 'not blessed'}:")
+        for reason in verdict.reasons:
             self.show(f"           {reason}")
         lost = lost_race(self.step.store, self.step.run)
         if lost:
@@ -146,8 +146,8 @@ class Ending:
         if self.embedded:
             self.show(f"output     {self._copied(self._keep_output)}")
         self.show(f"report     {self._folder / REPORT}")
-        word = "Blessed" if verdict["blessed"] else "Not blessed"
-        outcome = f"{word}: {'; '.join(verdict['reasons'])}"
+        word = "Blessed" if verdict.blessed else "Not blessed"
+        outcome = f"{word}: {verdict.reason}"
         outcome = f"Not published: {lost.message}" if lost else outcome
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
         self._notify(None)
@@ -156,7 +156,7 @@ class Ending:
     def _tell_without_verdict(self) -> int:
         run, champion, result = self.step.run, None, ""
         if self._holds(run.unchanged):
-            earlier = Trained(**json.loads(self.step.store.read(run.unchanged))).run_id
+            earlier = TrainedRun(**json.loads(self.step.store.read(run.unchanged))).run_id
             champion = read_champion(self.step.store, self.step.layout, self.model_name)
             outcome = f"Nothing has changed since run {earlier}: the model was not trained again"
             result = f"champion   {champion.version_uri if champion else 'none'}"

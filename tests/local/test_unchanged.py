@@ -19,7 +19,7 @@ from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.training_cache import Trained, newest, remember
+from kfp_tfjob.storage.training_cache import TrainedRun, newest, remember
 
 ROWS = ("a,b,y\n" + "".join(f"{i},{i * 3 % 7},{i % 2}\n" for i in range(120))).encode()
 OWN = "def build_model(dataset, units=8):\n    return None\n"
@@ -52,7 +52,7 @@ class World:
         judged = {"number": against.number, "run_id": against.run_id} if against else None
         verdict = {"blessed": blessed, "champion": judged, "reasons": ["it is good"]}
         self.store.write(run.verdict, json.dumps(verdict).encode())
-        trained = Trained(run_id, str(run.base), str(run.verdict))
+        trained = TrainedRun(run_id, str(run.base), str(run.verdict))
         remember(self.store, self.layout, "m", digest, trained)
         if blessed:
             self.store.write(self.model.champion(number), self.champion(number, run_id).to_bytes())

@@ -160,6 +160,9 @@ def test_the_verdict_comes_first_and_what_changed_next() -> None:
         "What was judged",
     ]
     assert html.index("Not blessed") < html.index("<h2>")
+    # That the primary metric has a value is a check of the verdict, and no news.
+    assert any(it["name"] == "primary_metric" for it in verdict["checks"])
+    assert "<td>champion</td>" in html and "<td>primary_metric</td>" not in html
 
 
 def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> None:
