@@ -457,20 +457,22 @@ def _write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Check that an endpoint is empty, which means AWS, or a URL without a password.
+    """Check that an endpoint is empty, which means AWS, or a URL without a password or a query.
 
     Raises:
         ConfigurationError: It is neither.
     """
-    if "@" in endpoint:
+    user, _, rest = endpoint.rpartition("@")
+    address, _, query = rest.partition("?")
+    if user or query:
         # It would appear wherever the endpoint is printed.
         raise ConfigurationError(
             Problem(
-                "storage_endpoint contains a user or a password",
-                received=f"******@{endpoint.rpartition('@')[2]}",
+                f"storage_endpoint contains {'a user or a password' if user else 'a query'}",
+                received=f"{'******@' if user else ''}{address}{'?******' if query else ''}",
                 expected="http://HOST:PORT or https://HOST",
-                fix="remove the part before the @, and give the keys in the Secret named by"
-                " storage_secret or in the AWS environment",
+                fix=f"remove the part {'before the @' if user else 'from the ? on'}, and give the"
+                " keys in the Secret named by storage_secret or in the AWS environment",
                 path="storage_endpoint",
             )
         )

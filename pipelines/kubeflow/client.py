@@ -26,11 +26,9 @@ from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import (
     ending,
     following,
-    own_code,
     plan,
     reasons,
     schedules,
-    submission,
 )
 from kfp_tfjob.pipelines.kubeflow import package as packages
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
@@ -125,6 +123,8 @@ class Client:
         Raises:
             ConfigurationError: Everything that is wrong with the parameters, in one error.
         """
+        from kfp_tfjob.pipelines.kubeflow import submission  # loads pyarrow: a second
+
         package = package or packages.this_version()
         values = _completed(parameters, package)
         inputs = submission.check_run(values, package, self._endpoint, tick)
@@ -160,6 +160,8 @@ class Client:
         Raises:
             ConfigurationError: The parameters are wrong, or a run has this name.
         """
+        from kfp_tfjob.pipelines.kubeflow import submission
+
         package = package or packages.this_version()
         values = self._ready(parameters, package)
         return submission.submit(self.back_end, package, values, name, account)
@@ -195,6 +197,8 @@ class Client:
         self, parameters: Mapping[str, Any], package: Package, tick: Tick | None = None
     ) -> dict[str, Any]:
         """Return every run parameter, checked, with model code in the store."""
+        from kfp_tfjob.pipelines.kubeflow import own_code, submission
+
         values = _completed(parameters, package)
         if values != self._checked:
             submission.check_run(values, package, self._endpoint, tick)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.checks.finding import Finding, unknown
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
-from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 
 
 @dataclass(frozen=True)

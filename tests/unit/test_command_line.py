@@ -25,6 +25,14 @@ def test_help_loads_no_heavy_package():
     assert found.returncode == 0
 
 
+def test_a_command_about_runs_loads_nothing_that_reads_data() -> None:
+    code = (
+        "import sys, kfp_tfjob.pipelines.kubeflow.client;"
+        "sys.exit(' '.join({'numpy', 'pyarrow', 'pandas', 'jinja2'} & set(sys.modules)) or None)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-11-22T10:00:00"])
 def test_an_age_of_no_time_is_empty(text: str) -> None:
     assert age(text) == ""

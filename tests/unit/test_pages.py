@@ -37,7 +37,7 @@ ELEMENTS = {
     *("svg", "text", "rect", "line", "polyline", "circle", "path"),
 }
 # The address of a picture that is in the page itself, of 6 kB.
-ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan"}
+ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan", "http-equiv"}
 ROOT = Path(__file__).parents[2]
 
 
