@@ -145,9 +145,10 @@ def judge(predictions: Any, baseline: Any, champion: Any, task: Any) -> None:
     from kfp_tfjob.judging.gate import Rival, decide
     from kfp_tfjob.judging.metrics import Measures
     from kfp_tfjob.judging.scored import Scored
-    from kfp_tfjob.judging.verdict import EvaluatedModel, build
+    from kfp_tfjob.judging.verdict import build
     from kfp_tfjob.options.gate import GateOptions
     from kfp_tfjob.storage.champion import Champion
+    from kfp_tfjob.storage.verdict_record import EvaluatedModel
 
     names = list(task.classes)
     models = {"model": Measures(predictions, names), "baseline": Measures(baseline, names)}

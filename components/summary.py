@@ -128,7 +128,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     if known := known_rows(verdict.also_in_train, verdict.rows):
         yield f"**Known rows:** {known}."
     yield f"**On {counted(verdict.rows, 'test row')}:** {_metrics(verdict.metrics)}"
-    dataset = verdict.dataset(step.layout)
+    dataset = S3Address.parse(verdict.dataset_uri)
     schema = json.loads(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
     yield f"**Trained on:** {_data(schema)}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."

@@ -92,7 +92,7 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
     """
     verdict = _verdict(step)
     model = S3Address.parse(verdict.model_uri, "model_uri")
-    dataset = verdict.dataset(step.layout)
+    dataset = S3Address.parse(verdict.dataset_uri, "dataset_uri")
     now = read_champion(step.store, step.layout, planned.model_name)
     if now and now.action == PROMOTE and now.trained_by == (planned.run_id, step.task_key):
         publish_newest(step.store, step.layout, planned.model_name)  # after a try that was killed

@@ -8,11 +8,9 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 
-_NEEDED = ("model_name", "run_id", "model_uri", "model_digest", "dataset_digest", "schema_digest")
-
 
 def read_verdict(read: Callable[[], ModelVerdict], address: S3Address) -> ModelVerdict:
-    """Return a verdict that has what publish needs.
+    """Return a verdict.
 
     Args:
         read: Reads it.
@@ -23,20 +21,13 @@ def read_verdict(read: Callable[[], ModelVerdict], address: S3Address) -> ModelV
         DataError: It is not what evaluate writes.
     """
     try:
-        found = read()
+        return read()
     except ValueError as error:
-        raise _damaged(address, str(error)) from error
-    if missing := [name for name in _NEEDED if not getattr(found, name)]:
-        raise _damaged(address, f"no {', '.join(missing)}")
-    return found
-
-
-def _damaged(address: S3Address, received: str) -> DataError:
-    return DataError(
-        Problem(
-            f"{address} is not a verdict",
-            received=received,
-            expected="the JSON that evaluate writes",
-            fix="start the run again",
-        )
-    )
+        raise DataError(
+            Problem(
+                f"{address} is not a verdict",
+                received=str(error),
+                expected="the JSON that evaluate writes",
+                fix="start the run again",
+            )
+        ) from error

@@ -31,7 +31,7 @@ from kfp_tfjob.judging.rows import TestData
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.scoring import Watcher, score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.judging.verdict import EvaluatedModel, build
+from kfp_tfjob.judging.verdict import build
 from kfp_tfjob.options.gate import GateOptions, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.registry.rollback import taken_back
@@ -42,6 +42,7 @@ from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import EvaluatedModel
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)

@@ -127,6 +127,6 @@ def _dataset(store: Store, layout: Layout, model_name: str, champion: Champion) 
     """Return the address of the champion's dataset, by its verdict."""
     version = layout.model(model_name).version(champion.version)
     try:
-        return ModelVerdict.read(store, version / VERDICT).dataset(layout)
+        return S3Address.parse(ModelVerdict.read(store, version / VERDICT).dataset_uri)
     except (ObjectNotFoundError, ValueError):
         return layout.dataset(champion.dataset_digest)

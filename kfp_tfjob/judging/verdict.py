@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from kfp_tfjob.judging.curves import BINS
@@ -12,41 +12,9 @@ from kfp_tfjob.judging.gate import GateDecision, Rival
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import worst_first
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.verdict_record import EvaluatedModel
 
 FORMAT = "kfp-tfjob/verdict/1"
-
-
-@dataclass(frozen=True)
-class EvaluatedModel:
-    """The model that a verdict judges; publish refuses the verdict for any other.
-
-    Attributes:
-        model_name: The name used to look up the champion.
-        model_uri: The SavedModel.
-        run_id: The run that trained it.
-        model_digest: The digest of that run's manifest.
-        exported_weights_sha256: The digest of the variables in the SavedModel.
-        dataset_uri: The dataset.
-        dataset_digest: Its digest.
-        schema_digest: The digest of its schema.
-        gate: As in the form.
-        evaluator_digest: The digest of the code of `gate.evaluator`; empty without one.
-        grouped_by: The column whose equal values data_options.split.group keeps in one split.
-        also_in_train: How many test rows are also in train; None if it was not counted.
-    """
-
-    model_name: str
-    model_uri: str
-    run_id: str
-    model_digest: str
-    exported_weights_sha256: str
-    dataset_uri: str
-    dataset_digest: str
-    schema_digest: str
-    gate: Mapping[str, Any]
-    evaluator_digest: str = ""
-    grouped_by: str = ""
-    also_in_train: int | None = None
 
 
 def build(

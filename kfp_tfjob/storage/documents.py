@@ -69,7 +69,10 @@ def read(kind: type[T], data: bytes) -> T:
     try:
         return _adapter(kind).validate_json(data, strict=True)
     except pydantic.ValidationError as error:
-        wrong = (f"{'.'.join(map(str, it['loc']))}: {it['msg']}" for it in error.errors())
+        wrong = (
+            ": ".join(filter(None, (".".join(map(str, it["loc"])), it["msg"])))
+            for it in error.errors()
+        )
         raise ValueError("; ".join(wrong)) from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,7 +18,7 @@ from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ObjectExistsError, ObjectNotFoundError
-from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.exit_codes import SURPASSED
 
@@ -53,7 +53,40 @@ class VerdictCheck:
 
 
 @dataclass(frozen=True)
-class ModelVerdict:
+class EvaluatedModel:
+    """The model that a verdict judges; publish refuses the verdict for any other.
+
+    Attributes:
+        model_name: The name used to look up the champion.
+        model_uri: The SavedModel.
+        run_id: The run that trained it.
+        model_digest: The digest of that run's manifest.
+        exported_weights_sha256: The digest of the variables in the SavedModel.
+        dataset_uri: The dataset.
+        dataset_digest: Its digest.
+        schema_digest: The digest of its schema.
+        gate: As in the form.
+        evaluator_digest: The digest of the code of `gate.evaluator`; empty without one.
+        grouped_by: The column whose equal values data_options.split.group keeps in one split.
+        also_in_train: How many test rows are also in train; None if it was not counted.
+    """
+
+    model_name: str
+    model_uri: str
+    run_id: str
+    model_digest: str
+    exported_weights_sha256: str
+    dataset_uri: str
+    dataset_digest: str
+    schema_digest: str
+    gate: Mapping[str, Any]
+    evaluator_digest: str = ""
+    grouped_by: str = ""
+    also_in_train: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelVerdict(EvaluatedModel):
     """What other steps read of verdict.json; judging/verdict.py writes it.
 
     Attributes:
@@ -65,37 +98,17 @@ class ModelVerdict:
         confidence: The confidence of the intervals.
         checks: The checks of the gate.
         rows: The number of test rows.
-        also_in_train: How many of them are also in train; None if it was not counted.
-        model_name: The model.
-        model_uri: The SavedModel.
-        run_id: The run that trained it.
-        model_digest: The digest of that run's manifest.
-        exported_weights_sha256: The digest of the variables in the SavedModel.
-        dataset_uri: The dataset; empty in an older verdict.
-        dataset_digest: Its digest.
-        schema_digest: The digest of its schema.
-        gate: As in the form.
         again: In a second verdict, the champion that was promoted after the first.
     """
 
     blessed: bool
     reasons: tuple[str, ...]
     champion: MetChampion | None
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    intervals: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    confidence: float = 0.95
-    checks: tuple[VerdictCheck, ...] = ()
-    rows: int = 0
-    also_in_train: int | None = None
-    model_name: str = ""
-    model_uri: str = ""
-    run_id: str = ""
-    model_digest: str = ""
-    exported_weights_sha256: str = ""
-    dataset_uri: str = ""
-    dataset_digest: str = ""
-    schema_digest: str = ""
-    gate: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float | None]
+    intervals: Mapping[str, tuple[float | None, float | None]]
+    confidence: float
+    checks: tuple[VerdictCheck, ...]
+    rows: int
     again: Mapping[str, int | str | None] | None = None
 
     @property
@@ -129,11 +142,6 @@ class ModelVerdict:
     def address(self, run: RunLayout) -> S3Address:
         """Return where it is stored."""
         return run.second_verdict if self.is_second else run.verdict
-
-    def dataset(self, layout: Layout) -> S3Address:
-        """Return the dataset that it is about."""
-        uri = self.dataset_uri
-        return S3Address.parse(uri) if uri else layout.dataset(self.dataset_digest)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,14 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
 
 NAME = "pets"
+# A verdict, as far as no test is about it.
+VERDICT = {
+    **{"blessed": True, "reasons": ["the first"], "champion": None, "checks": [], "gate": {}},
+    **{"metrics": {}, "intervals": {}, "confidence": 0.95, "rows": 100},
+    **{"model_name": "m", "model_uri": "s3://b/m", "run_id": "r", "model_digest": "m"},
+    **{"exported_weights_sha256": "w", "dataset_uri": "s3://b/d", "dataset_digest": "d"},
+    **{"schema_digest": "s"},
+}
 DATASET = "d" * 32
 
 
@@ -23,19 +31,15 @@ def write_version(store: Store, layout: Layout, run_id: str, blessed: bool = Tru
     """Write a complete version, and return the record that would make it the champion."""
     place = layout.model(NAME)
     number = versions.claim(store, place, run_id)
-    verdict = {
+    verdict: dict[str, Any] = VERDICT | {
         "blessed": blessed,
         "reasons": [f"{run_id} is better"],
         "model_name": NAME,
         "model_uri": str(layout.run(run_id).model),
-        "model_digest": "m",
         "run_id": run_id,
-        "dataset_digest": "d",
-        "schema_digest": "s",
         "exported_weights_sha256": f"weights of {run_id}",
         "metrics": {"accuracy": 0.5 + number / 100},
         "intervals": {"accuracy": [0.4, 0.9]},
-        "rows": 100,
     }
     champion = read_champion(store, layout, NAME)
     record = Champion(
@@ -100,7 +104,7 @@ def judged(
     newest = read_champion(store, layout, NAME)
     champion = {"number": newest.number, "version": newest.version} if newest else None
     verdict = {
-        **{"blessed": blessed, "model_name": NAME, "gate": {}, "champion": champion},
+        **{"blessed": blessed, "model_name": NAME, "gate": {}, "champion": champion, "checks": []},
         **{"model_uri": str(run.model), "model_digest": manifest.digest, "run_id": run_id},
         **{"dataset_uri": str(layout.dataset(DATASET)), "dataset_digest": DATASET},
         **{"schema_digest": "s"},

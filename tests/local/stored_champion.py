@@ -9,6 +9,7 @@ from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
+from tests.local.published import VERDICT
 
 
 def publish(
@@ -27,7 +28,7 @@ def publish(
         path = folder / "model" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    verdict = {"blessed": True, "model_name": model_name, "run_id": run_id} | about
+    verdict = VERDICT | {"model_name": model_name, "run_id": run_id} | about
     verdict["dataset_uri"] = str(layout.dataset("d"))
     (folder / "verdict.json").write_text(json.dumps(verdict))
     version = place.version(number)

@@ -23,6 +23,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.published import VERDICT
 
 Mount = Callable[..., Path]
 
@@ -128,7 +129,7 @@ def test_what_is_published_is_done_although_its_copy_finds_no_room(
     metrics = {"accuracy": 0.9}
     champion = Champion(1, 1, str(version), "r", "w", "s", "d", metrics, "v")
     store.write(base / "models/m/champions/1.json", champion.to_bytes())
-    verdict = {"blessed": True, "metrics": metrics, "reasons": ["the first"]}
+    verdict = VERDICT | {"metrics": metrics}
     store.write(step.run.evaluation / "verdict.json", json.dumps(verdict).encode())
     home = Home(mount(1 << 20) / "home")
     home.run("r").mkdir(parents=True)

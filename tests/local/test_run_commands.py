@@ -17,6 +17,7 @@ from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from tests.local.fake_pipelines import Refusal
 from tests.local.laptop import add, kfp_tfjob
+from tests.local.published import VERDICT
 
 pytestmark = pytest.mark.usefixtures("laptop")
 
@@ -27,7 +28,7 @@ def folder(base: S3Address, run: api.V2beta1Run) -> RunLayout:
 
 def verdict(blessed: bool, accuracy: float, dataset: str = "d1") -> bytes:
     check = {"name": "baseline", "pass": blessed, "explanation": f"accuracy {accuracy} and so on"}
-    content = {
+    content = VERDICT | {
         "blessed": blessed,
         "reasons": [check["explanation"]],
         "checks": [check],

@@ -23,6 +23,7 @@ from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.published import VERDICT
 
 STEP = """
 import sys
@@ -141,7 +142,7 @@ def test_a_run_whose_publish_was_killed_is_not_called_published(
     store: Store, base: S3Address
 ) -> None:
     step = Step("finish", "run-1", Layout(base), store)
-    verdict = {"blessed": True, "reasons": ["better"], "champion": {"number": 1, "version": 1}}
+    verdict = VERDICT | {"champion": {"number": 1, "version": 1, "run_id": "r0"}}
     store.write(step.run.evaluation / "verdict.json", json.dumps(verdict).encode())
     ending = finish.run(step, "m")
     assert ending.failure == CANCELLED and "This run published nothing." in ending.markdown

@@ -20,6 +20,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.training_cache import TrainedRun, newest, remember
+from tests.local.published import VERDICT
 
 ROWS = ("a,b,y\n" + "".join(f"{i},{i * 3 % 7},{i % 2}\n" for i in range(120))).encode()
 OWN = "def build_model(dataset, units=8):\n    return None\n"
@@ -50,7 +51,7 @@ class World:
         run = self.layout.run(run_id)
         number = (against.number if against else 0) + 1
         judged = {"number": against.number, "run_id": against.run_id} if against else None
-        verdict = {"blessed": blessed, "champion": judged, "reasons": ["it is good"]}
+        verdict = VERDICT | {"blessed": blessed, "champion": judged, "reasons": ["it is good"]}
         self.store.write(run.verdict, json.dumps(verdict).encode())
         trained = TrainedRun(run_id, str(run.base), str(run.verdict))
         remember(self.store, self.layout, "m", digest, trained)
@@ -103,7 +104,7 @@ def test_a_run_that_was_judged_again_counts(world: World) -> None:
         {"blessed": False, "champion": met, "reasons": ["the other is better"], "again": met},
     ]
     for address, verdict in zip((run.verdict, run.second_verdict), verdicts, strict=True):
-        world.store.write(address, json.dumps(verdict).encode())
+        world.store.write(address, json.dumps(VERDICT | verdict).encode())
     again = world.check("r2")
     assert not again.changed and "the other is better" in again.table
     world.store.delete(run.second_verdict)

@@ -29,11 +29,12 @@ from kfp_tfjob.judging.predictions import (
     constant_regression,
 )
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.verdict import EvaluatedModel, build
+from kfp_tfjob.judging.verdict import build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.escaping import html as escaped
+from kfp_tfjob.storage.verdict_record import EvaluatedModel
 
 NASTY = '<script>alert("x")</script>&'
 # A threshold of the other task, which no model of this one passes.
