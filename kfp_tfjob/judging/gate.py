@@ -21,8 +21,7 @@ from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
 )
-from kfp_tfjob.judging.slice_checks import SliceResult
-from kfp_tfjob.judging.slice_checks import judge as judge_slices
+from kfp_tfjob.judging.slice_checks import SliceResult, judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import is_own, task_of

@@ -64,7 +64,7 @@ class SliceResult:
     one_class: bool = False
 
 
-def judge(
+def judge_slices(
     options: GateOptions,
     metric: str,
     slices: Slices,

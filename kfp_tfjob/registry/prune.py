@@ -67,7 +67,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PruningPlan:
     """What a prune would do.
 
     Attributes:
@@ -81,7 +81,7 @@ class Plan:
     kept: dict[int, str]
 
 
-def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float) -> Plan:
+def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float) -> PruningPlan:
     """Return what can be deleted of a model.
 
     Args:
@@ -123,11 +123,11 @@ def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float)
     for number, found in sorted(_by_number(store, place.serving).items()):
         if number not in needed and number < max(needed, default=0):
             candidates.append(_candidate(0, number, "servers read a higher number", found))
-    return Plan(model_name, tuple(candidates), kept)
+    return PruningPlan(model_name, tuple(candidates), kept)
 
 
 def execute(
-    store: Store, layout: Layout, planned: Plan, keep: int, by: str
+    store: Store, layout: Layout, planned: PruningPlan, keep: int, by: str
 ) -> Iterator[tuple[Candidate, str]]:
     """Delete what a plan names, and yield each with why it was not deleted; empty if it was.
 

@@ -20,7 +20,7 @@ _REMEMBERED = 20  # records; a decision of a person does not hold for ever
 
 
 @dataclass(frozen=True)
-class Plan:
+class RollbackPlan:
     """A rollback that was not done yet.
 
     Attributes:
@@ -61,7 +61,7 @@ def walk_back(now: Champion, earlier: Iterable[Champion]) -> Iterator[Champion]:
     yield from skipped  # its first record is damaged
 
 
-def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Plan:
+def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> RollbackPlan:
     """Return what a rollback would do, after proving the version that comes back.
 
     Args:
@@ -80,7 +80,7 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
     if now is None:
         raise ConfigurationError(_no_champion(model_name))
     if version == now.version or (not version and _is_unfinished(store, layout, model_name, now)):
-        return Plan(model_name, now, now)
+        return RollbackPlan(model_name, now, now)
     pruned = set(store.numbers(layout.model(model_name).tombstones))
     damaged: list[DamagedRecord] = []
     found = champions(store, layout, model_name, damaged.append, below=now.number)
@@ -104,10 +104,10 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Pla
     except DataError as error:
         raise DataError(_damaged(model_name, back_to, kept(), error)) from error
     back_to = replace(back_to, manifest_sha256=proven.manifest.digest)
-    return Plan(model_name, now, back_to)
+    return RollbackPlan(model_name, now, back_to)
 
 
-def execute(store: Store, layout: Layout, planned: Plan, by: str, why: str) -> Champion:
+def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: str) -> Champion:
     """Make the version the champion again, and put it where servers look.
 
     Args:

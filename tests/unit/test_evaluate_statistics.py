@@ -24,7 +24,7 @@ from kfp_tfjob.judging.predictions import (
     ValuePredictions,
 )
 from kfp_tfjob.judging.rows import Batch
-from kfp_tfjob.judging.slice_checks import judge
+from kfp_tfjob.judging.slice_checks import judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.options.gate import parse_gate
 
@@ -236,7 +236,9 @@ def test_slices_of_equal_models_rarely_fail(metric: str) -> None:
         slices = Slices(options.slices, SCHEMA)
         slices.add(Batch({"part": part}, challenger.labels))
         checks: list[Check]
-        checks, _ = judge(options, metric, slices, Measures(challenger), champion, "champion")
+        checks, _ = judge_slices(
+            options, metric, slices, Measures(challenger), champion, "champion"
+        )
         failed += not checks[0].passed
     log.info("%s: some slice fails in %.2f %%", metric, 100 * failed / TIMES)
     assert near(failed, TIMES, 0.0, 0.06)
