@@ -171,7 +171,8 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
         found, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)  # JSON is YAML
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        json.dumps(found, default=str)  # a YAML alias may contain itself
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
             Problem(
                 f"{file} is not YAML or JSON",
@@ -284,7 +285,7 @@ def _with(value: Any, keys: list[str], new: Any) -> Any:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

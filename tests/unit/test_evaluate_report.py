@@ -224,7 +224,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
 
 def test_of_many_checks_those_that_failed_come_first() -> None:
     task, verdict, scored = evaluated("two classes")
-    one = verdict["checks"][0] | {"pass": True}
+    one = verdict["checks"][0] | {"name": "threshold", "pass": True}
     checks = [one | {"explanation": f"{NASTY * 100} {at}"} for at in range(1000)]
     checks[700] |= {"pass": False, "explanation": "this fails"}
     reasons = [f"reason {at}; {NASTY * 30}" for at in range(1000)]
