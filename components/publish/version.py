@@ -104,7 +104,7 @@ def _copy(
         if keras.exists():
             shutil.move(keras, folder / keras.name)
         pull(step.store, dataset, folder, _about_the_data)
-        (folder / VERDICT).write_bytes(step.store.read(verdict.address(step.run)))
+        (folder / VERDICT).write_bytes(verdict.stored)
         statistics = json.loads((folder / STATISTICS).read_bytes())
         arguments = read_arguments(folder / MODEL)
         schema = json.loads((folder / SCHEMA).read_bytes())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -99,6 +99,7 @@ class ModelVerdict(EvaluatedModel):
         checks: The checks of the gate.
         rows: The number of test rows.
         again: In a second verdict, the champion that was promoted after the first.
+        stored: Its bytes, which a published version keeps a copy of.
     """
 
     blessed: bool
@@ -110,6 +111,7 @@ class ModelVerdict(EvaluatedModel):
     checks: tuple[VerdictCheck, ...]
     rows: int
     again: Mapping[str, int | str | None] | None = None
+    stored: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def reason(self) -> str:
@@ -137,7 +139,8 @@ class ModelVerdict(EvaluatedModel):
             ObjectNotFoundError: There is none.
             ValueError: It is not a verdict.
         """
-        return documents.read(cls, store.read(address))
+        data = store.read(address)
+        return replace(documents.read(cls, data), stored=data)
 
     def address(self, run: RunLayout) -> S3Address:
         """Return where it is stored."""
