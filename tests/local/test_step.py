@@ -188,7 +188,7 @@ def test_a_replica_that_no_node_can_hold_comes_first_in_the_table(
     monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     small = "node n7 can allocate 2, set by pod.all.cpu (4 now)"
     found = [warning("another"), waits(small, "add nodes")]
-    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
+    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: ("tfjob", found))
     store.write(base / "rows.csv", b"a,y\n1,0\n2,1\n")
     data = {"data_uri": str(base / "rows.csv"), "data_label": "y", "model_name": "m"}
     values = defaults() | data | {"output_uri": str(base)}
@@ -203,7 +203,7 @@ def test_a_warning_is_not_counted_as_a_problem(
 ) -> None:
     monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     found = [warning("nodes may not be listed, so the GPUs were not counted")]
-    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: found)
+    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: ("tfjob", found))
     data = {"data_uri": str(base / "none.csv"), "data_label": "y", "model_name": "m"}
     with pytest.raises(DataError) as failed:
         preflight.run(FailureReport(), "run-1", defaults() | data | {"output_uri": str(base)})
