@@ -22,6 +22,7 @@ from tests.cluster.processes import MARK
 # Most of a test is waiting for seconds to pass, so there are more of them than cores.
 _SIDE_BY_SIDE = ["-n", "6", "--dist", "load", "--maxschedchunk", "1"]
 _REPORT = ["--durations", "15", "-o", "log_level=INFO"]
+_QUICK = "cluster and not slow"
 _END_SECONDS = 60
 
 
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _tests(arguments: list[str], environment: dict[str, str]) -> int:
-    command = [sys.executable, "-m", "pytest", "-m", "cluster", str(Path(__file__).parent)]
+    command = [sys.executable, "-m", "pytest", "-m", _QUICK, str(Path(__file__).parent)]
     process = subprocess.Popen(
         [*command, *_SIDE_BY_SIDE, *_REPORT, *arguments], env=os.environ | environment
     )

@@ -1,0 +1,161 @@
+"""The same weights on each kind of job and on one machine, undisturbed and after random kills.
+
+`make test-kinds KILLS=10` runs it: the chief's or the worker's trainer or supervisor is killed that
+often in one training, each time after a random step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kfp_tfjob.cluster.local.backend import LocalBackend
+from kfp_tfjob.components.launch_tfjob.records import Records
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.uploader import push
+from tests.cluster.launches import LIMITS, Launch
+from tests.cluster.processes import wait_until
+from tests.local import tiny_dataset
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+KILLS = int(os.environ.get("KILLS") or 3)
+SEED = 24
+BATCH, STEPS = 20, tiny_dataset.ROWS["train"] // 20
+EPOCHS = KILLS + 2
+LARGE = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi", "shared_memory": "64Mi"}
+OPTIONS = LIMITS | {
+    "seed": 7,
+    "checkpoint_seconds": 0.5,
+    "max_restarts": KILLS,
+    "stall_timeout_seconds": 900,
+    "deadline_seconds": 3600,
+}
+_SECONDS = 3600.0
+# Steps are slow enough that each checkpoint is in the store before the next kill.
+CODE = """
+import time
+
+import keras
+from kfp_tfjob.trainer.models import mlp
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.05)
+
+def build_model(dataset, **hyperparameters):
+    return mlp(dataset, **hyperparameters)
+
+def callbacks(dataset):
+    return [Slow()]
+"""
+
+
+@dataclass
+class Training:
+    """One training of the model.
+
+    Attributes:
+        where: For the figures.
+        launch: Its run.
+        backend: Where its job runs.
+        kills: How often it is disturbed.
+    """
+
+    where: str
+    launch: Launch
+    backend: Any
+    kills: int = 0
+
+    def run(self) -> str:
+        """Return the SHA-256 of the weights after the last step."""
+        records, draw = Records(self.launch.step), random.Random(f"{SEED} {self.where}")
+        self.launch.start(self.spec(), self.backend)
+        reached = 0
+        for kill in range(self.kills):
+            step = max(kill * STEPS + draw.randrange(1, STEPS), reached + 1)
+            self.until(lambda step=step: records.newest_checkpoint() >= step)
+            self.kill(draw.choice(["0", "1"]), draw.choice(["trainer", "supervisor"]))
+            reached = records.newest_checkpoint()
+        ended = self.launch.join(_SECONDS)
+        assert ended.verdict == "succeeded", ended.message
+        lines = self.launch.step.store.read(self.launch.step.run.progress).splitlines()
+        (final,) = [line for line in map(json.loads, lines) if line["event"] == "final"]
+        assert final["step"] == EPOCHS * STEPS
+        return final["trained_weights_sha256"]
+
+    def spec(self) -> JobSpec:
+        """Return the job."""
+        step, kind = self.launch.step, self.launch.kind.name.lower()
+        values = self.launch.parameters({"all": LARGE}, 1, 0, OPTIONS | {"job": kind}, BATCH)
+        spec = JobSpec.parse(**values | {"train_epochs": EPOCHS, "model_entry": "slow:build_model"})
+        return replace(spec, code_uri=str(step.run.code))
+
+    def until(self, true: Callable[[], object]) -> None:
+        """Wait for something to become true while the training runs."""
+        assert wait_until(lambda: self.launch.ended or true(), _SECONDS), self.where
+        assert not self.launch.ended, (self.where, self.launch.ended)
+
+    def kill(self, rank: str, whom: str) -> None:
+        """Send SIGKILL to the trainer of a replica, or to the supervisor above it."""
+        found: list[psutil.Process] = []
+        self.until(lambda: found.extend(self.trainers(rank)) or found)
+        with suppress(psutil.NoSuchProcess):  # it has just ended with the other replica
+            victim = found[0].parent() if whom == "supervisor" else found[0]
+            assert victim and victim.cmdline()[1] == ("-S" if whom == "supervisor" else "-m")
+            victim.kill()
+
+    def trainers(self, rank: str) -> Iterator[psutil.Process]:
+        """Yield the trainer of a replica, which this host sees in any container."""
+        for process in psutil.process_iter(["cmdline"]):
+            if (process.info["cmdline"] or [])[1:3] == ["-m", "kfp_tfjob.trainer"]:
+                with suppress(psutil.Error):
+                    found = process.environ()
+                    if (found.get("RUN_ID"), found.get("RANK")) == (self.launch.step.run_id, rank):
+                        yield process
+
+
+@pytest.fixture
+def trainings(launch: Launch, tmp_path: Path) -> Iterator[list[Training]]:
+    """Undisturbed ones on each kind of job and on this machine, and the same with kills."""
+    store, layout = launch.step.store, launch.step.layout
+    tiny_dataset.send(store, tiny_dataset.write(tmp_path / "data"), layout.dataset("d"))
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "slow.py").write_text(CODE)
+    secret = tmp_path / "secrets" / "objstore-cred"
+    secret.mkdir(parents=True)
+    for name, value in launch.objects.secret.items():
+        (secret / name).write_text(value)
+    found = []
+    with ExitStack() as stack:
+        local = stack.enter_context(LocalBackend(tmp_path / "jobs", secret.parent))
+        for kills in (0, KILLS):
+            for where, kind in (("TFJob", TFJOB), ("JobSet", JOBSET), ("local", TFJOB)):
+                step = replace(launch.step, run_id=f"r{uuid.uuid4().hex[:8]}")
+                one = stack.enter_context(replace(launch, step=step, kind=kind, backends=[]))
+                push(store, code, step.run.code, "code", run_id=step.run_id)
+                backend = local if where == "local" else one.backend()
+                found.append(Training(f"{where}, {kills} kills", one, backend, kills))
+        yield found
+
+
+def test_weights_do_not_depend_on_the_kind_of_job(trainings: list[Training], figure) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(Training.run, trainings))
+    for training, digest in zip(trainings, found, strict=True):
+        attempts = Records(training.launch.step).claimed()[-1]
+        figure(f"weights: {training.where}: {attempts} attempts, sha256 {digest[:16]}")
+    assert len(set(found)) == 1
