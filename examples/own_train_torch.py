@@ -105,7 +105,7 @@ def fields(message: bytes) -> Iterator[bytes]:
         at += length
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
     """Return the number that begins at an offset, and the offset behind it."""
     number = shift = 0
     while True:
