@@ -209,12 +209,14 @@ def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
 
 
 def _r2(predictions: ValuePredictions, square: Estimate) -> Estimate:
-    middle = mean("mean", predictions, lambda chunk: np.asarray(chunk.labels).astype(float)).value
-    spread = mean(
-        "variance",
-        predictions,
-        lambda chunk: (np.asarray(chunk.labels).astype(float) - middle) ** 2,
-    )
+    first = float(np.asarray(predictions.labels[:1])[0])
+
+    def labels(chunk: ValuePredictions) -> NDArray[np.float64]:
+        # From the first, so that equal labels have no variance: a weighted mean is rounded.
+        return np.asarray(chunk.labels).astype(float) - first
+
+    middle = mean("mean", predictions, labels).value
+    spread = mean("variance", predictions, lambda chunk: (labels(chunk) - middle) ** 2)
     of_spread, of_square = spread.rule, square.rule
     if not spread.value > 0 or of_spread is None or of_square is None:
         return unknown("r2", predictions)

@@ -100,7 +100,7 @@ def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) 
     (folder / "spill").mkdir()
     found = scan.read(source, label, options, folder / "spill", 1 << 20)
     decided = row_requirements.decide(found, options)
-    done = dataset.write(store, S3Address("b", "d"), "digest", found, decided, options)
+    done = dataset.write(store, S3Address("bucket", "d"), "digest", found, decided, options)
     report.render(done.schema, done.statistics).encode()
 
 
@@ -117,7 +117,7 @@ def _zip(data: bytes, folder: Path) -> None:
 
 def _keys(keys: list[str], folder: Path) -> None:
     store: Any = FolderStore(dict.fromkeys(keys, b"x"))
-    _code(code_files.stored(store, S3Address("b", "code")), folder)
+    _code(code_files.stored(store, S3Address("bucket", "code")), folder)
 
 
 def _module(text: str, folder: Path) -> None:
@@ -127,7 +127,7 @@ def _module(text: str, folder: Path) -> None:
 
 def _manifest(data: bytes, folder: Path) -> None:
     store: Any = FolderStore({"manifest.json": data})
-    manifest = pull(store, S3Address("b", "code"), folder / "code")
+    manifest = pull(store, S3Address("bucket", "code"), folder / "code")
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
 
 

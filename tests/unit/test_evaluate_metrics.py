@@ -378,6 +378,9 @@ def test_what_the_rows_cannot_define_is_not_a_number() -> None:
     assert all(math.isnan(item.value) for item in summary(broken, 0.95).values())
     assert math.isnan(estimate(one_class, "rmse").value)
     assert math.isnan(estimate(ValuePredictions.of([1.0, 1.0], [1.0, 2.0]), "r2").value)
+    # The weighted mean of equal labels is rounded: r2 was -2e+33.
+    labels, weights = np.full(50, 0.1), np.random.default_rng(1).random(50)
+    assert math.isnan(estimate(ValuePredictions.of(labels, weights, weights), "r2").value)
     assert finite({"a": math.nan, "b": 1.0, "c": math.inf}) == {"b": 1.0}
 
 

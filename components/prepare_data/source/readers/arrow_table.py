@@ -187,7 +187,7 @@ class ArrowTable:
                 if pa.types.is_null(column.type):  # only gaps, whatever other files have
                     chunk.columns[name] = pa.nulls(len(column), pa.string())
                 else:
-                    chunk.columns[name] = _without_views(column)
+                    chunk.columns[name] = _encodable(column)
             yield chunk
 
     def labels(self, chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
@@ -228,12 +228,20 @@ def usable(kind: pa.DataType) -> bool:
     return known or pa.types.is_binary(kind) or pa.types.is_null(kind)
 
 
-def _without_views(column: pa.Array) -> pa.Array:
-    """Return texts that are views, as Polars writes them, as strings: Arrow cannot take views."""
-    if isinstance(column, pa.DictionaryArray) and pa.types.is_string_view(column.type.value_type):
+def _encodable(column: pa.Array) -> pa.Array:
+    """Return values of types that Arrow cannot take or encode in one that it can.
+
+    Polars writes strings as views, and some programs small decimals in 32 or 64 bits.
+    """
+    kind = column.type
+    if isinstance(column, pa.DictionaryArray) and pa.types.is_string_view(kind.value_type):
         texts = column.dictionary.cast(pa.string())
         return pa.DictionaryArray.from_arrays(column.indices, texts)
-    return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return column.cast(pa.string() if pa.types.is_string_view(kind) else pa.binary())
+    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
+    return column
 
 
 def _pandas_index(name: str, file: str) -> Problem:
