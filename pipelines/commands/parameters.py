@@ -16,7 +16,7 @@ import getpass
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,11 +192,33 @@ def _read(file: Path) -> dict[str, Any]:
         unknown_key("", str(name), PARAMETERS) for name in found if name not in PARAMETERS
     )
     assert isinstance(tree, yaml.MappingNode)
+    ConfigurationError.raise_if(
+        Problem(
+            f"{file} names a key twice",
+            received=f"{key.value} in line {key.start_mark.line + 1}",
+            expected="each key once; YAML would take the last value",
+            fix="remove one of them",
+        )
+        for key in _repeated(tree)
+    )
     for key, value in tree.value:
         is_text = isinstance(value, yaml.ScalarNode) and value.tag != "tag:yaml.org,2002:null"
         if is_text and key.value in found and PARAMETERS[key.value].type is str:
             found[key.value] = value.value  # YAML would read the label `no` as false, 1.10 as 1.1
     return found
+
+
+def _repeated(node: Any) -> Iterator[Any]:
+    """Yield the keys of a YAML document that a mapping has already."""
+    if not isinstance(node.value, list):
+        return
+    seen = set()
+    for item in node.value:
+        key, value = item if isinstance(item, tuple) else (None, item)
+        if key is not None and (key.tag, str(key.value)) in seen:
+            yield key
+        seen.add(key and (key.tag, str(key.value)))
+        yield from _repeated(value)
 
 
 def _user() -> str:
@@ -265,12 +287,15 @@ def _apply(values: dict[str, Any], settings: Iterable[tuple[str, str]]) -> None:
                 Problem(
                     f"{name} is not JSON{where}",
                     received=text,
-                    expected='an object, for instance {"key": "value"}',
+                    expected='an object with each key once, for instance {"key": "value"}',
                     fix=f"correct it, or set one key with --set {name}.KEY=VALUE",
                 )
             )
         else:
-            values[name] = _with(values[name], keys, _typed(text, values[name], bool(keys)))
+            new = _typed(text, values[name], bool(keys))
+            # A variable, label or node selector: 1.10 is no number there.
+            is_text = name == "pod" and len(keys) > 2 and isinstance(new, int | float)
+            values[name] = _with(values[name], keys, text if is_text else new)
     ConfigurationError.raise_if(problems)
 
 
@@ -282,9 +307,24 @@ def _with(value: Any, keys: list[str], new: Any) -> Any:
     return inner | {keys[0]: _with(inner.get(keys[0]), keys[1:], new)}
 
 
+def _json(text: str) -> Any:
+    """Return JSON.
+
+    Raises:
+        ValueError: It is something else, or an object has a key twice.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            raise ValueError("a key occurs twice")
+        return found
+
+    return json.loads(text, object_pairs_hook=once)
+
+
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        _json(text)
     except (ValueError, RecursionError):
         return False
     return True
@@ -294,7 +334,7 @@ def _typed(text: str, default: Any, is_key: bool) -> Any:
     """Return a setting as text if the parameter is text, otherwise as JSON if it parses."""
     if isinstance(default, str) and not is_key:
         return text
-    return json.loads(text) if _is_json(text) else text
+    return _json(text) if _is_json(text) else text
 
 
 def _name_of(data: str) -> str:

@@ -68,6 +68,24 @@ def test_a_whole_number_is_an_int_however_it_is_written(tmp_path):
     )
 
 
+def test_a_text_in_pod_stays_as_it_is_written():
+    """The variable 1.10 was 1.1 in the pods, and a node selector chose no node."""
+    secret = {"secret": "s", "key": "k"}
+    texts = {"A": "1.10", "B": "1e3", "C": "true", "D": '"1.10"', "E": json.dumps(secret)}
+    settings = [f"pod.all.env.{name}={text}" for name, text in texts.items()]
+    found = parameters_of({"settings": [*settings, "pod.all.cpu=2"]}, here=False).values["pod"]
+    assert found == {"all": {"env": texts | {"D": "1.10", "E": secret}, "cpu": 2}}
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("pod: {all: {cpu: 1}}\ngate:\n  mode: absolute\n  margin: 0\n  mode: superior")
+    with pytest.raises(ConfigurationError, match="a key twice.*mode in line 5"):
+        parameters_of(NONE | {"file": file})
+    with pytest.raises(ConfigurationError, match="each key once"):
+        parameters_of({"settings": ('gate={"mode": "absolute", "mode": "superior"}',)})
+
+
 DEEP = f"{'[' * 20_000}{']' * 20_000}"
 NOT_PARAMETERS = ["a: [", "- 1", "train_epoch: 3", "\xff", "gate: &a {x: *a}", f"gate: {DEEP}"]
 
