@@ -273,7 +273,9 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
     eventlet.monkey_patch()
     os.umask(0o077)
     _make_private(folder)
-    etc, devices = folder / "etc", folder / "data"
+    folder = folder.absolute()
+    os.chdir(folder)  # so that the configuration has no path, which may have any character
+    etc, devices = Path("etc"), Path("data")
     for path in (etc, devices / "d1"):
         path.mkdir(parents=True, exist_ok=True)
     lock = _only_server(folder) if inherited is None else os.fdopen(inherited, "a")
@@ -288,7 +290,7 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
     from swift.common.ring import RingBuilder
     from swift.common.storage_policy import reload_storage_policies
     from swift.common.utils import NullLogger
-    from swift.common.wsgi import SwiftHttpProtocol, loadapp
+    from swift.common.wsgi import ConfigString, SwiftHttpProtocol, loadapp
 
     reload_storage_policies()
     # A power cut loses only the data of the last seconds; syncing every object costs 10 ms.
@@ -318,13 +320,9 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
         ring.rebalance()
         ring.get_ring().save(str(etc / f"{name}.ring.gz"))
         (etc / f"{name}.ring.gz").chmod(0o600)
-        (etc / f"{name}.conf").write_text(
-            _BACKEND.format(name=name, etc=etc, devices=devices, patience=_PATIENCE)
-        )
-    (etc / "proxy.conf").write_text(_PROXY.format(etc=etc, key=key, patience=_PATIENCE))
     for name, door in doors.items():
-        backend = loadapp(str(etc / f"{name}.conf"), global_conf={"log_name": name})
-        eventlet.spawn(run, door, backend)
+        conf = _BACKEND.format(name=name, etc=etc, devices=devices, patience=_PATIENCE)
+        eventlet.spawn(run, door, loadapp(ConfigString(conf), global_conf={"log_name": name}))
     try:
         # Otherwise the servers of two folders could share a port, and get each other's requests.
         front = eventlet.listen(("127.0.0.1", port), reuse_port=False)
@@ -332,7 +330,8 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
         if inherited is None:
             raise
         front = eventlet.listen(("127.0.0.1", 0))
-    proxy = loadapp(str(etc / "proxy.conf"), global_conf={"log_name": "proxy"})
+    conf = _PROXY.format(etc=etc, key=key, patience=_PATIENCE)
+    proxy = loadapp(ConfigString(conf), global_conf={"log_name": "proxy"})
     endpoint = f"http://127.0.0.1:{front.getsockname()[1]}"
     for name, value in {
         "AWS_ACCESS_KEY_ID": _USER,

@@ -33,7 +33,7 @@ def test_a_clock_that_is_set_back_loses_no_write(
     kept, replaced, created = (S3Address("test", name) for name in ("kept", "replaced", "created"))
     for ahead in ("600", "0", "-600"):
         monkeypatch.setenv("AHEAD", ahead)
-        server = Server.start(tmp_path / "s3")
+        server = Server.start(tmp_path / "s3 #1\n%(here)s")  # no part of the configuration
         store = server.store()
         if ahead == "600":
             store.make_bucket("test")
