@@ -126,12 +126,15 @@ def validate(
             found = f"the data is that of {found.name}"
         else:
             comparison = _compare(found, prepared, rows, options)
-    alone = found if isinstance(found, str) else ""
+    alone = "" if isinstance(found, Reference) else str(found)
     counts = reference.read_json(step.store, base, DISTRIBUTIONS)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
     validation = Validation(counts, comparison, alone, suspicious, test_drift, options.max_psi)
-    return replace(validation, errors=_report(validation, options))
+    errors = _report(validation, options)
+    if isinstance(found, Problem) and "fail" in (options.changes, options.limits):
+        errors.append(found)  # a contract that cannot be checked is not kept
+    return replace(validation, errors=errors)
 
 
 def _rows(store: Store, base: S3Address, schema: Mapping[str, Any]) -> dict[str, Sample]:

@@ -10,7 +10,7 @@ from typing import Any
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
     MANIFEST,
@@ -50,11 +50,15 @@ class Reference:
         return f"champion {self.version} of {self.model_name}"
 
 
-def find(step: Step, model_name: str) -> Reference | str:
-    """Return the dataset of the champion of a model, or why there is none to compare with."""
+def find(step: Step, model_name: str) -> Reference | str | Problem:
+    """Return the dataset of the champion of a model.
+
+    Returns:
+        It, or why there is none to compare with: a Problem if it cannot be read.
+    """
     if not model_name:
         return "without a model_name, there is no champion to compare the data with"
-    what = f"the champion of {model_name}"
+    what, received = f"the champion of {model_name}", f"no {SCHEMA} and {STATISTICS}"
     try:
         champion = read_champion(step.store, step.layout, model_name)
         if champion is None:
@@ -64,8 +68,13 @@ def find(step: Step, model_name: str) -> Reference | str:
         if found:
             return found
     except (DataError, ConfigurationError, ValueError, KeyError, TypeError) as error:
-        return f"the data of {what} cannot be read, so this data is compared with no other: {error}"
-    return f"{what} has no {SCHEMA} and {STATISTICS}, so this data is compared with no other"
+        received = str(error)
+    return Problem(
+        f"the data of {what} cannot be read, so this data is compared with no other",
+        received=received,
+        fix="go back to another champion with `kfp-tfjob models rollback`, or, to train without a"
+        ' comparison, set changes and limits of data_options.contract to "warn"',
+    )
 
 
 def of_version(

@@ -320,7 +320,12 @@ def test_a_champion_without_distributions(data: Data) -> None:
     # A version without a schema is not compared at all.
     version = data.step.layout.model(MODEL).version(1)
     data.step.store.delete(version / MANIFEST)
-    assert "compared with no other" in data.validate(done).alone
+    validation = data.validate(done)
+    assert "compared with no other" in validation.alone and not validation.errors
+    # Then a contract that ends the run is not kept: the rows could be any.
+    for policy in ("changes", "limits"):
+        (problem,) = data.validate(done, **{policy: "fail"}).errors
+        assert "the data of champion 1 of income cannot be read" in problem.what
 
 
 def test_rows_of_test_that_are_in_train(data: Data) -> None:
