@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data import sample
+from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.coding import Coding
@@ -17,7 +19,7 @@ from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_record
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import DISTRIBUTIONS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
 
@@ -89,6 +91,9 @@ class Publisher:
             self._datasets[PEOPLE] = self.layout.dataset("people-1")
             mixed_dataset.write(folder)
             details = {"schema_digest": "5" * 64}
+            without = self.layout.dataset("people-0")
+            push(self.store, folder, without, "dataset", details=details)
+            (folder / DISTRIBUTIONS).write_text(json.dumps(_counts(self.store, without, folder)))
             push(self.store, folder, self._datasets[PEOPLE], "dataset", details=details)
         self._runs += 1
         seed = self._runs
@@ -134,6 +139,15 @@ class Publisher:
         done = evaluate.run(step, dataset, model_name, model, options)
         assert done.blessed, json.loads(self.store.read(run.verdict))["reasons"]
         return publish.run(step, model_name, model, str(run.verdict), dataset).version
+
+
+def _counts(store: Store, dataset: S3Address, folder: Path) -> dict[str, Any]:
+    """Return distributions.json of a dataset of classes."""
+    schema = json.loads((folder / "schema.json").read_text())
+    train = sample.read(store, dataset, schema, "train")
+    counts = Distributions(Edges.of(Coding.of_schema(schema), train.rows))
+    counts.add("train", train.rows)
+    return counts.to_dict()
 
 
 def _of_keras_2(weights: np.ndarray, write: str, folder: Path) -> None:
