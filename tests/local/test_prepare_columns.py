@@ -80,7 +80,7 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
         {"name": "member", "type": "boolean"},
     ]
     coding = Coding.of_schema(done.schema)
-    dictionaries = {it.name: it.dictionary for it in coding.features if it.dictionary}
+    dictionaries = {it.name: it.strings for it in coding.features if it.strings}
     with open(path, newline="") as file:
         written = list(csv.DictReader(file))
     for name, texts in dictionaries.items():  # in the order in which they occur first

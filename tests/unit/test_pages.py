@@ -55,7 +55,9 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
     schema = {
         "task": "classification" if classes else "regression",
         "label": {"name": HOSTILE, "classes": names or None},
-        "features": [f"{HOSTILE} {index}" for index in range(features)],
+        "features": [
+            {"name": f"{HOSTILE} {index}", "type": "float32"} for index in range(features)
+        ],
         "splits": splits,
         "split": {"fractions": {"train": 0.8, "validation": 0.1, "test": 0.1}},
     }
@@ -65,7 +67,7 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
         "duplicates": 0,
         "warnings": [HOSTILE],
         "label": label,
-        "features": {name: numbers | {"histogram": [1] * 20} for name in schema["features"]},
+        "features": {it["name"]: numbers | {"histogram": [1] * 20} for it in schema["features"]},
     }
     if kinds:
         head = {"count": 9, "missing": 1_234}
@@ -85,8 +87,20 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
                 ]
             )
         }
-    if judged:
-        schema["features"] = [{"name": name} for name in statistics["features"]]
+        missing = {"missing": {"rule": "constant", "value": 1}}
+        learned = {
+            "number": missing,
+            "category": {"dictionary": [HOSTILE], "vocabulary": []},
+            "boolean": missing,
+            "date": missing | {"origin": 0},
+            "text": {"bins": 7},
+        }
+        columns = statistics["features"].items()
+        types = {"number": "float32"}
+        schema["features"] = [
+            {"name": name, "type": types.get(it["kind"], it["kind"])} for name, it in columns
+        ]
+        schema["coding"] = [learned[it["kind"]] for _, it in columns]
     validation = judgement(list(statistics["features"]), classes) if judged else None
     return dataset.render(schema, statistics, reused=bool(classes), validation=validation)
 
