@@ -14,6 +14,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
@@ -38,7 +39,7 @@ class Sample:
 def has_columns(schema: Mapping[str, Any]) -> bool:
     """Tell whether the shards of a dataset hold columns, and not pictures for instance."""
     try:
-        return bool(Coding.of_schema(schema).names)
+        return PICTURE not in schema and bool(Coding.of_schema(schema).names)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 
