@@ -15,7 +15,6 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
-from tests.faults.proxy import FaultProxy
 
 TIME = "2026-11-22T03:00:00Z"
 
@@ -112,9 +111,3 @@ def test_a_failure_before_the_claim_is_kept_under_the_run_id(store: Store, base:
     with pytest.raises(ObjectNotFoundError):
         store.read(plain.failure("json"))
     assert str(report.step.run.base) == f"{base}/runs/m/r1"
-
-
-def test_an_output_uri_without_fields_costs_no_request(proxy: FaultProxy, base: S3Address) -> None:
-    step = open_step("evaluate", "r1", str(base), proxy.endpoint)
-    assert str(step.run.base) == f"{base}/runs/r1"
-    assert proxy.seen == []

@@ -196,7 +196,7 @@ def test_two_tasks_of_a_run_publish_two_versions(store: Store, base: S3Address) 
     assert b"task_key" not in replace(record, task_key="").to_bytes()
 
 
-@pytest.mark.parametrize("key", ["Eu", "a_b", "-a", "a-", "a/b", "a" * 21, "a.b"])
+@pytest.mark.parametrize("key", ["Eu", "-a", "a/b", "a" * 21])
 def test_a_key_that_cannot_be_a_name_is_refused(base: S3Address, key: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         launch_tfjob.python_func(

@@ -348,12 +348,9 @@ def test_what_stands_in_the_way_of_stored(store, job):
     assert path.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize(
-    ("attempt", "address", "message"),
-    [("0", "s3://test/runs/r", "whole number from 1"), ("1", "test/runs/r", "not an address")],
-)
-def test_a_sidecar_that_is_told_nonsense(tmp_path, attempt, address, message):
+def test_a_sidecar_that_is_told_nonsense(tmp_path):
+    address = "s3://test/runs/r"
     line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(tmp_path), address]
-    result = subprocess.run([*line, "--attempt", attempt], capture_output=True, text=True)
+    result = subprocess.run([*line, "--attempt", "0"], capture_output=True, text=True)
     assert result.returncode == 2
-    assert message in result.stderr
+    assert "whole number from 1" in result.stderr
