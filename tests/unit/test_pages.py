@@ -193,6 +193,11 @@ def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str, tmp_path
         assert part.tag == "style" or is_safe((part.text or "").replace("\n", ""))
         if part.tag == "a":
             assert re.fullmatch(r"[a-z-]+\.(html|md|log)", part.get("href"))
+    for row in root.iter("tr"):
+        heads = [head.text for head in row.findall("th") if head.text]
+        assert len(heads) == len(set(heads)), heads
+    (policy,) = (it.get("content") for it in root.iter("meta") if it.get("http-equiv"))
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; ")
     (style,) = root.iter("style")
     assert not re.search(r"url\(|@import|https?:", style.text)
     assert "prefers-color-scheme: dark" in style.text
