@@ -22,7 +22,8 @@ PROGRAMS = {
 # What is missing by intent; serving/server.py and pipelines/local/stored.py report it: the server
 # in an environment of `local`, and the embedded store beside the server.
 BESIDE = {
-    "local": {"kserve", "fastapi", "prometheus_client", "starlette"},
+    "tools": {"tensorflow"},  # only the training and the exported model call these functions
+    "local": {"kserve", "fastapi", "prometheus_client", "starlette", "h11", "uvicorn"},
     "serve": {"swift", "eventlet"},
     "trainer": {"kubeflow"},  # evaluate and publish create no job
 }
