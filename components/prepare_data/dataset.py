@@ -20,7 +20,7 @@ from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.plan import Plan, encoder_of, leave, shards_of
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.scanned import Scan
-from kfp_tfjob.components.prepare_data.shards import document, statistics_of
+from kfp_tfjob.components.prepare_data.shards import ShardDone, document, statistics_of
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label
@@ -124,29 +124,24 @@ def write(
         split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
         for split in SPLITS
     }
-    schema = _schema(scan, plan.coding, label, options, rows, stems)
+    columns = plan.coding.to_schema()
+    schema = schema_of(
+        label,
+        columns["features"],
+        options,
+        scan.split_rule,
+        {"coding": columns["coding"], **_raw_columns(scan, plan.coding, options, stems)},
+        "packed",
+        splits_of(rows, stems),
+    )
     statistics = described.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
     if options.weight is not None:
         check(options.weight, weights)
         splits = {split: sums.to_dict(label.classes) for split, sums in weights.items()}
         statistics["weight"] = {"name": options.weight, "splits": splits}
     if (shared := scan.also_in_train()) is not None:
-        statistics["also_in_train"] = shared
-        statistics["warnings"] += _overlap_warnings(shared, rows)
-    details = {
-        "rows": rows,
-        "task": label.task,
-        "features": len(schema["features"]),
-        "schema_digest": schema["schema_digest"],
-    }
-    objects += [
-        _write_json(store, base, SCHEMA, schema),
-        _write_json(store, base, STATISTICS, statistics),
-        _write_json(store, base, DISTRIBUTIONS, distributions.to_dict()),
-    ]
-    whole = Manifest.of("dataset", objects, details=details)
-    store.write(base / MANIFEST, whole.to_bytes(), "application/json")
-    return Prepared(str(base), digest, rows, schema, statistics, reused=False)
+        note_overlap(statistics, shared, rows, "rows", "have the same features as a row of train")
+    return complete(store, base, digest, objects, schema, statistics, distributions.to_dict())
 
 
 def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) -> Plan:
@@ -171,7 +166,7 @@ def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) ->
     classes = len(label.classes) if label.classes is not None else None
     splits = split_of(job.edges, job.fractions)
     shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
-    runs = [[run.name, run.part] for run in scan.runs]
+    runs = [(run.name, run.part) for run in scan.runs]
     plan = Plan(job, base, label, coding, edges, runs, shards)
     leave(scan.exchange, job.name, plan, meanings)
     return plan
@@ -201,59 +196,133 @@ def _shards(
     missing = [number for number in numbers if document(name, number) not in known]
     size = sum(shard.rows for shard in plan.shards) * plan.encoder.record_bytes
     progress = ProgressLog("wrote", size)
-    results = scan.executor.map(_TASK, [[name, number] for number in missing])
+    results = scan.executor.map(_TASK, [(name, number) for number in missing])
     statistics, distributions = statistics_of(plan), Distributions(plan.edges)
     weights = {split: WeightSums() for split in SPLITS}
     objects: list[ManifestObject] = []
     for number in numbers:
         if number in missing:
             progress.add(*next(results))
-        found = exchange.read_plain(document(name, number))
+        found = exchange.read_plain(document(name, number), ShardDone)
         later = statistics_of(plan)
-        later.restore(found["statistics"])
+        later.restore(found.statistics)
         statistics.merge(later)
-        distributions.merge(Distributions.from_plain(plan.edges, found["distributions"]))
+        distributions.merge(Distributions.from_plain(plan.edges, found.distributions))
         split = SPLITS[plan.shards[number].split]
-        weights[split].merge(WeightSums.from_plain(found["weights"]))
-        objects += [ManifestObject(*item) for item in found["objects"]]
+        weights[split].merge(found.weights)
+        objects += found.objects
     progress.log()
     return statistics, distributions, weights, objects
 
 
-def _overlap_warnings(shared: dict[str, int], rows: dict[str, int]) -> list[str]:
-    return [
-        f"{count:,} of {rows[split]:,} rows of {split} have the same features as a row of train;"
-        " they stay where they are"
+def note_overlap(
+    statistics: dict[str, Any], shared: dict[str, int], rows: dict[str, int], what: str, how: str
+) -> None:
+    """Add to statistics.json what validation and test share with train, and warn of it."""
+    statistics["also_in_train"] = shared
+    statistics["warnings"] += [
+        f"{count:,} of {rows[split]:,} {what} of {split} {how}; they stay where they are"
         for split, count in shared.items()
         if count
     ]
 
 
-def _schema(
-    scan: Scan,
-    coding: Coding,
+def schema_of(
     label: Label,
+    features: list[dict[str, Any]],
     options: DataOptions,
-    rows: dict[str, int],
-    stems: dict[str, list[str]],
+    split_rule: dict[str, Any],
+    more: dict[str, Any],
+    layout: str,
+    splits: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return schema.json; its digest covers what makes two models comparable, but no counts."""
-    columns = coding.to_schema()
+    """Return schema.json; its digest covers what makes two models comparable, but no counts.
+
+    Args:
+        label: The label and its classes.
+        features: The name and the type of each feature.
+        options: The typed `data_options`.
+        split_rule: What decides about the split besides salt and fractions.
+        more: Keys that are not comparable.
+        layout: Of the shards.
+        splits: What `splits_of` returns.
+    """
+    classes = None if label.classes is None else list(label.classes)
+    split = {"salt": options.split.salt, "fractions": options.split.fractions, **split_rule}
     comparable = {
         "task": label.task,
-        "features": columns["features"],
-        "label": {
-            "name": label.name,
-            "classes": None if label.classes is None else list(label.classes),
-        },
-        "split": {
-            "salt": options.split.salt,
-            "fractions": options.split.fractions,
-            **scan.split_rule,
-        },
+        "features": features,
+        "label": {"name": label.name, "classes": classes},
+        "split": split,
     }
     text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
-    more: dict[str, Any] = {"coding": columns["coding"]}
+    return {
+        "format": SCHEMA_FORMAT,
+        **comparable,
+        "schema_digest": sha256(text.encode()).hexdigest(),
+        **more,
+        "codec": {"version": CODEC_VERSION, "layout": layout},
+        "splits": splits,
+    }
+
+
+def splits_of(rows: dict[str, int], stems: dict[str, list[str]]) -> dict[str, Any]:
+    """Return the splits in schema.json.
+
+    Args:
+        rows: By split.
+        stems: The names of the shards without the ending, by split.
+    """
+    return {
+        split: {"rows": rows[split], "shards": [f"{stem}.tfrecord" for stem in stems[split]]}
+        for split in SPLITS
+    }
+
+
+def complete(
+    store: Store,
+    base: S3Address,
+    digest: str,
+    shards: list[ManifestObject],
+    schema: dict[str, Any],
+    statistics: dict[str, Any],
+    distributions: dict[str, Any] | None = None,
+) -> Prepared:
+    """Store the documents of a dataset and, last, its manifest.
+
+    Args:
+        store: The store.
+        base: The directory of the dataset.
+        digest: Its name.
+        shards: What is stored already.
+        schema: The content of schema.json.
+        statistics: The content of statistics.json.
+        distributions: The content of distributions.json; None without one.
+    """
+    rows = {split: schema["splits"][split]["rows"] for split in SPLITS}
+    documents = {SCHEMA: schema, STATISTICS: statistics, DISTRIBUTIONS: distributions}
+    objects = list(shards)
+    for name, body in documents.items():
+        if body is not None:
+            text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            checksum = store.write(base / name, text.encode(), "application/json")
+            objects.append(ManifestObject(name, len(text.encode()), checksum))
+    details = {
+        "rows": rows,
+        "task": schema["task"],
+        "features": len(schema["features"]),
+        "schema_digest": schema["schema_digest"],
+    }
+    whole = Manifest.of("dataset", objects, details=details)
+    store.write(base / MANIFEST, whole.to_bytes(), "application/json")
+    return Prepared(str(base), digest, rows, schema, statistics, reused=False)
+
+
+def _raw_columns(
+    scan: Scan, coding: Coding, options: DataOptions, stems: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Return the keys of schema.json about the columns of the source."""
+    more: dict[str, Any] = {}
     if not coding.is_identity:
         more["test_raw"] = [f"{stem}.parquet" for stem in stems["test"]]
     if formats := {item.name: item.format for item in scan.kinds.features if item.format}:
@@ -262,21 +331,4 @@ def _schema(
         more["weight"] = {"name": options.weight}
     left_out = [{"name": item.name, "reason": item.reason} for item in scan.kinds.left_out]
     left_out += [{"name": name, "reason": "data_options.drop"} for name in options.drop]
-    return {
-        "format": SCHEMA_FORMAT,
-        **comparable,
-        "schema_digest": sha256(text.encode()).hexdigest(),
-        **more,
-        **({"left_out": left_out} if left_out else {}),
-        "codec": {"version": CODEC_VERSION, "layout": "packed"},
-        "splits": {
-            split: {"rows": rows[split], "shards": [f"{stem}.tfrecord" for stem in stems[split]]}
-            for split in SPLITS
-        },
-    }
-
-
-def _write_json(store: Store, base: S3Address, name: str, body: object) -> ManifestObject:
-    data = (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    checksum = store.write(base / name, data, "application/json")
-    return ManifestObject(name, len(data), checksum)
+    return {**more, **({"left_out": left_out} if left_out else {})}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
@@ -23,32 +25,28 @@ class TooManyTextsError(Exception):
     """The column has more than MOST_TEXTS different texts."""
 
 
+def _no_hashes() -> np.ndarray:
+    return np.zeros(1, np.uint64)
+
+
+@dataclass
 class Dictionary:
     """The texts of one category over the whole source, in bounded memory.
 
     Attributes:
-        texts: The texts; the code of the first is 1.
+        codes: The code of each text, in the order of the codes, which start at 1.
         rows: The rows with a text.
         bytes: The most that they take in schema.json, in the dictionary and in the vocabulary.
     """
 
-    def __init__(self) -> None:
-        self.rows = self.bytes = 0
-        self._codes: dict[str, int] = {}
-        self._hashes = np.zeros(1, np.uint64)  # by code; a gap is 0
+    codes: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+    bytes: int = 0
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the texts and rows as values of JSON."""
-        return {"texts": list(self._codes), "rows": self.rows}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Dictionary:
-        """Return a dictionary from the values of `to_plain`."""
-        found = cls()
-        found.rows = plain["rows"]
-        found._codes = {text: code for code, text in enumerate(plain["texts"], 1)}
-        found.bytes = _stored(plain["texts"])
-        return found
+    # By code, as far as they are known; a gap is 0. A document lacks them.
+    _hashes: Annotated[
+        np.ndarray, PlainValidator(lambda plain: _no_hashes()), PlainSerializer(lambda hashes: None)
+    ] = field(default_factory=_no_hashes, compare=False)
 
     def merge(self, later: Dictionary) -> np.ndarray:
         """Add the texts of the next part of the source.
@@ -60,12 +58,12 @@ class Dictionary:
             TooManyTextsError: There are too many different ones.
         """
         self.rows += later.rows
-        return np.array([0, *self._coded(later._codes)], np.int32)
+        return np.array([0, *self._coded(later.codes)], np.int32)
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The texts in the order of their codes, which start at 1."""
-        return tuple(self._codes)
+        return tuple(self.codes)
 
     def add(self, column: Texts) -> tuple[np.ndarray, np.ndarray]:
         """Add the texts of a block.
@@ -78,7 +76,7 @@ class Dictionary:
         """
         codes = self._coded(column.texts)
         known = len(self._hashes) - 1
-        new = [text_hash(text) for text in islice(self._codes, known, None)]
+        new = [text_hash(text) for text in islice(self.codes, known, None)]
         self._hashes = np.append(self._hashes, np.array(new, np.uint64))
         self.rows += int(np.count_nonzero(column.codes))
         found = np.array([0, *codes], np.int32)[column.codes]
@@ -86,7 +84,7 @@ class Dictionary:
 
     def _coded(self, texts: Collection[str]) -> list[int]:
         """Return the codes of texts; new ones get the next codes."""
-        known, before = self._codes, len(self._codes)
+        known, before = self.codes, len(self.codes)
         codes: list[Any] = list(map(known.get, texts))
         if None in codes:
             codes = [known.setdefault(text, len(known) + 1) for text in texts]
@@ -98,7 +96,7 @@ class Dictionary:
     @property
     def all_different(self) -> bool:
         """Whether no text occurs in two rows."""
-        return len(self._codes) == self.rows
+        return len(self.codes) == self.rows
 
 
 def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:

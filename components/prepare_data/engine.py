@@ -32,7 +32,6 @@ from kfp_tfjob.components.prepare_data.executors.processes import (
     spare,
 )
 from kfp_tfjob.components.prepare_data.images import engine as pictures
-from kfp_tfjob.components.prepare_data.source import finished_dataset
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES
@@ -97,7 +96,7 @@ def run(
     source_digest = _unchanged(source, source_digest)
     digest = options.dataset_digest(source_digest, data_label)
     if source.dataset:
-        done = _as_it_is(step, source.dataset, options)
+        done = _as_it_is(step, source.dataset)
         _warn(done)
         return done
     base = step.layout.dataset(digest)
@@ -204,13 +203,14 @@ def _on_dask(context: Context, address: str) -> Executor:
     return Distributed(context, address)
 
 
-def _as_it_is(step: Step, given: FinishedDataset, options: DataOptions) -> Prepared:
+def _as_it_is(step: Step, given: FinishedDataset) -> Prepared:
     """Return the finished dataset that data_uri names.
 
     Raises:
         DataError: It is damaged.
     """
-    base = finished_dataset.place(step, given, options)
+    given.verify(step.store)
+    base = given.location
     found = dataset.find(step.store, base, dataset_digest(base, given.manifest))
     if found is None:
         raise DataError(

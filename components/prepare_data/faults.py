@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.storage.errors import Example, Problem, first
 
@@ -68,6 +69,14 @@ _MAY_BE_GAPS = ("text", "boolean", "date")
 _DROP = "drop these rows with data_options.on_bad_row=drop"
 
 
+# Counts by column and rule; keys of JSON are text.
+Cells = Annotated[
+    Counter[tuple[str, str]],
+    PlainValidator(lambda plain: Counter({(name, rule): count for name, rule, count in plain})),
+    PlainSerializer(lambda cells: [[*key, count] for key, count in cells.items()]),
+]
+
+
 @dataclass(frozen=True, order=True)
 class Fault:
     """The first fault of one row.
@@ -90,15 +99,6 @@ class Fault:
     def shifted(self, lines: int) -> Fault:
         """Return the same fault, a number of lines further down."""
         return replace(self, line=self.line + lines)
-
-    def to_plain(self) -> list[Any]:
-        """Return the fault as a value of JSON."""
-        return list(astuple(self))
-
-    @classmethod
-    def from_plain(cls, plain: Sequence[Any]) -> Fault:
-        """Return a fault from the value of `to_plain`."""
-        return cls(*plain)
 
     def example(self) -> Example:
         """Describe the fault and where it is."""
@@ -173,6 +173,7 @@ class BlockFaults:
         self.examples.append(Fault(self.file, line, column, value[:_VALUE_LENGTH], rule))
 
 
+@dataclass
 class Faults:
     """The faults of the whole source, in bounded memory.
 
@@ -182,15 +183,15 @@ class Faults:
         cells: Bad values by column and rule.
         left_out: Rows with a gap that data_options.missing leaves out, by column.
         examples: Up to ten bad rows, with as many columns and rules among them as possible.
+        values: A bad value of each column.
     """
 
-    def __init__(self) -> None:
-        self.seen = 0
-        self.rows: Counter[str] = Counter()
-        self.cells: Counter[tuple[str, str]] = Counter()
-        self.left_out: Counter[str] = Counter()
-        self.examples: list[Fault] = []
-        self._values: dict[str, str] = {}
+    seen: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    cells: Cells = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    examples: list[Fault] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
 
     @property
     def bad(self) -> int:
@@ -202,31 +203,8 @@ class Faults:
         self.seen += block.seen
         self.left_out.update(block.left_out)
         for column, value in block.values.items():
-            self._values.setdefault(column, value)
+            self.values.setdefault(column, value)
         self.include(block.rows, block.cells, block.examples)
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the faults as values of JSON."""
-        return {
-            "seen": self.seen,
-            "rows": dict(self.rows),
-            "cells": [[column, rule, count] for (column, rule), count in self.cells.items()],
-            "left_out": dict(self.left_out),
-            "examples": [fault.to_plain() for fault in self.examples],
-            "values": self._values,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Faults:
-        """Return faults from the values of `to_plain`."""
-        found = cls()
-        found.seen = plain["seen"]
-        found.rows.update(plain["rows"])
-        found.cells.update({(column, rule): count for column, rule, count in plain["cells"]})
-        found.left_out.update(plain["left_out"])
-        found.examples = [Fault.from_plain(fault) for fault in plain["examples"]]
-        found._values = dict(plain["values"])
-        return found
 
     def shift(self, lines: int) -> None:
         """Add a number of lines to the lines of the faults."""
@@ -236,7 +214,7 @@ class Faults:
         """Add the faults of the next part of the source."""
         self.seen += later.seen
         self.left_out.update(later.left_out)
-        self._values = later._values | self._values
+        self.values = later.values | self.values
         self.include(later.rows, later.cells, later.examples)
 
     def add_files(self, seen: int, faults: list[Fault]) -> None:
@@ -286,7 +264,7 @@ class Faults:
                 fix = f"{_ENCODING}, or {fix}"
             problems[column] = Problem(
                 f"column {column!r} {_COLUMN_RULES[rules[0]]} in {share}",
-                received=repr(self._values[column]) if column in self._values else None,
+                received=repr(self.values[column]) if column in self.values else None,
                 expected=_expected(rules),
                 fix=fix,
             )
@@ -294,7 +272,7 @@ class Faults:
 
     def _other_kind(self, column: str, rules: list[str]) -> str:
         """Return what to do with a column that is no number, boolean or date."""
-        if rules[0] in ("text", "date") and any(map(str.isdigit, self._values.get(column, ""))):
+        if rules[0] in ("text", "date") and any(map(str.isdigit, self.values.get(column, ""))):
             return f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
         return f'set its kind with data_options.types={{"{column}": "category"}}'
 

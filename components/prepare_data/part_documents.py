@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.source.parts import Part
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
-from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, document
+from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, PartDone, document
 
 _TASKS = "kfp_tfjob.components.prepare_data.tasks"
 _VERBS = {LOOK: "looked at", ROWS: "read"}
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def read(
     executor: Executor, task: str, job: Job, parts: Sequence[Part]
-) -> Iterator[tuple[dict[str, Any], int]]:
+) -> Iterator[tuple[PartDone, int]]:
     """Run a task over all parts.
 
     Args:
@@ -38,7 +37,7 @@ def read(
         What each part has, and the lines of its file before it.
     """
     exchange = executor.context.exchange
-    exchange.write_plain(f"{job.name}/job", job.to_plain())
+    exchange.write_plain(f"{job.name}/job", job)
     known = set(exchange.names(job.name))
     missing = [part for part in parts if document(job.name, task, part.number) not in known]
     progress = ProgressLog(_VERBS[task], job.source.size)
@@ -53,19 +52,19 @@ def read(
             found_part, rows = next(finished)
             waiting.discard(found_part.number)
             progress.add(rows, found_part.size)
-        found = exchange.read_plain(name)
-        if part.follows and found.get("reached") and found["reached"][0] != ended:
+        found = exchange.read_plain(name, PartDone)
+        if part.follows and found.reached and found.reached[0] != ended:
             # A quoted value crosses the boundary, so the first record was guessed wrong.
             assert part.span
             again = replace(part, span=Span(ended, part.span.end, exact=True))
             for _ in _map(executor, task, job, [again]):
                 pass
-            found = exchange.read_plain(name)
+            found = exchange.read_plain(name, PartDone)
         lines = lines if part.follows else 0
         yield found, lines
-        if found.get("reached"):
-            ended = found["reached"][1]
-            lines += found["reached"][2]
+        if found.reached:
+            ended = found.reached[1]
+            lines += found.reached[2]
     progress.log()
 
 
@@ -73,6 +72,5 @@ def _map(
     executor: Executor, task: str, job: Job, parts: Sequence[Part]
 ) -> Iterator[tuple[Part, int]]:
     """Run a task over parts; yield each of them and its rows."""
-    items = [[job.name, part.to_plain()] for part in parts]
-    for part, result in zip(parts, executor.map(f"{_TASKS}:{task}", items), strict=True):
-        yield part, sum(result)
+    items = [(job.name, part) for part in parts]
+    yield from zip(parts, executor.map(f"{_TASKS}:{task}", items), strict=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.components.prepare_data.distributions import Edges
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.job import Job, job_of
+from kfp_tfjob.components.prepare_data.plain import Unstored
 from kfp_tfjob.components.prepare_data.runs import Run
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
@@ -67,40 +69,13 @@ class Plan:
         shards: The shards.
     """
 
-    job: Job
+    job: Unstored[Job]
     base: S3Address
     label: Label
-    coding: Coding
-    edges: Edges
-    runs: list[list[Any]]
+    coding: Annotated[Coding, PlainValidator(Coding.of_schema), PlainSerializer(Coding.to_schema)]
+    edges: Annotated[Edges, PlainValidator(Edges.from_plain), PlainSerializer(Edges.to_plain)]
+    runs: list[tuple[str, int]]
     shards: list[Shard]
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        classes = self.label.classes
-        return {
-            "base": str(self.base),
-            "label": [self.label.name, self.label.task, classes and list(classes)],
-            "coding": self.coding.to_schema(),
-            "edges": self.edges.to_plain(),
-            "runs": self.runs,
-            "shards": [list(vars(shard).values()) for shard in self.shards],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any], job: Job) -> Plan:
-        """Return what `to_plain` has written."""
-        name, task, classes = plain["label"]
-        label = Label(name, task, classes and tuple(classes), np.empty(0, np.int32))
-        return cls(
-            job,
-            S3Address.parse(plain["base"]),
-            label,
-            Coding.of_schema(plain["coding"]),
-            Edges.from_plain(plain["edges"]),
-            plain["runs"],
-            [Shard(*item) for item in plain["shards"]],
-        )
 
     @property
     def encoder(self) -> Encoder:
@@ -153,17 +128,17 @@ def leave(exchange: Exchange, name: str, plan: Plan, meanings: list[Meaning]) ->
         plan: The plan.
         meanings: What the codes of each part mean.
     """
-    exchange.write_plain(f"{name}/plan", plan.to_plain())
+    exchange.write_plain(f"{name}/plan", plan)
     for part, meaning in enumerate(meanings):
-        exchange.write_plain(f"{name}/meaning-{part:06d}", meaning.to_plain())
+        exchange.write_plain(f"{name}/meaning-{part:06d}", meaning)
 
 
 def plan_of(context: Context, name: str) -> Plan:
     """Return the plan that the step has left."""
     key = ("plan", name)
     if key not in context.cache:
-        plain = context.exchange.read_plain(f"{name}/plan")
-        context.cache[key] = Plan.from_plain(plain, job_of(context, name))
+        plan = context.exchange.read_plain(f"{name}/plan", Plan)
+        context.cache[key] = replace(plan, job=job_of(context, name))
     return context.cache[key]
 
 
@@ -175,7 +150,7 @@ def rows_of(context: Context, plan: Plan) -> SortedRows:
         context.cache[key] = [Run.read(context.exchange, *run) for run in plan.runs]
 
     def meaning(part: int) -> Meaning:
-        return Meaning.from_plain(context.exchange.read_plain(f"{name}/meaning-{part:06d}"))
+        return context.exchange.read_plain(f"{name}/meaning-{part:06d}", Meaning)
 
     is_class = plan.label.classes is not None
     runs = context.cache[key]

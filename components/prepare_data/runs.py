@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
 from kfp_tfjob.components.prepare_data.hashes import limits_of
-from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
+from kfp_tfjob.components.prepare_data.plain import Array
 
 RUN_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
 _BIN_BYTES = 2 << 20  # of the source, about
@@ -151,13 +151,20 @@ class RunWriter:
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table)
             self._exchange.write(f"{name}.texts", sink.getvalue())
-        index = {"counts": plain_of(counts.astype(np.int32)), "sums": plain_of(sums)}
-        self._exchange.write_plain(f"{name}.index", index)
+        self._exchange.write_plain(f"{name}.index", _Index(counts.astype(np.int32), sums))
         self.names.append(name)
 
     def _counted(self, hashes: np.ndarray) -> np.ndarray:
         places = np.searchsorted(hashes, self._edges)
         return np.diff(np.append(places, len(hashes)))
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Rows and checksums by group and bin."""
+
+    counts: Array
+    sums: Array
 
 
 @dataclass(frozen=True)
@@ -179,8 +186,8 @@ class Run:
     @classmethod
     def read(cls, exchange: Exchange, name: str, part: int) -> Run:
         """Read its index."""
-        index = exchange.read_plain(f"{name}.index")
-        counts, sums = array_of(index["counts"]), array_of(index["sums"])
+        index = exchange.read_plain(f"{name}.index", _Index)
+        counts, sums = index.counts, index.sums
         groups = GROUPS if counts[1:].any() else 1
         kind = np.uint16 if counts.max(initial=0) <= np.iinfo(np.uint16).max else np.int32
         return cls(name, part, counts[:groups].astype(kind), sums[:groups].copy())

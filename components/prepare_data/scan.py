@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import part_documents
@@ -26,7 +25,7 @@ from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES, Part, par
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import first_kinds
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, time_limits
-from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS
+from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, PartDone
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -129,9 +128,9 @@ class _Reading:
         """Return the counts of no values."""
         return {name: ColumnProfile(name) for name in job.columns.features}
 
-    def _look(self, seen: dict[str, ColumnProfile], found: dict[str, Any], lines: int) -> None:
+    def _look(self, seen: dict[str, ColumnProfile], found: PartDone, lines: int) -> None:
         """Add the counts of the next part."""
-        later = [ColumnProfile.from_plain(plain) for plain in found["seen"]]
+        later = [ColumnProfile.from_plain(plain) for plain in found.seen or ()]
         for column in later:
             column.shift(lines)
         merge(seen, {column.name: column for column in later})
@@ -178,7 +177,7 @@ class _Reading:
             log.info("the first rows suggest other kinds than all rows, so these are read again")
             raise OtherKindsError(kinds)
         job = replace(scan.job, kinds=kinds, assumed=False)
-        self._exchange.write_plain(f"{job.name}/job", job.to_plain())
+        self._exchange.write_plain(f"{job.name}/job", job)
         return replace(scan, job=job, kinds=kinds)
 
 

@@ -24,6 +24,7 @@ from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
 from kfp_tfjob.components.prepare_data.split_rules import GROUP_REVISION
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.tasks import PartDone
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.storage.errors import DataError
@@ -135,7 +136,7 @@ class Scan:
             counts += self.vocabulary.text_rows
         return dict(zip(SPLITS, counts.tolist(), strict=True))
 
-    def merge(self, found: dict[str, Any], lines: int) -> None:
+    def merge(self, found: PartDone, lines: int) -> None:
         """Add what the next part has.
 
         Args:
@@ -146,37 +147,35 @@ class Scan:
             OtherKindsError: Texts of a category are too many, so the kinds are others.
             DataError: They are too many in a category that the options ask for, or in all together.
         """
-        if "lost" in found:
-            raise self._lost(*found["lost"])
-        faults = Faults.from_plain(found["faults"])
-        vocabulary = Vocabulary.from_plain(found["vocabulary"])
-        faults.shift(lines)
-        vocabulary.shift(lines)
-        self.faults.merge(faults)
+        if found.lost is not None:
+            raise self._lost(found.lost)
+        found.faults.shift(lines)
+        found.vocabulary.shift(lines)
+        self.faults.merge(found.faults)
         part = len(self.label_codes)
-        self.label_codes.append(self.vocabulary.merge(vocabulary))
-        dictionaries = iter(found["dictionaries"])
+        self.label_codes.append(self.vocabulary.merge(found.vocabulary))
+        dictionaries = iter(found.dictionaries)
         codes: list[np.ndarray | None] = []
         for name in (item.name for item in self.kinds.in_field(CODES)):
             if name not in self.dictionaries:
                 codes.append(None)
                 continue
-            later = Dictionary.from_plain(next(dictionaries))
             try:
-                codes.append(self.dictionaries[name].merge(later))
+                codes.append(self.dictionaries[name].merge(next(dictionaries)))
             except TooManyTextsError:
-                raise self._lost(name, columns_kinds.TOO_MANY_TEXTS) from None
+                raise self._lost(name) from None
         if problem := too_large(self.dictionaries):
             raise OtherKindsError(None) if self.job.assumed else DataError(problem)
         self.text_codes.append(codes)
-        for counted, plain in zip(self.counted, found["counted"], strict=True):
+        for counted, plain in zip(self.counted, found.counted, strict=True):
             counted.merge(Counted.from_plain(plain), codes)
-        self.runs += [Run.read(self.exchange, name, part) for name in found["runs"]]
-        if found["overlap"]:
-            self.shared.append(found["overlap"])
+        self.runs += [Run.read(self.exchange, name, part) for name in found.runs]
+        if found.overlap:
+            self.shared.append(found.overlap)
 
-    def _lost(self, name: str, reason: str) -> Exception:
+    def _lost(self, name: str) -> Exception:
         """Return the error for a category with too many texts."""
+        reason = columns_kinds.TOO_MANY_TEXTS
         if self.job.assumed:
             return OtherKindsError(None)
         if columns_kinds.is_wanted(name, self.job.options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,10 +15,28 @@ from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
+from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 
 _ENCODE_BYTES = 8 << 20  # encoded at a time
 _TEST = SPLITS.index("test")
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """What the task has written, and what it says of the rows.
+
+    Attributes:
+        objects: What is stored.
+        statistics: `Statistics.to_plain`.
+        distributions: `Distributions.to_plain`.
+        weights: The sums of the weights, if there are any.
+    """
+
+    objects: list[ManifestObject]
+    statistics: dict[str, Any]
+    distributions: Any
+    weights: WeightSums
 
 
 def document(job: str, shard: int) -> str:
@@ -25,7 +44,7 @@ def document(job: str, shard: int) -> str:
     return f"{job}/shard-{shard:06d}"
 
 
-def shard(context: Context, item: list[Any]) -> list[int]:
+def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
     """Write one shard to the store.
 
     Args:
@@ -66,14 +85,9 @@ def shard(context: Context, item: list[Any]) -> list[int]:
     if raw:
         raw.close()
         objects.append(_sent(context.store, plan, raw_path))
-    body = {
-        "objects": objects,
-        "statistics": statistics.to_plain(),
-        "distributions": distributions.to_plain(),
-        "weights": sums.to_plain(),
-    }
-    context.exchange.write_plain(document(item[0], wanted.number), body)
-    return [wanted.rows, wanted.rows * encoder.record_bytes]
+    done = ShardDone(objects, statistics.to_plain(), distributions.to_plain(), sums)
+    context.exchange.write_plain(document(item[0], wanted.number), done)
+    return wanted.rows, wanted.rows * encoder.record_bytes
 
 
 def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:
@@ -84,11 +98,11 @@ def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:
         file.write(encoder.encode(rows["features"], labels, rows["codes"], rows["dates"], weights))
 
 
-def _sent(store: Store, plan: Plan, path: Path) -> list[Any]:
+def _sent(store: Store, plan: Plan, path: Path) -> ManifestObject:
     """Store a file of the dataset; return its entry in the manifest."""
     sent = store.send(path, plan.base / path.name, path.name)
     path.unlink()
-    return [sent.key, sent.size, sent.crc64nvme]
+    return ManifestObject(sent.key, sent.size, sent.crc64nvme)
 
 
 def statistics_of(plan: Plan, before: int = 0) -> Statistics:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
-from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
+from kfp_tfjob.components.prepare_data.plain import Array
 from kfp_tfjob.components.prepare_data.runs import (
     Run,
     Stretch,
@@ -32,21 +31,8 @@ class Meaning:
         codes: For each column of texts, the code of each code; None for the code itself.
     """
 
-    classes: np.ndarray | None
-    codes: tuple[np.ndarray | None, ...]
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "classes": None if self.classes is None else plain_of(self.classes),
-            "codes": [None if codes is None else plain_of(codes) for codes in self.codes],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Meaning:
-        """Return what `to_plain` has written."""
-        classes = plain["classes"] and array_of(plain["classes"])
-        return cls(classes, tuple(codes and array_of(codes) for codes in plain["codes"]))
+    classes: Array | None
+    codes: tuple[Array | None, ...]
 
 
 @dataclass(frozen=True)

@@ -92,30 +92,8 @@ class SplitRules:
         return np.full(rows, SPLITS.index(word) if word else _BY_HASH, np.int8)
 
     def place(self, hashes: np.ndarray, splits: np.ndarray) -> np.ndarray:
-        """Return hashes that lead to these splits.
-
-        Args:
-            hashes: uint64 of shape [rows].
-            splits: Of shape [rows].
-        """
-        splits = splits.copy()
-        if self._given:
-            absent = {SPLITS.index(word) for word in SPLITS if word not in self._folders}
-            if absent:
-                splits = self._divided(hashes, splits, sorted({_TRAIN, *absent}))
-        limits = [0, *limits_of(self._fractions), 2**64]
-        placed = hashes.copy()
-        for i in range(len(SPLITS)):
-            mask = splits == i
-            width = limits[i + 1] - limits[i]
-            placed[mask] = np.uint64(limits[i]) + _scaled(hashes[mask], width)
-        return placed
-
-    def _divided(self, hashes: np.ndarray, splits: np.ndarray, among: list[int]) -> np.ndarray:
-        """Divide the rows of train among the splits that have no folder."""
-        shares = [self._fractions[i] for i in among]
-        found = split_of(hashes, [share / sum(shares) for share in shares])
-        return np.where(splits == _TRAIN, np.array(among, np.int8)[found], splits)
+        """Return hashes that lead to these splits; see the function `place`."""
+        return place(hashes, splits, self._fractions, self._folders)
 
     def _named(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = self._texts(chunk, name)
@@ -190,6 +168,33 @@ class SplitRules:
         if form not in self.forms and mask.any():
             i = int(np.argmax(mask))
             self.forms[form] = f"{form}: {shown(i)} in {faults.file}, line {faults.lines[i]:,}"
+
+
+def place(
+    hashes: np.ndarray, splits: np.ndarray, fractions: list[float], folders: frozenset[str]
+) -> np.ndarray:
+    """Return hashes that lead to these splits.
+
+    Args:
+        hashes: uint64 of shape [rows].
+        splits: Of shape [rows].
+        fractions: Shares of the splits.
+        folders: The splits that have a folder, if folders decide: rows of train are divided among
+            train and the splits without one.
+    """
+    splits = splits.copy()
+    if folders and (absent := {i for i, word in enumerate(SPLITS) if word not in folders}):
+        among = sorted({_TRAIN, *absent})
+        shares = [fractions[i] for i in among]
+        found = split_of(hashes, [share / sum(shares) for share in shares])
+        splits = np.where(splits == _TRAIN, np.array(among, np.int8)[found], splits)
+    limits = [0, *limits_of(fractions), 2**64]
+    placed = hashes.copy()
+    for i in range(len(SPLITS)):
+        mask = splits == i
+        width = limits[i + 1] - limits[i]
+        placed[mask] = np.uint64(limits[i]) + _scaled(hashes[mask], width)
+    return placed
 
 
 def time_limits(source: Source, options: DataOptions, folder: Path, block: int) -> np.ndarray:

@@ -101,7 +101,7 @@ class Statistics:
         read: int,
         bad: dict[str, int],
         rows: dict[str, int],
-        left_out: Mapping[str, int] | None = None,
+        left_out: Mapping[str, int],
     ) -> dict[str, Any]:
         """Return the content of statistics.json.
 

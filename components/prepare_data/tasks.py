@@ -7,7 +7,7 @@ step was killed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import counted_for
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.job import Job, job_of
-from kfp_tfjob.components.prepare_data.kinds import TOO_MANY_TEXTS, columns_of
+from kfp_tfjob.components.prepare_data.kinds import columns_of
 from kfp_tfjob.components.prepare_data.rows import Columns, Rows
 from kfp_tfjob.components.prepare_data.runs import GROUPS, RunWriter
 from kfp_tfjob.components.prepare_data.source.files import SourceFile
@@ -44,17 +44,44 @@ def document(job: str, task: str, part: int) -> str:
     return f"{job}/{task}-{part:06d}"
 
 
-def look(context: Context, item: list[Any]) -> list[int]:
+@dataclass
+class PartDone:
+    """What a task has found in a part.
+
+    Attributes:
+        reached: How far a range of a text was read: its start, its end, and its lines.
+        seen: The counts of each column, as plain values; None if the kinds are known.
+        lost: A category that has too many texts for one; then nothing else is known.
+        runs: The names of the runs.
+        faults: The bad rows.
+        vocabulary: The labels.
+        dictionaries: The texts of each category.
+        counted: What `fit_encoding.Counted` has, for each group of rows, as plain values.
+        overlap: The name of what `split_overlap` counts.
+    """
+
+    reached: tuple[int, int, int] | None = None
+    seen: list[Any] | None = None
+    lost: str | None = None
+    runs: list[str] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
+    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(""))
+    dictionaries: list[Dictionary] = field(default_factory=list)
+    counted: list[Any] = field(default_factory=list)
+    overlap: str | None = None
+
+
+def look(context: Context, item: tuple[str, Part]) -> int:
     """Count the values of each column in one part.
 
     Args:
         context: Where everything is.
-        item: The name of the job, and the part as plain values.
+        item: The name of the job, and the part.
 
     Returns:
         The rows.
     """
-    job, part = job_of(context, item[0]), Part.from_plain(item[1])
+    job, part = job_of(context, item[0]), item[1]
     seen = {name: ColumnProfile(name) for name in job.columns.features}
     text = Columns(tuple(seen), job.label)
     reader, rows = _Reader(job, part), 0
@@ -62,35 +89,31 @@ def look(context: Context, item: list[Any]) -> list[int]:
         for chunk in table.chunks(text):
             profile(seen, chunk)
             rows += chunk.faults.seen
-    found = {
-        "reached": reader.reached,
-        "rows": rows,
-        "seen": [column.to_plain() for column in seen.values()],
-    }
+    found = PartDone(reader.reached, [column.to_plain() for column in seen.values()])
     context.exchange.write_plain(document(job.name, LOOK, part.number), found)
-    return [rows]
+    return rows
 
 
-def rows(context: Context, item: list[Any]) -> list[int]:
+def rows(context: Context, item: tuple[str, Part]) -> int:
     """Write the rows of one part as sorted runs.
 
     Args:
         context: Where everything is.
-        item: The name of the job, and the part as plain values.
+        item: The name of the job, and the part.
 
     Returns:
-        The rows, or nothing if the part shows that the assumed kinds are wrong.
+        The rows; 0 if a category has too many texts.
     """
-    job, part = job_of(context, item[0]), Part.from_plain(item[1])
+    job, part = job_of(context, item[0]), item[1]
     found = _Found(job, context, part)
     try:
         reached = _read(job, part, found)
     except _LostError as error:
-        lost = {"lost": [error.name, TOO_MANY_TEXTS]}
+        lost = PartDone(lost=error.name)
         context.exchange.write_plain(document(job.name, ROWS, part.number), lost)
-        return []
-    context.exchange.write_plain(document(job.name, ROWS, part.number), found.to_plain(reached))
-    return [found.faults.seen]
+        return 0
+    context.exchange.write_plain(document(job.name, ROWS, part.number), found.done(reached))
+    return found.faults.seen
 
 
 class _Beside(NamedTuple):
@@ -223,25 +246,24 @@ class _Found:
                 found.append(pa.array(["", *column.texts], pa.string()).take(places))
         return found
 
-    def to_plain(self, reached: tuple[int, int, int] | None) -> dict[str, Any]:
+    def done(self, reached: tuple[int, int, int] | None) -> PartDone:
         """Write what is left, and return the document."""
         self._runs.flush()
         shared = None
         if self._overlap:
             shared = f"{self._name}.splits"
             self._exchange.write(shared, self._overlap.to_bytes())
-        return {
-            "reached": reached,
-            "runs": self._runs.names,
-            "faults": self.faults.to_plain(),
-            "vocabulary": self.vocabulary.to_plain(),
-            "dictionaries": [
-                found.to_plain() for found in self.texts.values() if isinstance(found, Dictionary)
-            ],
-            "counted": [counted.to_plain() for counted in self._counted],
-            "overlap": shared,
-            "seen": [it.to_plain() for it in self.seen.values()] if self._job.assumed else None,
-        }
+        return PartDone(
+            reached,
+            [it.to_plain() for it in self.seen.values()] if self._job.assumed else None,
+            None,
+            self._runs.names,
+            self.faults,
+            self.vocabulary,
+            [found for found in self.texts.values() if isinstance(found, Dictionary)],
+            [counted.to_plain() for counted in self._counted],
+            shared,
+        )
 
 
 def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
+from kfp_tfjob.components.prepare_data.plain import Array
 from kfp_tfjob.components.prepare_data.rows import Rows
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
 from kfp_tfjob.features.types.number import parse_number
@@ -26,7 +26,6 @@ _NUMERIC_SHARE = 0.9
 _FLAGS = ("0", "1", "0.0", "1.0")  # may be among the words of a boolean
 _WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 beside missing values
 _OVERFLOW = -1
-_NO_COUNTS = np.zeros((3, 0), np.int64)
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,21 @@ class Label:
     name: str
     task: str
     classes: tuple[str, ...] | None
-    class_of: np.ndarray
+    class_of: Array
 
 
+def _no_counts() -> np.ndarray:
+    return np.zeros((3, 0), np.int64)
+
+
+@dataclass
 class Vocabulary:
     """The distinct labels of the whole source, in bounded memory.
 
     Attributes:
+        name: The label column.
+        codes: The code of each label, in the order of the codes.
+        overflowed: Whether there are too many labels for classes.
         text_rows: int64 of shape [3], rows of each split whose label is not a number.
         number_rows: int64 of shape [3], rows of each split whose label is a number.
         text_faults: The first ten rows whose label is not a number.
@@ -57,14 +64,13 @@ class Vocabulary:
             many for classes.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._codes: dict[str, int] = {}
-        self._overflowed = False
-        self.text_rows = np.zeros(3, np.int64)
-        self.number_rows = np.zeros(3, np.int64)
-        self.text_faults: list[Fault] = []
-        self.counts = _NO_COUNTS
+    name: str
+    codes: dict[str, int] = field(default_factory=dict)
+    overflowed: bool = False
+    text_rows: Array = field(default_factory=lambda: np.zeros(3, np.int64))
+    number_rows: Array = field(default_factory=lambda: np.zeros(3, np.int64))
+    text_faults: list[Fault] = field(default_factory=list)
+    counts: Array = field(default_factory=_no_counts)
 
     def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add the labels of a block.
@@ -90,37 +96,13 @@ class Vocabulary:
             text = rows.labels[rows.codes[i]]
             fault = Fault(rows.faults.file, int(rows.lines[i]), self.name, text[:200], "text")
             self.text_faults.append(fault)
-        if self._overflowed:
-            self.counts = _NO_COUNTS
+        if self.overflowed:
+            self.counts = _no_counts()
         else:
-            size = len(self._codes)
+            size = len(self.codes)
             found = np.bincount(split.astype(np.int64) * size + codes, minlength=3 * size)
             self._count(found.reshape(3, size), np.arange(size))
         return codes, numbers
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the labels and counts as values of JSON."""
-        return {
-            "name": self.name,
-            "texts": list(self._codes),
-            "overflowed": self._overflowed,
-            "text_rows": self.text_rows.tolist(),
-            "number_rows": self.number_rows.tolist(),
-            "text_faults": [fault.to_plain() for fault in self.text_faults],
-            "counts": self.counts.tolist(),
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Vocabulary:
-        """Return a vocabulary from the values of `to_plain`."""
-        found = cls(plain["name"])
-        found._codes = {text: code for code, text in enumerate(plain["texts"])}
-        found._overflowed = plain["overflowed"]
-        found.text_rows = np.array(plain["text_rows"], np.int64)
-        found.number_rows = np.array(plain["number_rows"], np.int64)
-        found.text_faults = [Fault.from_plain(fault) for fault in plain["text_faults"]]
-        found.counts = np.array(plain["counts"], np.int64).reshape(3, -1)
-        return found
 
     def shift(self, lines: int) -> None:
         """Add a number of lines to the lines of the faults."""
@@ -132,30 +114,30 @@ class Vocabulary:
         Returns:
             For each code of `later`, its code here, int32; -1 if there are too many for classes.
         """
-        codes = np.array([self._code(text) for text in later._codes], np.int32)
-        self._overflowed |= later._overflowed
+        codes = np.array([self._code(text) for text in later.codes], np.int32)
+        self.overflowed |= later.overflowed
         self.text_rows += later.text_rows
         self.number_rows += later.number_rows
         self.text_faults = [*self.text_faults, *later.text_faults][:MOST_EXAMPLES]
-        if self._overflowed:
-            self.counts = _NO_COUNTS
+        if self.overflowed:
+            self.counts = _no_counts()
         elif len(codes):
             self._count(later.counts, codes)
         return codes
 
     def _count(self, counts: np.ndarray, codes: np.ndarray) -> None:
         """Add rows by split and code, of shape [3, codes]."""
-        total = np.zeros((3, len(self._codes)), np.int64)
+        total = np.zeros((3, len(self.codes)), np.int64)
         total[:, : self.counts.shape[1]] = self.counts
         total[:, codes] += counts
         self.counts = total
 
     def _code(self, text: str) -> int:
-        code = self._codes.get(text)
-        if code is None and len(self._codes) < MOST_CLASSES:
-            code = self._codes[text] = len(self._codes)
+        code = self.codes.get(text)
+        if code is None and len(self.codes) < MOST_CLASSES:
+            code = self.codes[text] = len(self.codes)
         if code is None:
-            self._overflowed = True
+            self.overflowed = True
             return _OVERFLOW
         return code
 
@@ -172,7 +154,7 @@ class Vocabulary:
         Raises:
             DataError: There are fewer than two different labels, or too many for classes.
         """
-        texts = list(self._codes)
+        texts = list(self.codes)
         if len(set(self._keys(texts))) == 1:
             raise DataError(
                 Problem(
@@ -184,7 +166,7 @@ class Vocabulary:
             )
         if (self._inferred() if task == "auto" else task) == "regression":
             return Label(self.name, "regression", None, np.empty(0, np.int32))
-        if self._overflowed:
+        if self.overflowed:
             raise DataError(
                 Problem(
                     f"the label {self.name!r} has too many distinct values to be classes",
@@ -225,9 +207,9 @@ class Vocabulary:
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
-        found = map(parse_number, self._codes)
+        found = map(parse_number, self.codes)
         numbers = {number for number in found if number is not None}
-        few = len(numbers) <= _MOST_NUMBERED_CLASSES and not self._overflowed
+        few = len(numbers) <= _MOST_NUMBERED_CLASSES and not self.overflowed
         if text:
             faulty = numeric >= _NUMERIC_SHARE * (text + numeric) and not few
             return "regression" if faulty else "classification"

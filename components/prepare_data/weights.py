@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -43,14 +44,25 @@ def weights_of(rows: np.ndarray) -> np.ndarray | None:
     return rows["weight"] if "weight" in (rows.dtype.names or ()) else None
 
 
+@dataclass
 class WeightSums:
-    """Sums of the weights of one split, or of a part of it; they merge in order."""
+    """Sums of the weights of one split, or of a part of it; they merge in order.
 
-    def __init__(self) -> None:
-        self.rows, self.zeros = 0, 0
-        self.sum, self.least, self.most = 0.0, np.inf, 0.0
-        # Of a classification by class, else one number: the sum of weight times label.
-        self.labels: list[float] = []
+    Attributes:
+        rows: The rows.
+        zeros: How many of them have the weight 0.
+        sum: Of the weights.
+        least: The smallest weight; None without rows.
+        most: The largest weight.
+        labels: Of a classification the sums by class, else one number: of weight times label.
+    """
+
+    rows: int = 0
+    zeros: int = 0
+    sum: float = 0.0
+    least: float | None = None
+    most: float = 0.0
+    labels: list[float] = field(default_factory=list)
 
     def add(self, weights: np.ndarray, labels: np.ndarray, classes: int = 0) -> None:
         """Add rows.
@@ -65,7 +77,8 @@ class WeightSums:
         self.rows += len(weights)
         self.zeros += int((weights == 0).sum())
         self.sum += float(weights.sum(dtype=np.float64))
-        self.least = min(self.least, float(weights.min()))
+        least = float(weights.min())
+        self.least = least if self.least is None else min(self.least, least)
         self.most = max(self.most, float(weights.max()))
         exact = weights.astype(np.float64)
         if classes:
@@ -79,23 +92,9 @@ class WeightSums:
         self.rows += later.rows
         self.zeros += later.zeros
         self.sum += later.sum
-        self.least, self.most = min(self.least, later.least), max(self.most, later.most)
+        known = [least for least in (self.least, later.least) if least is not None]
+        self.least, self.most = min(known, default=None), max(self.most, later.most)
         self.labels = _added(self.labels, later.labels)
-
-    def to_plain(self) -> list[Any]:
-        """Return it as JSON values."""
-        least = self.least if self.rows else 0.0
-        return [self.rows, self.zeros, self.sum, least, self.most, self.labels]
-
-    @classmethod
-    def from_plain(cls, plain: Iterable[Any]) -> WeightSums:
-        """Return the sums of `to_plain`."""
-        found = cls()
-        rows, zeros, found.sum, found.least, found.most, found.labels = plain
-        found.rows, found.zeros = int(rows), int(zeros)
-        if not found.rows:
-            found.least = np.inf
-        return found
 
     def to_dict(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
         """Return what statistics.json has of a split.
@@ -111,7 +110,7 @@ class WeightSums:
         return {
             "rows": self.rows,
             "mean": self.sum / self.rows if self.rows else 0.0,
-            "min": self.least if self.rows else 0.0,
+            "min": self.least or 0.0,
             "max": self.most,
             "zero": self.zeros,
             "label": label,

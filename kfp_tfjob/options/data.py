@@ -22,7 +22,6 @@ _SALT_BYTES = 64  # the longest key of blake2b
 # Keys that are in no digest at their default, so that datasets keep the names they had before them.
 _LATER_KEYS = (
     "encoding",
-    "tfrecord_features",
     "weight",
     "types",
     "missing",
@@ -113,18 +112,6 @@ RULES_BY_KIND = {it.name: it.rules for it in COLUMN_TYPES if it.rules}
 KINDS = tuple(RULES_BY_KIND)
 EVERY_COLUMN = "*"  # in data_options.missing
 _DEFAULT_RULES = {it.name: it.default for it in COLUMN_TYPES}
-
-
-def tfrecord_type(text: str) -> tuple[str, int]:
-    """Return the type and the number of values of a feature of tf.train.Example, `float[3]`.
-
-    Raises:
-        ValueError: It is not written like this.
-    """
-    found = re.fullmatch(r"(float|int64|bytes)(?:\[([1-9][0-9]{0,5})\])?", text)
-    if not found or (found[1] == "bytes" and found[2]):
-        raise ValueError("float, int64 or bytes, or a number of values such as float[3]")
-    return found[1], int(found[2] or 1)
 
 
 class Split(Group):
@@ -281,12 +268,6 @@ class DataOptions(Group):
         "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
         " byte order mark.",
     )
-    tfrecord_features: dict[Text, str] = option(
-        {},
-        "The type of a feature that none of the first 1,000 records of a TFRecord file has, by its"
-        " name: `float`, `int64` or `bytes`, with the number of values if there are several:"
-        " `float[3]`.",
-    )
     types: dict[Text, Literal[KINDS]] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
         "The kind of a column by its name, where the one that the data suggests is wrong:"
@@ -352,13 +333,6 @@ class DataOptions(Group):
         value = {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value)
         if len(value) != 1 or not value.isascii() or value in '"\r\n\0':
             raise ValueError('one character such as "," or ";", or the word "tab" or "space"')
-        return value
-
-    @field_validator("tfrecord_features")
-    @classmethod
-    def _features(cls, value: dict[str, str]) -> dict[str, str]:
-        for text in value.values():
-            tfrecord_type(text)
         return value
 
     @field_validator("encoding")

@@ -65,7 +65,9 @@ def test_results_come_in_the_order_of_the_items(cluster: DaskCluster, tmp_path: 
     assert [number for number, _ in found] == list(range(200))
     assert {process for _, process in found} == {worker.pid for worker in cluster.workers}
     exchange = Inline(Context(str(tmp_path))).context.exchange
-    assert [exchange.read_plain(f"squares/{i}") for i in range(200)] == [i * i for i in range(200)]
+    assert [exchange.read_plain(f"squares/{i}", int) for i in range(200)] == [
+        i * i for i in range(200)
+    ]
     assert list(executor.map(f"{HERE}:square", [])) == []
     with pytest.raises(DataError) as raised:
         list(executor.map(f"{HERE}:refuse", range(100)))

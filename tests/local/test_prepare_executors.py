@@ -67,7 +67,9 @@ def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> N
     assert [number for number, _ in found] == list(range(20))
     assert (len({process for _, process in found}) > 1) == (count > 1)
     exchange = Inline(Context(str(tmp_path))).context.exchange
-    assert [exchange.read_plain(f"squares/{i}") for i in range(20)] == [i * i for i in range(20)]
+    assert [exchange.read_plain(f"squares/{i}", int) for i in range(20)] == [
+        i * i for i in range(20)
+    ]
 
 
 def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(

@@ -70,7 +70,7 @@ def test_a_picture_that_is_to_be_turned() -> None:
     [
         (b"", "empty", "0 bytes"),
         (encoded(COLOUR.convert("P"), "GIF"), "picture", "GIF"),
-        (encoded(COLOUR, "BMP"), "picture", "BMP"),
+        (encoded(COLOUR, "BMP"), "picture", "BM"),
         (encoded(COLOUR, "TIFF"), "picture", "TIFF"),
         (encoded(COLOUR, "WEBP"), "picture", "WebP"),
         (b"\0\0\0\x18ftypheic\0\0\0\0", "picture", "HEIC"),

@@ -9,13 +9,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.readers import ipc_table
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
-from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, read
 
@@ -136,9 +130,10 @@ def test_a_batch_that_may_not_fit_in_memory_is_refused(path: Path, kind: str) ->
         with pa.ipc.new_file(path, rows.schema) as file:
             file.write_table(rows)
     del rows
+    memory = (300 if kind == "file" else 1500) << 20  # only Arrow knows the unpacked size
     with (
-        bounded(seconds=10, memory=300 << 20),
-        pytest.raises(DataError, match="has too many bytes. Received: 640 MiB unpacked"),
+        bounded(seconds=10, memory=memory),
+        pytest.raises(DataError, match="has too many bytes. Received: 640 MiB"),
     ):
         data_of(path)
 
@@ -196,31 +191,6 @@ def test_wide_lists_come_in_small_chunks(path: Path) -> None:
     del rows
     with bounded(seconds=30, memory=400 << 20):
         assert check(path) == []
-
-
-@pytest.mark.parametrize("grows", [True, False], ids=["deltas", "replaced"])
-def test_dictionaries_that_grow_have_a_limit(path: Path, grows: bool, monkeypatch) -> None:
-    """A stream may add to a dictionary in every batch; a dictionary that is replaced is gone."""
-    monkeypatch.setattr(ipc_table, "_LARGEST_BATCH", 20_000)
-    texts = [f"text number {i}" for i in range(3_000)]
-    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=grows)
-    schema = pa.schema([("a", pa.dictionary(pa.int32(), pa.string())), ("y", pa.int64())])
-    with pa.ipc.new_stream(path, schema, options=options) as file:
-        for end in range(500, 3_001, 500):
-            known = texts[:end] if grows else texts[end - 500 : end]
-            codes = np.arange(len(known) - 500, len(known), dtype=np.int32)
-            column = pa.DictionaryArray.from_arrays(codes, known)
-            file.write_batch(pa.record_batch([column, codes.astype(np.int64) % 2], schema=schema))
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    with open_table(source, source.files[0], DataOptions()) as found:
-        chunks = found.chunks(Columns(("a",), "y"))
-        if not grows:
-            assert sum(len(chunk.faults.lines) for chunk in chunks) == 3_000
-            return
-        with pytest.raises(DataError) as caught:
-            list(chunks)
-    (problem,) = caught.value.problems
-    assert "dictionary data" in problem.what and "without a dictionary" in problem.fix
 
 
 def test_a_column_that_cannot_divide_the_rows_is_named(path: Path) -> None:

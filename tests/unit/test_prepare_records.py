@@ -15,8 +15,7 @@ from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.parse import parse
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of
@@ -81,27 +80,6 @@ def test_faults_are_named_with_their_record(path: Path) -> None:
     assert (3, "a", "float_list of 1", "list") in found
     assert (4, "a", "int64_list of 2", "list") in found
     assert {line for line, _, _, rule in found if rule == "missing"} == {2, 5}
-
-
-def test_features_that_the_first_records_lack_are_declared(path: Path) -> None:
-    """Their order does not depend on the records, and a length is that of the declaration."""
-    rows = [record(a=[i], y=[i % 2], **({} if i < 1_500 else {"late": [i / 2, 1.0]}))
-            for i in range(2_000)]  # fmt: skip
-    path.write_bytes(b"".join(rows))
-    assert sorted(header_of(path)) == ["a", "y"]
-    declared = {"late": "float[2]", "a": "int64", "none": "bytes"}
-    chosen = parse(DataOptions, "data_options", {"tfrecord_features": declared})
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    with open_table(source, source.files[0], chosen) as table:
-        assert table.names == ["y", "late[0]", "late[1]", "a", "none"]
-        (chunk,) = table.chunks(Columns(("a", "late[0]", "none"), "y"))
-    assert chunk.columns["a"].to_pylist() == list(range(2_000))
-    assert chunk.columns["late[0]"].null_count == 1_500
-    assert chunk.columns["late[0]"][1_600].as_py() == 800
-    assert chunk.columns["none"].null_count == 2_000
-    for wrong in ("int32", "float[0]", "bytes[2]", "float[]"):
-        with pytest.raises(ConfigurationError, match=r"float\[3\]"):
-            parse(DataOptions, "data_options", {"tfrecord_features": {"a": wrong}})
 
 
 def changed(data: bytes, place: int) -> bytes:

@@ -240,7 +240,7 @@ def test_duplicates_conflicts_and_warnings():
     statistics = _statistics(("id", "same"))
     statistics.add(_spilled([1, 1, 2], features[:3]), 0, np.array([0, 1, 1]))
     statistics.add(_spilled([3], features[3:]), 1, np.array([0]))
-    found = statistics.to_dict(5, {"text": 1}, {"train": 3, "validation": 1, "test": 0})
+    found = statistics.to_dict(5, {"text": 1}, {"train": 3, "validation": 1, "test": 0}, {})
     assert (found["duplicates"], found["conflicts"]) == (1, 1)
     assert found["label"]["counts"]["train"] == {"a": 1, "b": 2}
     assert found["bad_rows"] == {"dropped": 1, "rules": {"text": 1}}
@@ -282,7 +282,7 @@ def test_a_column_that_names_rows_is_named(name: str, values: np.ndarray, said: 
     rows = len(values)
     features = np.stack([_RANDOM.normal(size=rows), values], 1).astype(np.float32)
     statistics.add(_spilled(list(range(rows)), features), 0, np.arange(rows) % 2)
-    found = statistics.to_dict(rows, {}, {"train": rows, "validation": 0, "test": 0})
+    found = statistics.to_dict(rows, {}, {"train": rows, "validation": 0, "test": 0}, {})
     warnings = [text for text in found["warnings"] if "a different whole number" in text]
     assert bool(warnings) == said
     if said:

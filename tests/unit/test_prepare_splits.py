@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data import scan as scan_module
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
-from kfp_tfjob.components.prepare_data.split_rules import SplitRules, folder_problems
+from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.unit.prepared_files import check, options, rows_of
@@ -241,11 +241,9 @@ def test_defaults_change_no_name_of_a_dataset() -> None:
 )
 def test_a_placed_hash_leads_to_its_split_and_keeps_the_order(hashes, fractions, seed) -> None:
     given_ = dict(zip(("train", "validation", "test"), fractions, strict=True))
-    rules = SplitRules.__new__(SplitRules)
-    rules._fractions, rules._given = list(fractions), {}
     hashes = np.sort(np.array(hashes, np.uint64))
     splits = np.random.default_rng(seed).integers(0, 3, len(hashes)).astype(np.int8)
-    placed = rules.place(hashes, splits)
+    placed = place(hashes, splits, list(fractions), frozenset())
     assert split_of(placed, list(given_.values())).tolist() == splits.tolist()
     for i in range(3):
         assert (np.diff(placed[splits == i].astype(object)) >= 0).all()

@@ -64,7 +64,7 @@ def test_packed_text_in_any_encoding_is_read_letter_by_letter(
     assert check(path, **given) == []
     found = read(path, **given)
     assert found.columns.features == ("größe",)
-    assert list(found.vocabulary._codes) == LABELS
+    assert list(found.vocabulary.codes) == LABELS
     assert found.faults.seen == 3_000 and not found.faults.bad
 
 
@@ -147,7 +147,7 @@ def test_a_nul_is_a_fault_of_its_row(tmp_path: Path) -> None:
         (3, "a", "nul"),
         (4, "y", "nul"),
     ]
-    assert list(found.vocabulary._codes) == ["u", "v"]
+    assert list(found.vocabulary.codes) == ["u", "v"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.plain import dump, load
 from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
@@ -98,7 +99,7 @@ def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
     for part in (values[:cut], values[cut:]):
         sums = weights.WeightSums()
         sums.add(np.array(part, np.float32), np.arange(len(part)) % 2, 2)
-        parts.append(weights.WeightSums.from_plain(sums.to_plain()))
+        parts.append(load(weights.WeightSums, dump(sums)))
     first, second = parts
     first.merge(second)
     found = first.to_dict()

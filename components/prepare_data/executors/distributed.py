@@ -1,7 +1,7 @@
 """Runs tasks on a Dask cluster that the user has, as futures.
 
-Nothing else of Dask is used. Tasks are names and plain values, and their results are small: data
-goes through the exchange. Dask runs the tasks of a lost worker again on another one.
+Nothing else of Dask is used. What tasks get and return is small: data goes through the exchange.
+Dask runs the tasks of a lost worker again on another one.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any)
         version: That of the code of the step.
         where: The place of the exchange, endpoint and region of the store.
         task: `module:function`.
-        item: Plain values.
+        item: What the task gets.
 
     Returns:
         What `answer` returns; an error if this worker has other code.

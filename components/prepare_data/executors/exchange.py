@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+from kfp_tfjob.components.prepare_data.plain import Value, dump, load
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, StepError
@@ -49,12 +50,16 @@ class Exchange(Protocol):
             self.delete(name)
 
     def write_plain(self, name: str, value: Any) -> None:
-        """Write plain values with their digest."""
-        body = json.dumps(value).encode()
+        """Write a dataclass, or plain values, with a digest."""
+        body = json.dumps(dump(value)).encode()
         self.write(name, sha256(body).hexdigest().encode() + body)
 
-    def read_plain(self, name: str) -> Any:
-        """Return plain values.
+    def read_plain(self, name: str, kind: type[Value]) -> Value:
+        """Return what `write_plain` has written.
+
+        Args:
+            name: Of the object.
+            kind: Its type.
 
         Raises:
             ObjectNotFoundError: There is no such object.
@@ -64,7 +69,7 @@ class Exchange(Protocol):
         body = data[_DIGEST_BYTES:]
         if sha256(body).hexdigest().encode() != data[:_DIGEST_BYTES]:
             raise damaged(name)
-        return json.loads(body)
+        return load(kind, json.loads(body))
 
     @staticmethod
     def at(place: str, store: Callable[[], Store]) -> Exchange:

@@ -1,8 +1,8 @@
 """The interface of an executor, what a task gets, and the executor of this process.
 
-A task is a function that is named by `module:function` and takes a context and plain values, as
-JSON has them; its result is plain too. Large data goes through the exchange. So the same task runs
-in this process, in a process of its own, or on a worker of Dask.
+A task is a function that is named by `module:function` and takes a context and a small value that
+can be pickled; so can its result. Large data goes through the exchange. So the same task runs in
+this process, in a process of its own, or on a worker of Dask.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Executor(Protocol):
 
         Args:
             task: `module:function`; it is called with a `Context` and an item.
-            items: Plain values.
+            items: Small values that can be pickled.
 
         Yields:
             The results, in the order of the items. Closing the iterator drops what has not begun.

@@ -19,7 +19,6 @@ _OF_TABLES = (
     "delimiter",
     "null_values",
     "encoding",
-    "tfrecord_features",
     "weight",
     "types",
     "missing",

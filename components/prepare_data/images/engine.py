@@ -7,12 +7,12 @@ Each file is read once: it is checked and hashed, and its record goes into the r
 
 from __future__ import annotations
 
-import json
 import logging
-from hashlib import sha256
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import row_requirements
+import numpy as np
+
+from kfp_tfjob.components.prepare_data import dataset, row_requirements
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import discard
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
@@ -23,12 +23,10 @@ from kfp_tfjob.components.prepare_data.images.plan import Plan
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.features.types.image import PictureInput
+from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, SCHEMA, SCHEMA_FORMAT, STATISTICS
-from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -66,11 +64,11 @@ def prepare(
         log.warning("%s", note)
     faults, runs = Faults(), {}
     progress = ProgressLog("read", source.size)
-    items = parts.parts_of(source, options, executor.context.exchange)
-    for (_, files, size), result in zip(items, executor.map(parts.READ, items), strict=True):
-        faults.merge(Faults.from_plain(result["faults"]))
-        runs[result["run"]] = parts.index_of(result)
-        progress.add(files, size)
+    items = list(parts.parts_of(source, options))
+    for part, found in zip(items, executor.map(parts.READ, items), strict=True):
+        faults.merge(found.faults)
+        runs[part.name] = found.index.view(parts.INDEX)
+        progress.add(len(part.files), part.size)
     progress.log()
     row_requirements.check_bad(faults, faults.image_problems, options, row_requirements.PICTURES)
     by_folder = source.splits_by_folder and options.split.folders
@@ -78,74 +76,32 @@ def prepare(
     plan = Plan.of(runs, folders.classes, options)
     plan.enough(label, options, rule)
     wanted = plan.input(options.pictures)
-    shards = list(plan.shards(str(base)))
-    names: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for split, item in shards:
-        names[split].append(item["name"])
+    shards = {split: list(plan.shards(base, i)) for i, split in enumerate(SPLITS)}
+    stems = {
+        split: [shard.name.removesuffix(".tfrecord") for shard in found]
+        for split, found in shards.items()
+    }
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
     objects = []
-    items = [item for _, item in shards]
-    for item, result in zip(items, executor.map(parts.WRITE, items), strict=True):
-        objects.append(parts.sent(result))
-        progress.add(len(parts.array_of(item["order"])), objects[-1].size)
+    items = [shard for found in shards.values() for shard in found]
+    for shard, written in zip(items, executor.map(parts.WRITE, items), strict=True):
+        objects.append(written)
+        progress.add(len(shard.order), written.size)
     progress.log()
-    schema = _schema(plan, label, options, rule, wanted, names)
+    # Models take the bytes of the files, so the size of their input is not comparable.
+    schema = dataset.schema_of(
+        Label(label, "classification", plan.classes, np.empty(0, np.int32)),
+        [{"name": PICTURE, "type": PICTURE}],
+        options,
+        rule,
+        {PICTURE: wanted.to_plain()},
+        "encoded",
+        dataset.splits_of(plan.rows, stems),
+    )
     described = plan.statistics(label, len(source.files), faults.counts(), folders.notes, wanted)
     if by_folder:
-        described["also_in_train"] = plan.also_in_train()
-        described["warnings"] += [
-            f"{count:,} of {plan.rows[split]:,} pictures of {split} are also in train; they stay"
-            " where they are"
-            for split, count in described["also_in_train"].items()
-            if count
-        ]
-    details = {
-        "rows": plan.rows,
-        "task": schema["task"],
-        "features": 1,
-        "schema_digest": schema["schema_digest"],
-    }
-    objects += [
-        _write_json(store, base, SCHEMA, schema),
-        _write_json(store, base, STATISTICS, described),
-    ]
-    whole = Manifest.of("dataset", objects, details=details)
-    store.write(base / MANIFEST, whole.to_bytes(), "application/json")
+        shared = plan.also_in_train()
+        dataset.note_overlap(described, shared, plan.rows, "pictures", "are also in train")
+    done = dataset.complete(store, base, digest, objects, schema, described)
     discard(executor.context.exchange)
-    return Prepared(str(base), digest, plan.rows, schema, described, reused=False)
-
-
-def _schema(
-    plan: Plan,
-    label: str,
-    options: DataOptions,
-    rule: dict[str, Any],
-    wanted: PictureInput,
-    shards: dict[str, list[str]],
-) -> dict[str, Any]:
-    """Return schema.json.
-
-    Its digest covers what makes two models comparable. Models take the bytes of the files, so the
-    size of their input is not part of it.
-    """
-    comparable = {
-        "task": "classification",
-        "features": [{"name": PICTURE, "type": PICTURE}],
-        "label": {"name": label, "classes": list(plan.classes)},
-        "split": {"salt": options.split.salt, "fractions": options.split.fractions, **rule},
-    }
-    text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
-    return {
-        "format": SCHEMA_FORMAT,
-        **comparable,
-        "schema_digest": sha256(text.encode()).hexdigest(),
-        PICTURE: wanted.to_plain(),
-        "codec": {"version": CODEC_VERSION, "layout": "encoded"},
-        "splits": {split: {"rows": plan.rows[split], "shards": shards[split]} for split in SPLITS},
-    }
-
-
-def _write_json(store: Store, base: S3Address, name: str, body: object) -> ManifestObject:
-    data = (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    checksum = store.write(base / name, data, "application/json")
-    return ManifestObject(name, len(data), checksum)
+    return done

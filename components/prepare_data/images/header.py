@@ -10,6 +10,8 @@ import struct
 import zlib
 from typing import NamedTuple
 
+from kfp_tfjob.components.prepare_data.source.foreign_files import recognise
+
 JPEG, PNG = "JPEG", "PNG"
 FORMATS = (JPEG, PNG)
 # The modes in the order of their numbers in an index of pictures.
@@ -49,18 +51,6 @@ _PNG_MODES = {
 }
 _ORIENTATION = 0x0112  # the tag of EXIF
 _UPRIGHT = 1
-# What people have in such folders instead.
-_OTHERS = {
-    b"GIF8": "GIF",
-    b"BM": "BMP",
-    b"II*\0": "TIFF",
-    b"MM\0*": "TIFF",
-    b"%PDF": "PDF",
-    b"PK\x03\x04": "a zip file",
-    b"version https://git-lfs": "a pointer of Git LFS, not the file",
-}
-_TAGS = {b"svg": "SVG", b"?xml": "XML", b"!doc": "HTML", b"html": "HTML"}
-_BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"avif": "AVIF"}
 
 
 class Header(NamedTuple):
@@ -108,7 +98,8 @@ def look(content: bytes) -> Header | Unusable:
         return Unusable("truncated", f"{len(content):,} bytes, which end within the header")
     if not content:
         return Unusable("empty", "0 bytes")
-    return Unusable("picture", _named(content))
+    found = recognise(content[:512])
+    return Unusable("picture", found[0] if found else f"a file that begins with {content[:16]!r}")
 
 
 def _jpeg(content: bytes) -> Header | Unusable:
@@ -179,20 +170,3 @@ def _is_turned(exif: bytes) -> bool:
     except (KeyError, struct.error):
         pass
     return False
-
-
-def _named(content: bytes) -> str:
-    """Return what a file is that is no picture, as text."""
-    head = content[:32]
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WebP"
-    if head[4:8] == b"ftyp":
-        return _BRANDS.get(head[8:12], "a video or HEIF")
-    start = head.lstrip()
-    for magic, name in _OTHERS.items():
-        if start.startswith(magic):
-            return name
-    for tag, name in _TAGS.items():
-        if start[:1] == b"<" and start[1:].lower().startswith(tag):
-            return name
-    return f"a file that begins with {head[:16]!r}"

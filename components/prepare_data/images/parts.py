@@ -11,16 +11,16 @@ determines split and order.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
+from kfp_tfjob.components.prepare_data.executors.exchange import damaged
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.images.header import (
@@ -32,9 +32,9 @@ from kfp_tfjob.components.prepare_data.images.header import (
     look,
 )
 from kfp_tfjob.components.prepare_data.images.records import PictureEncoder, split_records
-from kfp_tfjob.components.prepare_data.plain import array_of, plain_of
+from kfp_tfjob.components.prepare_data.plain import Array, Value, dump
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.split_rules import SplitRules
+from kfp_tfjob.components.prepare_data.split_rules import place
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
@@ -46,7 +46,7 @@ READ = f"{__name__}:read"
 WRITE = f"{__name__}:write"
 LARGEST_FILE = 64 << 20  # bytes: a record is held in memory several times
 _PART_BYTES, _PART_FILES = 16 << 20, 4096
-_FOLDER, _FILES, _RESULT, _DIGITS = "pictures", ".files", ".json", 16
+_FOLDER, _RESULT, _DIGITS = "pictures", ".json", 16
 _REQUESTS = 16  # objects that are fetched at the same time
 _FORMATS, _MODES, _SPLITS = (
     {name: i for i, name in enumerate(names)} for names in (FORMATS, MODES, SPLITS)
@@ -68,70 +68,105 @@ INDEX = np.dtype(
 )
 
 
-def parts_of(source: Source, options: DataOptions, exchange: Exchange) -> list[list[Any]]:
-    """Return the items of `read`; what is in them is left in the exchange.
+@dataclass(frozen=True)
+class Part:
+    """Pictures that one task reads.
 
-    Args:
-        source: Pictures.
+    Attributes:
+        name: Of its run, in the exchange.
+        files: The files.
+        labels: The number of the class of each.
+        classes: The number of classes.
+        folders: The splits that folders name, if they divide the files.
         options: The typed `data_options`.
-        exchange: Where tasks find it.
     """
-    folders = source.pictures
-    assert folders
-    label = {name: i for i, name in enumerate(folders.classes)}
-    common = {
-        "uri": source.uri,
-        "classes": len(folders.classes),
-        "options": options.model_dump(mode="json"),
-        "splits": _one_of_each(source),
-    }
-    items: list[list[Any]] = []
-    files: list[list[Any]] = []
 
-    def close() -> None:
-        body = {**common, "files": files}
-        name = f"{_FOLDER}/{len(items):06d}-{_digest(body)}"
-        exchange.write_plain(f"{name}{_FILES}", body)
-        items.append([name, len(files), sum(file[1] for file in files)])
+    name: str
+    files: list[SourceFile]
+    labels: list[int]
+    classes: int
+    folders: tuple[str, ...]
+    options: DataOptions
+
+    @property
+    def size(self) -> int:
+        """The size of its files in bytes."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """What the task has found.
+
+    Attributes:
+        index: The pictures in the order of the run, as bytes of INDEX.
+        faults: The files that are no pictures to train on.
+    """
+
+    index: Array
+    faults: Faults
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Pictures that one task writes.
+
+    Attributes:
+        name: Of the file.
+        address: Of the object.
+        pieces: The run, start and end of each range of records.
+        order: The index in `pieces` of each record.
+    """
+
+    name: str
+    address: S3Address
+    pieces: list[tuple[str, int, int]]
+    order: Array
+
+
+def parts_of(source: Source, options: DataOptions) -> Iterator[Part]:
+    """Yield the parts of a source of pictures."""
+    pictures = source.pictures
+    assert pictures
+    label = {name: i for i, name in enumerate(pictures.classes)}
+    by_folder = source.splits_by_folder and options.split.folders
+    folders = tuple(sorted(source.folder_splits)) if by_folder else ()
+    files: list[SourceFile] = []
+    number = 0
+
+    def part() -> Part:
+        labels = [label[pictures.class_of(file.name)] for file in files]
+        what = (files, labels, len(label), folders, options)
+        return Part(f"{_FOLDER}/{number:06d}-{_digest(what)}", *what)
 
     size = 0
     for file in source.files:
         if files and (size + file.size > _PART_BYTES or len(files) == _PART_FILES):
-            close()
-            files, size = [], 0
-        files.append([*_plain(file), label[folders.class_of(file.name)]])
+            yield part()
+            files, size, number = [], 0, number + 1
+        files.append(file)
         size += file.size
     if files:
-        close()
-    return items
+        yield part()
 
 
-def read(context: Context, item: list[Any]) -> dict[str, Any]:
+def read(context: Context, part: Part) -> PartDone:
     """Check the files of a part, and write its run.
 
-    Args:
-        context: Where it runs.
-        item: One of `parts_of`.
-
-    Returns:
-        The name of the run; its plain index, the rows in order; the faults. If an earlier try of
-        the step has got here, its result is used.
+    If an earlier try of the step has got here, its result is used.
 
     Raises:
         DataError: A file changed since it was listed, or cannot be read.
     """
-    name = item[0]
-    if done := _done(context, name):
+    if done := _done(context, part.name, PartDone):
         return done
-    part = context.exchange.read_plain(name + _FILES)
-    options = DataOptions.model_validate(part["options"])
-    source = Source(part["uri"], (), context.store)
-    files = [_file(plain[:-1]) for plain in part["files"]]
-    labels = [plain[-1] for plain in part["files"]]
-    encoder, faults, rows, records = PictureEncoder(part["classes"]), [], [], []
+    options = part.options
+    source = Source("", part.files, context.store)
+    encoder, faults, rows, records = PictureEncoder(part.classes), [], [], []
     splits = []
     key = options.split.salt.encode()
-    for file, label, content in zip(files, labels, _contents(source, files), strict=True):
+    contents = _contents(source, part.files)
+    for file, label, content in zip(part.files, part.labels, contents, strict=True):
         found = _checked(file, content, options.pictures)
         if isinstance(found, Unusable):
             faults.append(_fault(file, found))
@@ -147,54 +182,43 @@ def read(context: Context, item: list[Any]) -> dict[str, Any]:
         records.append(record)
         splits.append(_SPLITS.get(file.split, -1))
     index = np.array(rows, INDEX)
-    rules = _rules(part, options, source)
-    if rules.is_needed:
-        index["hash"] = rules.place(index["content"], np.array(splits, np.int8))
+    if part.folders:
+        fractions = list(options.split.fractions.values())
+        given = np.array(splits, np.int8)
+        index["hash"] = place(index["content"], given, fractions, frozenset(part.folders))
     order = np.lexsort((index["label"], index["hash"]))
     ordered = chain.from_iterable(map(records.__getitem__, order.tolist()))
-    context.exchange.write(name, b"".join(ordered))
+    context.exchange.write(part.name, b"".join(ordered))
     collected = Faults()
-    collected.add_files(len(files), faults)
-    found = {
-        "run": name,
-        "index": plain_of(index[order].view(np.uint8)),
-        "faults": collected.to_plain(),
-    }
-    context.exchange.write_plain(name + _RESULT, found)
-    return found
+    collected.add_files(len(part.files), faults)
+    done = PartDone(index[order].view(np.uint8), collected)
+    context.exchange.write_plain(part.name + _RESULT, done)
+    return done
 
 
-def write(context: Context, item: dict[str, Any]) -> list[Any]:
+def write(context: Context, shard: Shard) -> ManifestObject:
     """Write a shard and send it to the store.
-
-    Args:
-        context: Where it runs.
-        item: `address` and `name` of the shard; `pieces`, the run, start and end of each range;
-            `order`, the place in `pieces` of each of its records.
-
-    Returns:
-        The values of its ManifestObject.
 
     Raises:
         DataError: A run is damaged.
     """
-    place = f"{_FOLDER}/{item['name']}-{_digest(item)}"
-    if done := _done(context, place):
+    name = f"{_FOLDER}/{shard.name}-{_digest(shard)}"
+    if done := _done(context, name, ManifestObject):
         return done
-    pieces = [split_records(context.exchange.read(*piece)) for piece in item["pieces"]]
-    path = context.folder / item["name"]
+    pieces = [split_records(context.exchange.read(*piece)) for piece in shard.pieces]
+    path = context.folder / shard.name
     try:
         with open(path, "wb", buffering=1 << 20) as file:
-            for i in array_of(item["order"]).tolist():
+            for i in shard.order.tolist():
                 record = next(pieces[i], None)
                 if record is None:
-                    raise damaged(item["pieces"][i][0])
+                    raise damaged(shard.pieces[i][0])
                 file.write(record)
-        sent = context.store.send(path, S3Address.parse(item["address"]), item["name"])
+        sent = context.store.send(path, shard.address, shard.name)
     finally:
         path.unlink(missing_ok=True)
-    found = [sent.key, sent.size, sent.crc64nvme, sent.sha256]
-    context.exchange.write_plain(place + _RESULT, found)
+    found = ManifestObject(sent.key, sent.size, sent.crc64nvme, sent.sha256)
+    context.exchange.write_plain(name + _RESULT, found)
     return found
 
 
@@ -212,26 +236,16 @@ def _fault(file: SourceFile, found: Unusable) -> Fault:
     return Fault(file.name, 0, "", found.value, found.rule)
 
 
-def sent(plain: list[Any]) -> ManifestObject:
-    """Return the object that `write` has sent."""
-    return ManifestObject(*plain)
-
-
-def index_of(result: dict[str, Any]) -> np.ndarray:
-    """Return the index that `read` has returned."""
-    return array_of(result["index"]).view(INDEX)
-
-
-def _digest(item: dict[str, Any]) -> str:
-    """Return what tells the work of an item from any other."""
-    text = json.dumps(item, sort_keys=True)
+def _digest(work: Any) -> str:
+    """Return what tells work from any other."""
+    text = json.dumps(dump(work))
     return sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def _done(context: Context, name: str) -> Any:
+def _done(context: Context, name: str, kind: type[Value]) -> Value | None:
     """Return the result of an earlier try; None without one."""
     try:
-        return context.exchange.read_plain(name + _RESULT)
+        return context.exchange.read_plain(name + _RESULT, kind)
     except (ObjectNotFoundError, DataError):
         return None
 
@@ -268,28 +282,3 @@ def _contents(source: Source, files: Sequence[SourceFile]) -> Iterator[bytes | N
     with ThreadPoolExecutor(_REQUESTS) as pool:
         for at in range(0, len(files), 2 * _REQUESTS):
             yield from pool.map(content, files[at : at + 2 * _REQUESTS])
-
-
-def _rules(part: dict[str, Any], options: DataOptions, source: Source) -> SplitRules:
-    """Return what places rows by the folders of splits; it only needs a file of each."""
-    files = tuple(_file(plain) for plain in part["splits"])
-    return SplitRules(Source(source.uri, files, source.store), options, np.empty(0))
-
-
-def _one_of_each(source: Source) -> list[list[Any]]:
-    found: dict[str, SourceFile] = {}
-    for file in source.files:
-        found.setdefault(file.split, file)
-    return [_plain(found[split]) for split in sorted(found)]
-
-
-def _plain(file: SourceFile) -> list[Any]:
-    place = file.location
-    where = [place.bucket, place.key] if isinstance(place, S3Address) else os.fspath(place)
-    return [file.name, file.size, where, file.tag, file.split]
-
-
-def _file(plain: Sequence[Any]) -> SourceFile:
-    name, size, where, tag, split = plain
-    place = where if isinstance(where, str) else S3Address(*where)
-    return SourceFile(name, size, place, tag, split)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,13 @@ from kfp_tfjob.components.prepare_data.images.header import (
     MODES,
     WITH_ALPHA,
 )
-from kfp_tfjob.components.prepare_data.plain import plain_of
+from kfp_tfjob.components.prepare_data.images.parts import Shard
 from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE, Pictures
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.formatting import listed
 
 _LARGEST_COMMON, _USUAL = 256, 128  # pixels
@@ -82,32 +84,37 @@ class Plan:
         cells = np.bincount(self.split * size + self.index["label"], minlength=3 * size)
         return cells.reshape(3, size)
 
-    def shards(self, address: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the split and the item of `parts.write` of each shard.
+    def shards(self, base: S3Address, split: int) -> Iterator[Shard]:
+        """Yield the shards of a split.
 
         Args:
-            address: The address of the dataset.
+            base: The address of the dataset.
+            split: The number of the split.
         """
+        record, starts = self.index["record"].astype(np.int64), self._starts
+        first, end = np.searchsorted(self.split, (split, split + 1)).tolist()
+        ends = first + _ends(record[first:end])
+        for number, (start, stop) in enumerate(zip([first, *ends], ends, strict=False)):
+            name = f"{SPLITS[split]}-{number:05d}.tfrecord"
+            runs, order = np.unique(self.run[start:stop], return_inverse=True)
+            low = np.full(len(runs), np.iinfo(np.int64).max)
+            high = np.zeros(len(runs), np.int64)
+            np.minimum.at(low, order, starts[start:stop])
+            np.maximum.at(high, order, (starts + record)[start:stop])
+            ranges = zip(runs.tolist(), low.tolist(), high.tolist(), strict=True)
+            pieces = [(self.names[run], at, to) for run, at, to in ranges]
+            yield Shard(name, base / name, pieces, order.astype(np.int32))
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """Where each record begins in its run."""
         record = self.index["record"].astype(np.int64)
         by_run = np.argsort(self.run, kind="stable")
         before = np.cumsum(record[by_run]) - record[by_run]
         first_of_run = np.searchsorted(self.run[by_run], self.run[by_run])
-        starts = np.empty(len(record), np.int64)  # of a record in its run
+        starts = np.empty(len(record), np.int64)
         starts[by_run] = before - before[first_of_run]
-        for i, split in enumerate(SPLITS):
-            first, end = np.searchsorted(self.split, (i, i + 1)).tolist()
-            ends = first + _ends(record[first:end])
-            for number, (start, stop) in enumerate(zip([first, *ends], ends, strict=False)):
-                name = f"{split}-{number:05d}.tfrecord"
-                runs, order = np.unique(self.run[start:stop], return_inverse=True)
-                low = np.full(len(runs), np.iinfo(np.int64).max)
-                high = np.zeros(len(runs), np.int64)
-                np.minimum.at(low, order, starts[start:stop])
-                np.maximum.at(high, order, (starts + record)[start:stop])
-                ranges = zip(runs.tolist(), low.tolist(), high.tolist(), strict=True)
-                pieces = [[self.names[run], at, to] for run, at, to in ranges]
-                item = {"name": name, "address": f"{address}/{name}", "pieces": pieces}
-                yield split, {**item, "order": plain_of(order.astype(np.int32))}
+        return starts
 
     def also_in_train(self) -> dict[str, int]:
         """Return the pictures of other splits that are also in train, where folders decide."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-from kfp_tfjob.components.prepare_data.images.folders import Folders
+from kfp_tfjob.components.prepare_data.plain import Unstored
 from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
-from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import StoredReader
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream, Starts
 
@@ -44,7 +46,7 @@ class SourceFile:
 
     name: str
     size: int
-    location: S3Address | Path | str
+    location: S3Address | str
     tag: str
     split: str = ""
 
@@ -52,7 +54,35 @@ class SourceFile:
     def local(cls, path: Path, name: str) -> SourceFile:
         """Return a file on this machine."""
         status = path.stat()
-        return cls(name, status.st_size, path.absolute(), mark(status))
+        return cls(name, status.st_size, str(path.absolute()), mark(status))
+
+
+@dataclass(frozen=True)
+class Folders:
+    """What the folders of a source of pictures say.
+
+    Attributes:
+        classes: The names of the classes, sorted.
+        depth: The folders above that of a class: 1 where the top folders name splits.
+        stray: Pictures outside the folder of a class.
+        unread: Other files outside the folder of a class, which are not read.
+    """
+
+    classes: tuple[str, ...]
+    depth: int
+    stray: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def class_of(self, name: str) -> str:
+        """Return the class of a file by its name below data_uri."""
+        folder = name.split("/", self.depth + 1)[self.depth]
+        return unicodedata.normalize("NFC", folder)  # systems write a letter in different ways
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out, in sentences."""
+        what = "files outside the folder of a class, which are not read"
+        return [f"{what}: {listed(self.unread, 10)}"] if self.unread else []
 
 
 @dataclass(frozen=True)
@@ -70,9 +100,9 @@ class Source:
 
     uri: str
     files: Sequence[SourceFile]
-    store: Store
+    store: Unstored[Store]
     dataset: FinishedDataset | None = None
-    reader: OwnReader | None = None
+    reader: StoredReader | None = None
     pictures: Folders | None = None
 
     @property

@@ -12,11 +12,11 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile
+from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile, mark
 from kfp_tfjob.options.data import suffixes
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
@@ -24,9 +24,55 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFou
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
 
-ANY_ENDING = ("",)
 _WILD = re.compile(r"[*?\[]")
-_HIDDEN = (".", "_")  # a name that begins so is no data
+_OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
+_NO_TABLE = "_"  # a file or folder that begins so is no table: _SUCCESS, _temporary
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is at one address, hidden files and those of operating systems excepted.
+
+    Attributes:
+        address: As given.
+        files: Sorted by name.
+        pattern: The pattern of their names, for an address with a wildcard.
+        is_folder: Whether the address is a folder.
+        broken: Links to nothing or to themselves.
+    """
+
+    address: str
+    files: list[SourceFile]
+    pattern: re.Pattern[str] | None = None
+    is_folder: bool = False
+    broken: tuple[str, ...] = ()
+
+    def tables(self, endings: tuple[str, ...]) -> list[SourceFile]:
+        """Return the files with these endings; any if they are matched by a pattern or named.
+
+        Raises:
+            DataError: There is none, or one is a link to nothing.
+        """
+        if not self.is_folder and self.pattern is None:
+            return self.files
+        check_links([name for name in self.broken if _is_table(name, self.pattern, endings)])
+        if found := [item for item in self.files if _is_table(item.name, self.pattern, endings)]:
+            return found
+        raise DataError(
+            Problem(
+                "no file matches the pattern in data_uri"
+                if self.pattern
+                else "data_uri holds no data",
+                received=repr(self.address),
+                expected=_EXPECTED,
+                fix="correct data_uri" + ("" if "://" in self.address else _ONLY_HERE),
+                path="data_uri",
+            )
+        )
+
+
+_EXPECTED = f"a file, or a folder with files that end in {', '.join(suffixes())}"
+_ONLY_HERE = "; a path works only in a run on this machine"
 
 
 def addresses_of(data_uri: str) -> list[str]:
@@ -39,37 +85,49 @@ def addresses_of(data_uri: str) -> list[str]:
             found.append(line)
         else:
             found += line.split(",")
-    return [address.strip() for address in found if address.strip()]
+    return [address.strip() for address in found if address.strip()] or [data_uri]
 
 
-def is_pattern(address: str) -> bool:
-    """Tell whether an address has a wildcard."""
-    return bool(_WILD.search(address))
-
-
-def files_at(
-    store: Store, data_uri: str, endings: tuple[str, ...] | None = None
-) -> list[SourceFile]:
-    """Return the files of `data_uri`, sorted by name.
-
-    Args:
-        store: The store.
-        data_uri: As in the form.
-        endings: Of the files in a folder that count, an empty one takes any; None for those of
-            the known formats.
+def list_address(store: Store, address: str) -> Listing:
+    """Return what is at one address.
 
     Raises:
-        ConfigurationError: An address is not supported.
+        ConfigurationError: The address is not supported.
+        DataError: There is no such path, a folder cannot be read, or a name is not UTF-8.
+    """
+    scheme, separator, _ = address.partition("://")
+    if separator and scheme != "s3":
+        raise ConfigurationError(
+            Problem(
+                "data_uri is not an address that prepare_data can read",
+                received=repr(address),
+                expected="s3://BUCKET/KEY or, in a local run, a path",
+                fix="copy the data to S3 and give its address",
+                path="data_uri",
+            )
+        )
+    found = _objects(store, address) if separator else _paths(address)
+    if wrong := [ascii(item.name) for item in found.files if not _is_utf8(item.name)]:
+        raise DataError(_unusable("data_uri has names that are not UTF-8", wrong))
+    return found
+
+
+def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[SourceFile]:
+    """Return the tables at all addresses, sorted by name.
+
+    Args:
+        listings: What is at each address.
+        endings: Of the files in a folder that count; an empty one takes any.
+
+    Raises:
         DataError: An address has no file, or a file is there twice.
     """
-    endings = endings or suffixes()
-    addresses = addresses_of(data_uri) or [data_uri]
     found: list[SourceFile] = []
-    for address in addresses:
-        files = _of_one(store, address, endings)
-        if len(addresses) > 1:
+    for listing in listings:
+        files = listing.tables(endings)
+        if len(listings) > 1:
             # The names below two addresses may be equal, so the whole address is the name.
-            folder = SPLITS.get(_folder(address, files), "")
+            folder = SPLITS.get(_folder(listing.address, files), "")
             files = [
                 replace(file, name=str(file.location), split=file.split or folder) for file in files
             ]
@@ -88,38 +146,22 @@ def files_at(
     return sorted(found, key=lambda file: file.name)
 
 
-def _of_one(store: Store, address: str, endings: tuple[str, ...]) -> list[SourceFile]:
-    scheme, separator, _ = address.partition("://")
-    if separator and scheme != "s3":
-        raise ConfigurationError(
-            Problem(
-                "data_uri is not an address that prepare_data can read",
-                received=repr(address),
-                expected="s3://BUCKET/KEY or, in a local run, a path",
-                fix="copy the data to S3 and give its address",
-                path="data_uri",
-            )
-        )
-    files = list(_objects(store, address, endings) if separator else _paths(address, endings))
-    if files:
-        return files
-    wild = _WILD.search(address)
-    expected = f"a file, or a folder with files that end in {', '.join(suffixes())}"
-    if not separator and not wild and not (path := Path(address).expanduser()).exists():
-        raise DataError(no_path("data_uri", path, expected))
-    raise DataError(
-        Problem(
-            "no file matches the pattern in data_uri" if wild else "data_uri holds no data",
-            received=repr(address),
-            expected=expected,
-            fix="correct data_uri"
-            + ("" if separator else "; a path works only in a run on this machine"),
-            path="data_uri",
-        )
-    )
+def check_links(broken: Sequence[str]) -> None:
+    """Refuse links to files that do not exist.
+
+    Raises:
+        DataError: There is one.
+    """
+    if broken:
+        raise DataError(_unusable("data_uri has links to files that do not exist", broken))
 
 
-def _objects(store: Store, text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
+def _unusable(what: str, names: Sequence[str]) -> Problem:
+    received, fix = listed(sorted(names), 5), "rename or remove them"
+    return Problem(what, received=received, fix=fix, path="data_uri")
+
+
+def _objects(store: Store, text: str) -> Listing:
     address = S3Address.parse(text, "data_uri")
     if address.key and not text.endswith("/"):
         try:
@@ -128,56 +170,42 @@ def _objects(store: Store, text: str, endings: tuple[str, ...]) -> Iterator[Sour
             pass  # a prefix, then
         else:
             tag = head["ETag"].strip('"')
-            yield SourceFile(address.name, head["ContentLength"], address, tag)
-            return
+            return Listing(text, [SourceFile(address.name, head["ContentLength"], address, tag)])
     base, pattern = _pattern(address.key)
-    folder = S3Address(address.bucket, base)
     start = len(base) + 1 if base else 0
-    for item in store.list(folder):
-        name = item.address.key[start:]
-        if _wanted(name, pattern, endings):
-            yield SourceFile(name, item.size, item.address, item.etag, _split_of(name))
+    files = [
+        SourceFile(name, item.size, item.address, item.etag, _split_of(name))
+        for item in store.list(S3Address(address.bucket, base))
+        if (name := item.address.key[start:]) and not any(map(_is_hidden, name.split("/")))
+    ]
+    files = [file for file in files if not file.name.endswith("/")]  # the mark of a folder
+    return Listing(text, sorted(files, key=lambda file: file.name), pattern, pattern is None)
 
 
-def _paths(text: str, endings: tuple[str, ...]) -> Iterator[SourceFile]:
+def _paths(text: str) -> Listing:
     top = Path(text).expanduser()
     if top.is_file():
-        yield SourceFile.local(top, top.name)
-        return
+        return Listing(text, [SourceFile.local(top, top.name)])
     base, pattern = _pattern(top.as_posix())
-    top = Path(base or ("/" if top.is_absolute() else "."))
-    broken = []
-    for name, status, _ in walk(top, _is_data) if top.is_dir() else ():
-        is_file = status is None or stat.S_ISREG(status.st_mode)
-        if is_file and _wanted(name, pattern, endings):
-            try:
-                yield replace(SourceFile.local(top / name, name), split=_split_of(name))
-            except OSError as error:
-                broken.append(f"{name} ({error.strerror})")
-    if broken:
-        raise DataError(
-            Problem(
-                "data_uri has links to files that do not exist",
-                received=listed(sorted(broken), 5),
-                expected="links to files that can be read",
-                fix="correct or remove the links",
-                path="data_uri",
-            )
-        )
+    if pattern is None and not top.exists():
+        raise DataError(no_path("data_uri", top, _EXPECTED))
+    top = Path(base or ("/" if top.is_absolute() else ".")).absolute()
+    files, broken = [], []
+    for name, status in _walk(top) if top.is_dir() else ():
+        if status is None:
+            broken.append(name)
+        elif stat.S_ISREG(status.st_mode):
+            place = os.path.join(top, name)
+            files.append(SourceFile(name, status.st_size, place, mark(status), _split_of(name)))
+    files.sort(key=lambda file: file.name)
+    return Listing(text, files, pattern, pattern is None, tuple(broken))
 
 
-def walk(
-    top: Path, is_data: Callable[[str], bool]
-) -> Iterator[tuple[str, os.stat_result | None, bool]]:
-    """Yield what is below a folder on this machine, following links.
-
-    Args:
-        top: The folder.
-        is_data: Tells whether a name in a folder counts.
+def _walk(top: Path) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Yield what is below a folder on this machine, following links, but none back to a folder.
 
     Yields:
-        The name below `top`; its status, None for a link to nothing or to itself; and whether it
-        is a link back to a folder above itself, which is not followed.
+        The name below `top`, and its status; None for a link to nothing or to itself.
 
     Raises:
         DataError: A folder cannot be read.
@@ -199,18 +227,17 @@ def walk(
             ) from error
         with entries:
             for entry in entries:
-                if not is_data(entry.name):
+                if _is_hidden(entry.name):
                     continue
                 name = prefix + entry.name
                 try:
                     status = entry.stat()
                 except OSError:
-                    yield name, None, False
+                    yield name, None
                     continue
+                yield name, status
                 place = (status.st_dev, status.st_ino)
-                is_loop = stat.S_ISDIR(status.st_mode) and place in above
-                yield name, status, is_loop
-                if stat.S_ISDIR(status.st_mode) and not is_loop:
+                if stat.S_ISDIR(status.st_mode) and place not in above:
                     waiting.append((entry.path, f"{name}/", above | {place}))
 
 
@@ -252,21 +279,27 @@ def _translated(part: str) -> str:
     return found
 
 
-def _wanted(name: str, pattern: re.Pattern[str] | None, endings: tuple[str, ...]) -> bool:
-    """Tell whether a name in a folder is data: not hidden, not a marker like _SUCCESS."""
-    if not all(map(_is_data, name.split("/"))):
+def _is_table(name: str, pattern: re.Pattern[str] | None, endings: tuple[str, ...]) -> bool:
+    """Tell whether a file in a folder, or that a pattern matches, is a table."""
+    if any(part.startswith(_NO_TABLE) for part in name.split("/")):
         return False
-    in_folder = True
-    if pattern:
-        match = pattern.fullmatch(name)
-        if not match:
-            return False
-        in_folder = bool(match["below"])
+    match = pattern.fullmatch(name) if pattern else None
+    if pattern and not match:
+        return False
+    in_folder = bool(match["below"]) if match else True
     return not in_folder or name.lower().endswith(endings)
 
 
-def _is_data(name: str) -> bool:
-    return not name.startswith(_HIDDEN)
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _split_of(name: str) -> str:
@@ -276,7 +309,7 @@ def _split_of(name: str) -> str:
 
 def _folder(address: str, files: list[SourceFile]) -> str:
     """Return the last folder that the address of some files names, in lower case."""
-    parts = [part for part in address.lower().split("/") if part and not is_pattern(part)]
+    parts = [part for part in address.lower().split("/") if part and not _WILD.search(part)]
     if parts and parts[-1] in {str(file.location).lower().rpartition("/")[2] for file in files}:
         parts.pop()
     return parts[-1] if parts else ""

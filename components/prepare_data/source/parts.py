@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
@@ -37,17 +36,6 @@ class Part:
     span: Span | None = None
     is_text: bool = False
     size: int = 0
-
-    def to_plain(self) -> list[Any]:
-        """Return it as JSON values."""
-        span = self.span and [self.span.start, self.span.end, self.span.exact]
-        return [self.number, self.first, self.last, span, self.is_text, self.size]
-
-    @classmethod
-    def from_plain(cls, plain: list[Any]) -> Part:
-        """Return the part of `to_plain`."""
-        number, first, last, span, is_text, size = plain
-        return cls(number, first, last, Span(*span) if span else None, is_text, size)
 
     @property
     def follows(self) -> bool:

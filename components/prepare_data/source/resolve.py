@@ -9,7 +9,7 @@ from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
-from kfp_tfjob.components.prepare_data.images import listing as pictures
+from kfp_tfjob.components.prepare_data.images import folders
 from kfp_tfjob.components.prepare_data.images.check import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
 from kfp_tfjob.components.prepare_data.rows import Columns
@@ -17,15 +17,14 @@ from kfp_tfjob.components.prepare_data.source import finished_dataset
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import choose, no_rows
 from kfp_tfjob.components.prepare_data.source.listing import (
-    ANY_ENDING,
     addresses_of,
-    files_at,
-    is_pattern,
+    list_address,
+    table_files,
 )
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -49,16 +48,17 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
         ConfigurationError: The address is not supported, or the user's own reader is wrong.
         DataError: An address has no file, or a finished dataset that is not complete.
     """
-    own = options.reader if options else None
-    format = options.format if options else "auto"
-    if not own and (of_pictures := pictures.find(store, data_uri, format)):
-        return of_pictures
-    files = tuple(files_at(store, data_uri, ANY_ENDING if own else None))
-    addresses = addresses_of(data_uri)
-    one = addresses[0] if len(addresses) == 1 else ""
+    options = options or DataOptions()
+    listings = [list_address(store, address) for address in addresses_of(data_uri)]
+    own = options.reader
+    if not own and (pictures := folders.find(listings, options.format)):
+        files, classes = pictures
+        return Source(data_uri, files, store, pictures=classes)
+    files = tuple(table_files(listings, ("",) if own else suffixes()))
     dataset = None
-    if one and not is_pattern(one):
-        dataset = finished_dataset.find(store, one, (file.name for file in files))
+    if len(listings) == 1 and listings[0].pattern is None:
+        names = (file.name for file in files)
+        dataset = finished_dataset.find(store, listings[0].address, names)
     reader = OwnReader.read(own, store) if own and not dataset else None
     return Source(data_uri, files, store, dataset, reader)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
 from typing import IO
 
 import numpy as np
@@ -14,7 +14,6 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
 from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
-from kfp_tfjob.components.prepare_data.source.readers.streams import Pieces
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _FILE_MAGIC, _STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
@@ -25,11 +24,8 @@ _AS_BYTES = {
     pa.string_view(): pa.binary_view(),
 }
 _FILE_HEAD = 8  # bytes before the stream that a file contains
-_LONGEST_METADATA = 64 << 20  # bytes
-_DICTIONARY, _RECORDS = 2, 3  # types of messages
-_FEWER = "write the columns with many different texts without a dictionary"
-# Of one record batch, unpacked, and of all dictionaries: they are in memory as a whole.
-_LARGEST_BATCH = 256 << 20  # bytes
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
+_LARGEST_BATCH = 256 << 20  # bytes of a record batch, which is in memory as a whole
 
 
 class IpcTable:
@@ -64,7 +60,10 @@ class IpcTable:
                     for column in batch.columns:
                         _validate(column)
             except StopIteration:
+                if self._bytes.last != _END:  # Arrow takes the end of the bytes for it
+                    raise _damaged(self._name) from None
                 return
+            self._check(batch.nbytes)
             for start in range(0, batch.num_rows, rows):
                 part = batch.slice(start, rows)
                 lines = np.arange(row + start, row + start + part.num_rows)
@@ -78,52 +77,52 @@ class IpcTable:
         if not head.startswith(_FILE_MAGIC):
             self._stream.seek(0)
         options = pa.ipc.IpcReadOptions(included_fields=sorted(columns or []), use_threads=False)
-        return pa.ipc.open_stream(pa.PythonFile(Pieces(self._messages()), "r"), options=options)
+        self._bytes = _Bytes(self._stream, self._check)
+        return pa.ipc.open_stream(pa.PythonFile(self._bytes, "r"), options=options)
 
-    def _messages(self) -> Iterator[bytes]:
-        """Yield the messages of the stream; refuse what may not fit in memory."""
-        dictionaries: dict[int, int] = {}  # bytes by number; they stay in memory
-        while True:
-            head = self._stream.read(8)
-            if len(head) < 8 or not head.startswith(_STREAM_MAGIC):
-                raise ValueError("no message or end of the stream where one has to be")
-            yield head
-            length = struct.unpack("<i", head[4:])[0]
-            if not length:
-                return
-            if not 0 < length <= _LONGEST_METADATA:
-                raise ValueError(f"a message with {length} bytes of metadata")
-            metadata = self._stream.read(length)
-            yield metadata
-            try:
-                body = _Flat.root(metadata).number(3, "<q")
-                self._check(body)
-                data = self._stream.read(max(body, 0))
-                size = _unpacked(metadata, data)
-                self._check(size)
-                if found := _dictionary(metadata):
-                    number, is_delta = found
-                    dictionaries[number] = size + is_delta * dictionaries.get(number, 0)
-                    self._check(sum(dictionaries.values()), "dictionary data", _FEWER)
-            except struct.error as error:
-                raise ValueError(f"a message with wrong metadata ({error})") from error
-            yield data
-
-    def _check(
-        self,
-        size: int,
-        what: str = "a record batch",
-        fix: str = "write the file with smaller record batches",
-    ) -> None:
+    def _check(self, size: int) -> None:
+        """Refuse what may not fit in memory."""
         if size > _LARGEST_BATCH:
             raise DataError(
                 Problem(
-                    f"{what} of {self._name} has too many bytes",
-                    received=f"{size / (1 << 20):,.0f} MiB unpacked",
+                    f"a record batch of {self._name} has too many bytes",
+                    received=f"{size / (1 << 20):,.0f} MiB",
                     expected=f"at most {_LARGEST_BATCH >> 20} MiB",
-                    fix=f"{fix}, or as Parquet",
+                    fix="write the file with smaller record batches, or as Parquet",
                 )
             )
+
+
+class _Bytes(io.RawIOBase):
+    """A stream that Arrow reads message by message.
+
+    Args:
+        stream: The bytes.
+        check: Gets the size of each message before it is read.
+
+    Attributes:
+        last: The last bytes that were read.
+    """
+
+    def __init__(self, stream: IO[bytes], check: Callable[[int], None]) -> None:
+        self._stream, self._check, self.last = stream, check, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        self._check(size)
+        data = self._stream.read(size)
+        self.last = (self.last + data[-len(_END) :])[-len(_END) :]
+        return data
+
+
+def _damaged(name: str) -> DataError:
+    received = "no end of the stream where one has to be"
+    problem = Problem(
+        f"{name} is damaged", received=received, expected=_EXPECTED, fix="write the file again"
+    )
+    return DataError(problem)
 
 
 def _validate(column: pa.Array) -> None:
@@ -144,65 +143,6 @@ def _validate(column: pa.Array) -> None:
         return
     as_bytes = _AS_BYTES.get(column.type)
     (column.view(as_bytes) if as_bytes else column).validate(full=True)
-
-
-class _Flat:
-    """A table of a FlatBuffer, the encoding of Arrow's metadata."""
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self.data, self.at = data, at
-        self._fields = at - struct.unpack_from("<i", data, at)[0]
-
-    @classmethod
-    def root(cls, data: bytes) -> _Flat:
-        return cls(data, struct.unpack_from("<I", data)[0])
-
-    def place(self, field: int) -> int:
-        """Return where a field is; 0 if it is absent."""
-        size = struct.unpack_from("<H", self.data, self._fields)[0]
-        if 4 + 2 * field >= size:
-            return 0
-        offset = struct.unpack_from("<H", self.data, self._fields + 4 + 2 * field)[0]
-        return self.at + offset if offset else 0
-
-    def number(self, field: int, kind: str) -> int:
-        place = self.place(field)
-        return struct.unpack_from(kind, self.data, place)[0] if place else 0
-
-    def pointed(self, field: int) -> int:
-        """Return where the table or vector of a field is; 0 if it is absent."""
-        place = self.place(field)
-        return place + struct.unpack_from("<I", self.data, place)[0] if place else 0
-
-
-def _dictionary(metadata: bytes) -> tuple[int, bool] | None:
-    """Return the number of a dictionary, and whether the message adds to it; None for others."""
-    message = _Flat.root(metadata)
-    if message.number(1, "<B") != _DICTIONARY:
-        return None
-    batch = _Flat(metadata, message.pointed(2))
-    return batch.number(0, "<q"), bool(batch.number(2, "<B"))
-
-
-def _unpacked(metadata: bytes, body: bytes) -> int:
-    """Return the unpacked size of the body of a message in bytes."""
-    message = _Flat.root(metadata)
-    kind, at = message.number(1, "<B"), message.pointed(2)
-    if kind not in (_DICTIONARY, _RECORDS) or not at:
-        return len(body)
-    batch = _Flat(metadata, at)
-    if kind == _DICTIONARY:
-        batch = _Flat(metadata, batch.pointed(1))
-    if not batch.place(3):  # not compressed
-        return len(body)
-    buffers, total = batch.pointed(2), 0
-    for i in range(struct.unpack_from("<I", metadata, buffers)[0]):
-        offset, length = struct.unpack_from("<qq", metadata, buffers + 4 + 16 * i)
-        if length >= 8:
-            # Each packed buffer begins with its unpacked size; -1 if it is not packed after all.
-            size = struct.unpack_from("<q", body, max(offset, 0))[0]
-            total += length if size < 0 else size
-    return total
 
 
 FORMAT = FileFormat(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
@@ -11,6 +10,7 @@ from importlib import import_module
 from typing import IO
 
 from kfp_tfjob.components.prepare_data.rows import empty
+from kfp_tfjob.components.prepare_data.source import foreign_files
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
@@ -23,30 +23,6 @@ from kfp_tfjob.options import data
 from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
-# First bytes of unsupported files, and what to do with such a file.
-_FOLDER_OF_PICTURES = "give the folder that has a folder of pictures for each class"
-_UNREADABLE = {
-    b"PK\x03\x04": ("a zip, npz or Excel file", f"write it as {FORMAT_WORDS}"),
-    b"BZh": ("compressed with bzip2", "use gzip, zstd, Parquet or no compression"),
-    b"\xfd7zXZ": ("compressed with xz", "use gzip, zstd, Parquet or no compression"),
-    b"\x04\x22\x4d\x18": ("compressed with lz4", "use gzip, zstd, Parquet or no compression"),
-    b"Obj\x01": ("Avro", f"write it as {FORMAT_WORDS}"),
-    b"FEA1": ("Feather of version 1", f"write it as {FORMAT_WORDS}"),
-    b"ORC": ("ORC", f"write it as {FORMAT_WORDS}"),
-    b"\x89HDF": ("HDF5", f"write it as {FORMAT_WORDS}"),
-    b"\x93NUMPY": ("a NumPy array", f"write it as {FORMAT_WORDS}"),
-    b"SQLite format 3": ("an SQLite database", f"export it as {FORMAT_WORDS}"),
-    b"\xd0\xcf\x11\xe0": ("an old Excel or Office file", f"export it as {FORMAT_WORDS}"),
-    b"%PDF": ("a PDF", f"export its table as {FORMAT_WORDS}"),
-    b"\xff\xd8\xff": ("a picture", _FOLDER_OF_PICTURES),
-    b"\x89PNG": ("a picture", _FOLDER_OF_PICTURES),
-    b"GIF8": ("a picture", _FOLDER_OF_PICTURES),
-    b"version https://git-lfs": ("a pointer of Git LFS", "fetch the file itself: git lfs pull"),
-}
-# Pages and answers of web servers and stores, in place of the file that was asked for.
-_MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body|error)\b", re.IGNORECASE)
-_TAR_AT, _TAR = 257, b"ustar"
-_ZLIB = (b"\x78\x01", b"\x78\x9c", b"\x78\xda")
 # What no header of a CSV begins with.
 _JSON_ARRAY = re.compile(rb"\s*\[\s*[\[{]")
 
@@ -187,28 +163,8 @@ def _is(item: data.Format, content: Content, head: bytes) -> bool:
     return known.content is content and known.recognise(head)
 
 
-def _unreadable(head: bytes) -> tuple[str, str] | None:
-    """Return what an unsupported file is, and what to do with it."""
-    if _MARKUP.match(head):
-        what = " ".join(head[:60].decode(errors="replace").split())
-        return f"HTML or XML: {what}", "look at it: it may be an error page; fetch the file again"
-    if head.startswith(_TAR, _TAR_AT):
-        return "a tar archive", "unpack it, and name its folder or its files"
-    if head.startswith(_ZLIB) and _is_zlib(head):
-        return "compressed with zlib", "use gzip, zstd, Parquet or no compression"
-    return next((found for magic, found in _UNREADABLE.items() if head.startswith(magic)), None)
-
-
-def _is_zlib(head: bytes) -> bool:
-    """Tell whether bytes unpack; a text in Latin-1 may begin with those of a packed file."""
-    try:
-        return bool(zlib.decompressobj().decompress(head, 1))
-    except zlib.error:
-        return False
-
-
 def _refuse_unreadable(file: SourceFile, head: bytes) -> None:
-    if found := _unreadable(head):
+    if found := foreign_files.recognise(head):
         kind, fix = found
         raise DataError(
             Problem(

@@ -1,13 +1,13 @@
 """Reads records of tf.train.Example as arrow columns, without TensorFlow.
 
-The columns are the features of the first records, and those of data_options.tfrecord_features; a
-feature with several numbers is one column for each. The checksums of all records are compared.
+The columns are the features of the first records; a feature with several numbers is one column for
+each. The checksums of all records are compared.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -23,10 +23,9 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import LONGEST_RECORD
 from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.components.prepare_data.tfrecord import masked
-from kfp_tfjob.options.data import tfrecord_type
 from kfp_tfjob.storage.errors import DataError, Problem
 
-_LOOKED = 1_000  # records in which every feature occurs that is not declared
+_LOOKED = 1_000  # records in which every feature occurs
 _MOST_BYTES = 16 << 20  # of the records of a chunk
 _MOST_RECORDS = 8192  # of a chunk: each is an object of Python
 _KINDS = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
@@ -60,15 +59,12 @@ class TFRecordTable:
     Args:
         stream: Its bytes, unpacked and seekable to its start or not at all.
         name: Name of the file, for messages.
-        declared: Features and their types as in data_options.tfrecord_features, such as `float[3]`.
 
     Raises:
         DataError: It is damaged, or a record is no tf.train.Example.
     """
 
-    def __init__(
-        self, stream: IO[bytes], name: str, declared: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, stream: IO[bytes], name: str) -> None:
         self._stream, self._name = stream, name
         self._records = self._read()
         self._first: list[bytes] = []
@@ -84,10 +80,6 @@ class TFRecordTable:
                     self._features.setdefault(key, _Feature(kind, length))
             if len(self._first) == _LOOKED or size > _MOST_BYTES:
                 break
-        for key, text in (declared or {}).items():  # last, whichever records have them
-            self._features.pop(key, None)
-            kind, length = tfrecord_type(text)
-            self._features[key] = _Feature(f"{kind}_list", length)
         self.schema = pa.schema([(key, found.type) for key, found in self._features.items()])
 
     def problems(self, columns: Columns) -> list[Problem]:
@@ -239,8 +231,6 @@ def _example() -> Any:
 
 FORMAT = FileFormat(
     _is_tfrecord,
-    lambda stream, name, options, block, span: TFRecordTable(
-        stream, name, options.tfrecord_features
-    ),
+    lambda stream, name, options, block, span: TFRecordTable(stream, name),
     Content.UNPACKED,
 )
