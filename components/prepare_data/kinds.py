@@ -123,6 +123,11 @@ class Kinds:
         kept = tuple(item for item in self.features if item.name not in more)
         return Kinds(kept, (*self.left_out, *more.values()))
 
+    def as_hashed(self, names: Iterable[str]) -> Kinds:
+        """Return the same with these features as hashed strings, which take any value."""
+        hashed = {name: Feature(name, _HASHED, None, 0) for name in names}
+        return replace(self, features=tuple(hashed.get(it.name, it) for it in self.features))
+
     def in_field(self, field: Field) -> list[Feature]:
         """Return the features with a value in a field of a row, in order."""
         return [item for item in self.features if item.type.field is field]
@@ -139,6 +144,11 @@ class Kinds:
 
 
 NO_KINDS = Kinds((), ())
+
+
+def all_hashed(names: Iterable[str]) -> Kinds:
+    """Return kinds that take any values: these columns are hashed strings."""
+    return Kinds(tuple(Feature(name, _HASHED, None, 0) for name in names), ())
 
 
 def _decide(seen: ColumnProfile, options: DataOptions) -> Feature | LeftOut | Problem:

@@ -1,4 +1,4 @@
-"""Runs a task over the parts of a source, and yields what each part has, in order.
+"""Reads the parts of a source, and yields what each part has, in order.
 
 A part whose document is there from an earlier try is not read again.
 """
@@ -14,22 +14,18 @@ from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.source.parts import Part
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
-from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, PartDone, document
+from kfp_tfjob.components.prepare_data.tasks import PartDone, document
 
-_TASKS = "kfp_tfjob.components.prepare_data.tasks"
-_VERBS = {LOOK: "looked at", ROWS: "read"}
+_TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 
 log = logging.getLogger(__name__)
 
 
-def read(
-    executor: Executor, task: str, job: Job, parts: Sequence[Part]
-) -> Iterator[tuple[PartDone, int]]:
-    """Run a task over all parts.
+def read(executor: Executor, job: Job, parts: Sequence[Part]) -> Iterator[tuple[PartDone, int]]:
+    """Read all parts.
 
     Args:
         executor: Runs the task.
-        task: LOOK or ROWS.
         job: The source.
         parts: Its parts.
 
@@ -39,15 +35,15 @@ def read(
     exchange = executor.context.exchange
     exchange.write_plain(f"{job.name}/job", job)
     known = set(exchange.names(job.name))
-    missing = [part for part in parts if document(job.name, task, part.number) not in known]
-    progress = ProgressLog(_VERBS[task], job.source.size)
+    missing = [part for part in parts if document(job.name, part.number) not in known]
+    progress = ProgressLog("read", job.source.size)
     if done := len(parts) - len(missing):
         log.info("%s of %s parts are there from an earlier try", done, len(parts))
-    finished = _map(executor, task, job, missing)
+    finished = _map(executor, job, missing)
     waiting = {part.number for part in missing}
     ended = lines = 0
     for part in parts:
-        name = document(job.name, task, part.number)
+        name = document(job.name, part.number)
         while part.number in waiting:
             found_part, rows = next(finished)
             waiting.discard(found_part.number)
@@ -57,7 +53,7 @@ def read(
             # A quoted value crosses the boundary, so the first record was guessed wrong.
             assert part.span
             again = replace(part, span=Span(ended, part.span.end, exact=True))
-            for _ in _map(executor, task, job, [again]):
+            for _ in _map(executor, job, [again]):
                 pass
             found = exchange.read_plain(name, PartDone)
         lines = lines if part.follows else 0
@@ -68,9 +64,7 @@ def read(
     progress.log()
 
 
-def _map(
-    executor: Executor, task: str, job: Job, parts: Sequence[Part]
-) -> Iterator[tuple[Part, int]]:
-    """Run a task over parts; yield each of them and its rows."""
+def _map(executor: Executor, job: Job, parts: Sequence[Part]) -> Iterator[tuple[Part, int]]:
+    """Run the task over parts; yield each of them and its rows."""
     items = [(job.name, part) for part in parts]
-    yield from zip(parts, executor.map(f"{_TASKS}:{task}", items), strict=True)
+    yield from zip(parts, executor.map(_TASK, items), strict=True)

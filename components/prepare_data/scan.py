@@ -1,7 +1,8 @@
 """Reads the source, part by part: determines the kinds, sorts the rows, and counts labels.
 
-The source is read once, with the kinds of columns that its first block suggests. All values are
-counted on the way; if they show other kinds, the rows are read again. What the parts have is merged
+The source is read once, with the kinds of columns that its first block suggests, or as hashed
+strings, which take any value. All values are counted on the way; if they show other kinds, the rows
+are read again. What the parts have is merged
 in the order of the source, so it does not depend on who read them.
 """
 
@@ -16,7 +17,7 @@ from kfp_tfjob.components.prepare_data import part_documents
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, merge
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Inline
 from kfp_tfjob.components.prepare_data.job import Job
-from kfp_tfjob.components.prepare_data.kinds import Kinds
+from kfp_tfjob.components.prepare_data.kinds import Kinds, all_hashed
 from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.scanned import OtherKindsError, Scan
 from kfp_tfjob.components.prepare_data.source.files import Source
@@ -25,7 +26,7 @@ from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES, Part, par
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import first_kinds
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, time_limits
-from kfp_tfjob.components.prepare_data.tasks import LOOK, ROWS, PartDone
+from kfp_tfjob.components.prepare_data.tasks import PartDone
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -64,10 +65,9 @@ def read(
     job = Job(source, data_label, options, reading.columns(block), limits=limits, block=block)
     DataError.raise_if(folder_problems(source, options))
     reading.parts = parts_of(source, options, part)
-    kinds = reading.first_kinds(job)
-    assumed = kinds is not None
+    # Hashed strings take any value. Whether the kinds are right, all values show.
+    kinds, assumed = reading.first_kinds(job) or all_hashed(job.columns.features), True
     while True:
-        kinds = kinds or reading.kinds(job)
         if not kinds.features:
             raise DataError(_no_feature(source.files[0].name, kinds))
         try:
@@ -113,17 +113,6 @@ class _Reading:
         usable = found.features and known == set(job.columns.features)
         return found if usable else None
 
-    def kinds(self, job: Job) -> Kinds:
-        """Read the source for the kinds of its columns.
-
-        Raises:
-            DataError: The kind of a column is unclear.
-        """
-        seen = self._nothing(job)
-        for found, lines in part_documents.read(self._executor, LOOK, job, self.parts):
-            self._look(seen, found, lines)
-        return self._decide(seen)
-
     def _nothing(self, job: Job) -> dict[str, ColumnProfile]:
         """Return the counts of no values."""
         return {name: ColumnProfile(name) for name in job.columns.features}
@@ -157,7 +146,7 @@ class _Reading:
         """
         seen = self._nothing(job)
         scan = Scan.empty(job, self._executor)
-        for found, lines in part_documents.read(self._executor, ROWS, job, self.parts):
+        for found, lines in part_documents.read(self._executor, job, self.parts):
             scan.merge(found, lines)
             if job.assumed:
                 self._look(seen, found, lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,11 +35,11 @@ class OtherKindsError(Exception):
     """The rows show that the kinds are others.
 
     Args:
-        kinds: The kinds; None if they are not known.
+        kinds: The kinds.
         assumed: Whether they are only assumed, as the kinds before.
     """
 
-    def __init__(self, kinds: Kinds | None, assumed: bool = False) -> None:
+    def __init__(self, kinds: Kinds, assumed: bool = False) -> None:
         super().__init__(kinds)
         self.kinds, self.assumed = kinds, assumed
 
@@ -165,7 +166,7 @@ class Scan:
             except TooManyTextsError:
                 raise self._lost(name) from None
         if problem := too_large(self.dictionaries):
-            raise OtherKindsError(None) if self.job.assumed else DataError(problem)
+            raise self._assumed(self.dictionaries) if self.job.assumed else DataError(problem)
         self.text_codes.append(codes)
         for counted, plain in zip(self.counted, found.counted, strict=True):
             counted.merge(Counted.from_plain(plain), codes)
@@ -177,7 +178,11 @@ class Scan:
         """Return the error for a category with too many texts."""
         reason = columns_kinds.TOO_MANY_TEXTS
         if self.job.assumed:
-            return OtherKindsError(None)
+            return self._assumed([name])
         if columns_kinds.is_wanted(name, self.job.options):
             return DataError(columns_kinds.too_many(name, reason))
         return OtherKindsError(self.kinds.without([LeftOut(name, reason)]))
+
+    def _assumed(self, names: Iterable[str]) -> OtherKindsError:
+        """Return the error for assumed categories that have too many texts."""
+        return OtherKindsError(self.kinds.as_hashed(names), assumed=True)

@@ -1,6 +1,6 @@
-"""The tasks that read parts of the source: they find the kinds of columns, and write sorted runs.
+"""The task that reads a part of the source: it profiles the columns, and writes sorted runs.
 
-Each leaves one document in the exchange when it is done, so that work is not done twice after the
+It leaves one document in the exchange when it is done, so that work is not done twice after the
 step was killed.
 """
 
@@ -36,12 +36,10 @@ from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import EVERY_COLUMN
 from kfp_tfjob.storage.errors import DataError, Problem
 
-LOOK, ROWS = "look", "rows"  # the names of the documents
 
-
-def document(job: str, task: str, part: int) -> str:
-    """Return the name of what a task has found in a part."""
-    return f"{job}/{task}-{part:06d}"
+def document(job: str, part: int) -> str:
+    """Return the name of what the task has found in a part."""
+    return f"{job}/rows-{part:06d}"
 
 
 @dataclass
@@ -71,29 +69,6 @@ class PartDone:
     overlap: str | None = None
 
 
-def look(context: Context, item: tuple[str, Part]) -> int:
-    """Count the values of each column in one part.
-
-    Args:
-        context: Where everything is.
-        item: The name of the job, and the part.
-
-    Returns:
-        The rows.
-    """
-    job, part = job_of(context, item[0]), item[1]
-    seen = {name: ColumnProfile(name) for name in job.columns.features}
-    text = Columns(tuple(seen), job.label)
-    reader, rows = _Reader(job, part), 0
-    for _, table, _ in reader.tables():
-        for chunk in table.chunks(text):
-            profile(seen, chunk)
-            rows += chunk.faults.seen
-    found = PartDone(reader.reached, [column.to_plain() for column in seen.values()])
-    context.exchange.write_plain(document(job.name, LOOK, part.number), found)
-    return rows
-
-
 def rows(context: Context, item: tuple[str, Part]) -> int:
     """Write the rows of one part as sorted runs.
 
@@ -110,9 +85,9 @@ def rows(context: Context, item: tuple[str, Part]) -> int:
         reached = _read(job, part, found)
     except _LostError as error:
         lost = PartDone(lost=error.name)
-        context.exchange.write_plain(document(job.name, ROWS, part.number), lost)
+        context.exchange.write_plain(document(job.name, part.number), lost)
         return 0
-    context.exchange.write_plain(document(job.name, ROWS, part.number), found.done(reached))
+    context.exchange.write_plain(document(job.name, part.number), found.done(reached))
     return found.faults.seen
 
 
@@ -181,7 +156,7 @@ class _Found:
 
     def __init__(self, job: Job, context: Context, part: Part) -> None:
         self._job, self._exchange = job, context.exchange
-        self._name = document(job.name, ROWS, part.number)
+        self._name = document(job.name, part.number)
         if part.span and part.span.exact:
             # Another run of the same dataset may still read the part from where it was guessed to
             # begin, and must not replace these rows.

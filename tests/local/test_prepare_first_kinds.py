@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, scan
+from kfp_tfjob.components.prepare_data import engine, part_documents, scan
 from kfp_tfjob.components.prepare_data.source import resolve as source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -53,9 +53,11 @@ def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str]
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_guess_saves_a_pass(prepared, tmp_path, monkeypatch, name) -> None:
     path = written(tmp_path / "f.csv", RIGHT[name])
+    passes, read = [], part_documents.read
     with monkeypatch.context() as patch:
-        patch.setattr(scan._Reading, "kinds", None)
+        patch.setattr(part_documents, "read", lambda *given: passes.append(1) or read(*given))
         found = prepared(path, "once")
+    assert len(passes) == 1
     monkeypatch.setattr(scan._Reading, "first_kinds", lambda self, job: None)
     assert found == prepared(path, "twice")
 

@@ -143,9 +143,9 @@ def test_a_part_that_begins_within_a_value_is_read_once(
     (tmp_path / "work").mkdir()
     reads, run = [], part_documents._map
 
-    def counted(executor, task, job, parts):
+    def counted(executor, job, parts):
         reads.extend(part.number for part in parts)
-        return run(executor, task, job, parts)
+        return run(executor, job, parts)
 
     monkeypatch.setattr(part_documents, "_map", counted)
     given = options(types={"a": "number", "t": "text"}, on_bad_row="drop")
