@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,24 +19,6 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 
 log = logging.getLogger(__name__)
-
-
-class Words(NamedTuple):
-    """What messages call a row, and what they advise."""
-
-    many: str
-    one: str
-    divide: str
-    instead: str
-
-
-_ROWS = Words(
-    "rows",
-    "row",
-    "provide rows for it, or let the hash of the rows divide them: see data_options.split",
-    ', or set data_options.task to "regression" if the label is a number',
-)
-PICTURES = Words("pictures", "picture", "provide pictures for it, or change data_options.split", "")
 
 
 def decide(scan: Scan, options: DataOptions) -> Label:
@@ -70,7 +52,6 @@ def check_bad(
     faults: Faults,
     problems: Callable[[], list[Problem]],
     options: DataOptions,
-    words: Words = _ROWS,
 ) -> None:
     """Refuse more bad rows than the options allow, and log fewer.
 
@@ -78,7 +59,6 @@ def check_bad(
         faults: Of all rows.
         problems: Describes them.
         options: The typed `data_options`.
-        words: What messages call a row.
 
     Raises:
         DataError: There are more.
@@ -87,7 +67,7 @@ def check_bad(
         raise DataError(*problems())
     if faults.bad > options.max_bad_fraction * faults.seen:
         limit = Problem(
-            f"more {words.many} are bad than data_options.max_bad_fraction allows",
+            "more rows are bad than data_options.max_bad_fraction allows",
             received=f"{faults.bad:,} of {faults.seen:,}, a fraction of"
             f" {faults.bad / faults.seen:.3g}",
             expected=f"at most {options.max_bad_fraction:g}",
@@ -105,7 +85,6 @@ def check(
     counts: np.ndarray | None,
     options: DataOptions,
     rule: Mapping[str, Any],
-    words: Words = _ROWS,
 ) -> None:
     """Refuse data that leaves a split without rows, or train without a row of a class.
 
@@ -116,7 +95,6 @@ def check(
         counts: int64 of shape [3, classes], rows by split and class; None without classes.
         options: The typed `data_options`.
         rule: What decides about the split besides the hash of the rows.
-        words: What messages call a row.
 
     Raises:
         DataError: It does.
@@ -126,32 +104,31 @@ def check(
     if not all(rows.values()):
         raise DataError(
             Problem(
-                f"a split has no {words.many}",
+                "a split has no rows",
                 received=f"{shown}, with the fractions {options.split.fractions}"
                 + (f", divided by {by}" if by else ""),
-                expected=f"{words.many} in {listed(SPLITS, 3)}",
-                fix=words.divide
+                expected=f"rows in {listed(SPLITS, 3)}",
+                fix="provide rows for it, or change data_options.split"
                 if by
-                else f"provide more {words.many}, larger fractions or a different"
-                f" data_options.split.salt; {words.many} with equal features always go to the same"
-                " split",
+                else "provide more rows, larger fractions or a different data_options.split.salt;"
+                " rows with equal features always go to the same split",
             )
         )
     if classes is None or counts is None:
         return
     lacking = [
-        f"{name!r} ({total:,} {words.many})"
+        f"{name!r} ({total:,} rows)"
         for name, train, total in zip(classes, counts[0], counts.sum(0), strict=True)
         if not train
     ]
     if lacking:
         raise DataError(
             Problem(
-                f"train has no {words.one} of {len(lacking)} of the {len(classes)} classes of"
-                f" {label!r}",
+                f"train has no row of {len(lacking)} of the {len(classes)} classes of {label!r}",
                 received=listed(lacking, 10),
-                expected=f"{words.many} of every class in train",
-                fix=f"provide more of these {words.many}, leave them out, use a different"
-                f" data_options.split.salt{words.instead}",
+                expected="rows of every class in train",
+                fix="provide more of these rows, leave them out, use a different"
+                ' data_options.split.salt, or set data_options.task to "regression" if the label'
+                " is a number",
             )
         )

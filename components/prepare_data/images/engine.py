@@ -70,7 +70,7 @@ def prepare(
         runs[part.name] = found.index.view(parts.INDEX)
         progress.add(len(part.files), part.size)
     progress.log()
-    row_requirements.check_bad(faults, faults.image_problems, options, row_requirements.PICTURES)
+    row_requirements.check_bad(faults, faults.image_problems, options)
     by_folder = source.splits_by_folder and options.split.folders
     rule: dict[str, Any] = {"folders": True} if by_folder else {}
     plan = Plan.of(runs, folders.classes, options)

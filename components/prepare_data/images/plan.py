@@ -142,8 +142,8 @@ class Plan:
         Raises:
             DataError: They do.
         """
-        given = (self.rows, label, self.classes, self.class_counts, options, rule)
-        row_requirements.check(*given, words=row_requirements.PICTURES)
+        counts = self.class_counts
+        row_requirements.check(self.rows, label, self.classes, counts, options, rule)
 
     def statistics(
         self, label: str, read: int, bad: dict[str, int], notes: list[str], input: PictureInput
