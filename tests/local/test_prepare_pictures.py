@@ -227,6 +227,6 @@ def test_a_picture_that_changes_after_the_listing(
 
 def test_too_few_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
     tree(tmp_path / "p", animals(1))
-    with pytest.raises(DataError, match="has no pictures"):
+    with pytest.raises(DataError, match="has no rows"):
         prepared(store, base, tmp_path / "p")
     assert json.dumps(DataOptions().model_dump(mode="json"))  # as tasks get it
