@@ -52,7 +52,7 @@ def test_the_page_needs_nothing_from_outside_and_shows_every_metric():
     final["seconds"] = {"start": 12.34, "data": 1, "compute": "?"}
     page = curves_html(parse(lines(*events, final)), "Training of <digits>")
     HTMLParser().feed(page)
-    assert "http" not in page and "<script" not in page
+    assert "http:" not in page and "https:" not in page and "<script" not in page
     assert "Training of &lt;digits&gt;" in page and "0.125" in page
     assert "<tr><td>data</td><td>1.0 s</td></tr>\n<tr><td>start</td><td>12.3 s</td></tr>" in page
     svgs = _svgs(page)
