@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, constant_of
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import Missing
@@ -76,7 +76,7 @@ def test_a_text_is_the_same_in_training_model_and_server(
     assert requested(text) == requested(text.encode()) == found
     assert exported(text) == (None if found == WRONG else found)
     if text.strip(" \t"):
-        assert constant_of("boolean", text.strip(" \t")) == (None if found == WRONG else found)
+        assert Boolean.constant(text.strip(" \t")) == (None if found == WRONG else found)
 
 
 @pytest.mark.parametrize("text", [*TRUE_TEXTS, *FALSE_TEXTS])
