@@ -157,6 +157,17 @@ def test_other_records_of_these_names_are_data(step: Step, base: S3Address) -> N
     assert list_source(step.store, f"{base}/in").dataset is None
 
 
+def test_a_folder_of_this_machine_is_refused(
+    step: Step, dataset: S3Address, tmp_path: Path
+) -> None:
+    for item in step.store.list(dataset):
+        (tmp_path / item.address.name).write_bytes(step.store.read(item.address))
+    with pytest.raises(DataError) as caught:
+        run(step, str(tmp_path), "y", {})
+    (problem,) = caught.value.problems
+    assert problem.path == "data_uri" and "store" in problem.fix
+
+
 @pytest.mark.slow
 def test_a_run_on_a_finished_dataset_publishes(tmp_path: Path) -> None:
     """From preflight to the card, with the dataset of an earlier run in the same home."""

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.options.data import DataOptions
@@ -119,9 +120,13 @@ def find(store: Store, address: str, names: Iterable[str]) -> FinishedDataset | 
         names: Of the files that are listed there.
 
     Raises:
-        DataError: It holds a dataset that is not complete, or one of another version.
+        DataError: It holds a dataset that is not complete, one of another version, or one on this
+            machine.
     """
-    if "://" not in address or not any(map(_SHARD.fullmatch, names)):
+    if not any(map(_SHARD.fullmatch, names)):
+        return None
+    if "://" not in address:
+        _refuse_local(Path(address).expanduser() / MANIFEST)
         return None
     top = S3Address.parse(address)
     data, schema = _read(store, top / MANIFEST), _json(_read(store, top / SCHEMA))
@@ -152,6 +157,20 @@ def find(store: Store, address: str, names: Iterable[str]) -> FinishedDataset | 
             )
         ) from error
     return found
+
+
+def _refuse_local(manifest: Path) -> None:
+    """Refuse a dataset on this machine: the trainer reads only the store."""
+    if manifest.exists() and _json(manifest.read_bytes()).get("format") == FORMAT:
+        raise DataError(
+            Problem(
+                "data_uri is a finished dataset on this machine",
+                received=str(manifest.parent),
+                expected="its address in the store",
+                fix="copy it to the store as it is, or give the address of its source",
+                path="data_uri",
+            )
+        )
 
 
 def _read(store: Store, address: S3Address) -> bytes | None:
