@@ -28,6 +28,7 @@ from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.uploader.parallel import each
 
 _HOLD_SECONDS = 3600  # a hold lasts for two requests; an older one is from a killed process
+_TOMBSTONE_SECONDS = 600  # until then, the prune that wrote it may take it back
 
 
 @dataclass(frozen=True)
@@ -148,19 +149,21 @@ def execute(
         run_id, _ = claimed_by(store, place, it.version)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         body = (json.dumps(asdict(Tombstone(run_id, by, now, it.why)), indent=1) + "\n").encode()
-        mine = True
+        mine, tombstone = True, place.tombstone(it.version)
         try:
-            store.create(place.tombstone(it.version), body, "application/json")
+            store.create(tombstone, body, "application/json")
         except ObjectExistsError:
             mine = False  # of a prune that was killed, or of one at the same time
         # Before the records: a hold goes after its record is there.
         held = _is_held(store, place, it.version)
         records = [*_later(store, layout, planned.model_name, records), *records]
         needed = _needed(records, keep)
-        if it.version in needed or held:
-            if mine:  # another prune may be deleting already, so the version is not to be trusted
-                store.delete(place.tombstone(it.version))
-            why = needed.get(it.version, "is about to become the champion")
+        why = needed.get(it.version, "is about to become the champion" if held else "")
+        if why and mine:
+            store.delete(tombstone)
+        elif not why and not mine and _age(store, tombstone, []) < _TOMBSTONE_SECONDS:
+            why = "was marked by another prune less than 10 minutes ago"
+        if why:
             yield it, f"version {it.version} stays: it {why}"
             continue
         _delete(store, place.version(it.version), first=MANIFEST, but=VERSION_CLAIM)

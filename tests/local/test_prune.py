@@ -1,6 +1,6 @@
 """What a prune deletes, and what a rollback at the same time keeps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Listed, Store
 from tests.local.published import NAME, publish, write_version
 
@@ -78,6 +78,44 @@ def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> N
     assert note.startswith("version 1 stays: ")
     assert store.numbers(place.tombstones) == []
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
+
+
+class Interrupted(Store):
+    """A store in which others act before the first object is deleted."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def delete(self, address: S3Address) -> None:
+        act, self._act = self._act, lambda: None
+        act()
+        super().delete(address)
+
+
+def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version was deleted without a tombstone, so a rollback could still choose it."""
+    for run_id in ("r1", "r2", "r3"):
+        publish(store, layout, run_id)
+    place = layout.model(NAME)
+    planned = prune.plan(store, layout, NAME, keep=1, hours=1)
+    store.create(place.hold(1), b"x")  # a rollback that finds the tombstone, and gives up
+    whys: list[str] = []
+
+    def another() -> None:
+        store.delete(place.hold(1))
+        whys.extend(why for _, why in prune.execute(store, layout, planned, 1, "eva") if why)
+
+    list(prune.execute(Interrupted(another), layout, planned, 1, "ann"))
+    assert whys == ["version 1 stays: it was marked by another prune less than 10 minutes ago"]
+    assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
+    # One of a prune that was killed is.
+    store.create(place.tombstone(1), b"x")
+    monkeypatch.setattr(prune, "_TOMBSTONE_SECONDS", 0)
+    assert not [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why]
+    assert not store.has(place.version(1) / MANIFEST)
 
 
 class Late(Store):
