@@ -492,6 +492,19 @@ def test_the_gpus_of_a_pod_are_those_that_kubernetes_counts(containers, init, to
     assert (chief.gpus, worker.gpus) == ({"nvidia.com/gpu": total}, {"nvidia.com/gpu": 1})
 
 
+def test_the_chief_of_the_seed_asks_for_the_gpu_of_its_trainer() -> None:
+    seed = Path(__file__).parents[3] / "shared" / "seed" / "tfjob.yaml"
+    if not seed.exists():
+        pytest.skip(f"needs {seed}")
+    text = seed.read_text()
+    assert "unequal-gpus" not in rules(text)
+    (document,) = yaml.safe_load_all(text)
+    document["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][1] |= {
+        "resources": {"limits": {"nvidia.com/gpu": 0}}
+    }
+    assert "unequal-gpus" not in rules(yaml.safe_dump(document))
+
+
 @pytest.mark.parametrize("text", ["a: [", "kind: Pod", "", "- 1", "a: &x [*x]"])
 def test_what_is_no_tfjob_is_refused(text):
     with pytest.raises(ConfigurationError):
