@@ -56,7 +56,7 @@ def values(base: S3Address, **changed: Any) -> dict[str, Any]:
     found = {
         name: item.default
         for name, item in launch_tfjob.component_spec.inputs.items()
-        if name not in ("run_id", "task_key")
+        if name not in ("run_id", "task_key", "job_kind")
     }
     command = ["python3", "-c", PROGRAM.replace("$", "$$")]
     given = {"output_uri": str(base), "train_image": "none", "train_workers": 0}

@@ -74,7 +74,7 @@ def after_the_first_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_file_that_changes_while_it_is_read(step, tmp_path, after_the_first_look, name):
     uri = write(tmp_path, table(word))
-    after_the_first_look(lambda file: CHANGES[name](file.location))
+    after_the_first_look(lambda file: CHANGES[name](Path(file.location)))
     assert f"{uri} changed" in refusal(step, uri)
 
 
