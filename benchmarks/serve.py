@@ -349,9 +349,10 @@ def _row(row: np.ndarray) -> dict[str, float]:
 def _expected(publisher: Publisher, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the predictions of version 1 and 2, by TensorFlow without the server."""
     from kfp_tfjob.features.served_model import Block, ServedModel, Task
+    from kfp_tfjob.features.types.number import Number
 
-    kinds = ("number",) * len(COLUMNS)
-    task = Task("classification", COLUMNS, CLASSES, kinds, is_packed=True)
+    types = (Number,) * len(COLUMNS)
+    task = Task("classification", COLUMNS, CLASSES, types, is_packed=True)
     found = {}
     for number in (1, 2):
         version = publisher.layout.model(PETS).version(number)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.features.served_model import ServedModel, Task
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.record import read_ends
@@ -69,7 +70,7 @@ def predict(launch: Launch, folder: Path) -> tuple[int, ...]:
         "classification",
         tiny_dataset.FEATURES,
         tiny_dataset.CLASSES,
-        ("number",) * len(tiny_dataset.FEATURES),
+        (Number,) * len(tiny_dataset.FEATURES),
         is_packed=True,
     )
     model = ServedModel(folder / "output" / "model", task, "the model")

@@ -161,12 +161,3 @@ def test_secret_of_a_variable_missing(launch, row, said, figure, secret, key):
     assert "or correct pod.all.env.TOKEN" in ended.message
     seen, judged = _after(said, "CreateContainerConfigError"), _after(said, "user_error")
     figure(f"a Secret that {what} ended the job {judged - seen:.1f} s after the node had said so")
-
-
-def test_secret_to_pull_images_missing(launch, row):
-    settings = {"all": {"image_pull_secret": "registry"}}
-    image = "kfp-tfjob-test/absent:1"
-    ended = launch.run(launch.spec(image=image, pod=settings, image_pull_timeout_seconds=100))
-    row(launch, "user_error", 2, jobs=0)
-    assert "Secret registry does not exist; chief-0 needs it for pulling" in ended.message
-    assert "or correct pod.all.image_pull_secret" in ended.message
