@@ -6,11 +6,12 @@ What tasks leave for each other are dataclasses: the types of their fields say h
 from __future__ import annotations
 
 import base64
-from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import PlainSerializer, PlainValidator
+
+from kfp_tfjob.storage import documents
 
 Value = TypeVar("Value")
 
@@ -35,16 +36,11 @@ Array = Annotated[np.ndarray, PlainValidator(array_of), PlainSerializer(plain_of
 Unstored = Annotated[Value, PlainValidator(lambda plain: None), PlainSerializer(lambda value: None)]
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def dump(value: Any) -> Any:
     """Return a dataclass, or plain values with dataclasses in them, as values of JSON."""
-    return _adapter(type(value)).dump_python(value, mode="json")
+    return documents.adapter(type(value)).dump_python(value, mode="json")
 
 
 def load(kind: type[Value], plain: Any) -> Value:
     """Return the value of a type of which `dump` has returned these values."""
-    return _adapter(kind).validate_python(plain)
+    return documents.adapter(kind).validate_python(plain)

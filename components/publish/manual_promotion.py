@@ -109,9 +109,7 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
         raise SurpassedError(
             Problem(
                 f"the champion of {planned.model_name} changed meanwhile",
-                received="; ".join(
-                    str(it.received) for it in error.problems if isinstance(it, Problem)
-                ),
+                received=error.received,
                 expected=planned.now or "no champion",
                 fix="look at the new champion: kfp-tfjob models show. To promote the run anyway,"
                 " start the command again",

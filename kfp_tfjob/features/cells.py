@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 BLANKS = " \t"  # which are removed around strings
+_TRIED = 20  # strings that are cast before all of them
 NO_DATE = -(2**63)  # a missing value of a type with whole numbers of 64 bits
 FIRST_DATE = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 LAST_DATE = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
@@ -252,6 +253,22 @@ def _text(value: bytes | None) -> str | None:
     try:
         return "" if value is None else value.decode()
     except UnicodeDecodeError:
+        return None
+
+
+def cast_all(text: pa.Array, type: pa.DataType) -> pa.Array | None:
+    """Return strings as values of an Arrow type if all of them are; None for others.
+
+    A few are tried before all: arrow continues after a string that is no value, and each is costly.
+
+    Args:
+        text: Strings of shape [values]; null stays null.
+        type: The type.
+    """
+    try:
+        text[:_TRIED].cast(type)
+        return text.cast(type)
+    except pa.ArrowInvalid:
         return None
 
 

@@ -139,9 +139,7 @@ def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: s
             raise SurpassedError(
                 Problem(
                     f"the champion of {planned.model_name} changed during the rollback",
-                    received="; ".join(
-                        str(it.received) for it in error.problems if isinstance(it, Problem)
-                    ),
+                    received=error.received,
                     expected=f"version {planned.now.version}, as the plan showed",
                     fix="look at the new champion: kfp-tfjob models show. To go back anyway, start"
                     " the command again",

@@ -67,7 +67,7 @@ def read(kind: type[T], data: bytes) -> T:
     import pydantic
 
     try:
-        return _adapter(kind).validate_json(data, strict=True)
+        return adapter(kind).validate_json(data, strict=True)
     except pydantic.ValidationError as error:
         wrong = (
             ": ".join(filter(None, (".".join(map(str, it["loc"])), it["msg"])))
@@ -82,7 +82,8 @@ def to_bytes(document: DataclassInstance) -> bytes:
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return what reads and writes the values of a type; it is made once."""
     import pydantic
 
     return pydantic.TypeAdapter(kind)

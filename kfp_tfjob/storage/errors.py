@@ -123,6 +123,11 @@ class StepError(Exception):
         said += [f"  {remark}" for remark in self.remarks]
         return "\n".join(said)
 
+    @property
+    def received(self) -> str:
+        """What was received, for all problems."""
+        return "; ".join(str(it.received) for it in self.problems if isinstance(it, Problem))
+
     @classmethod
     def raise_if(cls, problems: Iterable[Problem | str]) -> None:
         """Raise one error with all of `problems`, or return if there are none."""

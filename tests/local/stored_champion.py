@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
 from tests.local.published import VERDICT
+
+
+def champion_of(version: S3Address, run_id: str, done: Any) -> Champion:
+    """Return the first record of a model, a version of a run with the dataset `done`."""
+    return Champion(
+        number=1,
+        version=int(version.name),
+        version_uri=str(version),
+        run_id=run_id,
+        exported_weights_sha256="0" * 64,
+        schema_digest=done.schema["schema_digest"],
+        dataset_digest=done.dataset_digest,
+        metrics={},
+        verdict_uri="s3://x/y",
+    )
 
 
 def publish(

@@ -26,13 +26,13 @@ from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import html
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
+from tests.local.stored_champion import champion_of
 from tests.unit.picture_files import animals, drawn, encoded, tree
 
 Rows = list[dict[str, str]]
@@ -72,17 +72,7 @@ class Data:
         (folder / "model" / "saved_model.pb").write_bytes(b"x")
         (folder / "verdict.json").write_text(json.dumps({"dataset_uri": done.dataset_uri}))
         push(self.step.store, folder, version, "model", "r0")
-        champion = Champion(
-            number=1,
-            version=1,
-            version_uri=str(version),
-            run_id="r0",
-            exported_weights_sha256="0" * 64,
-            schema_digest=done.schema["schema_digest"],
-            dataset_digest=done.dataset_digest,
-            metrics={},
-            verdict_uri="s3://x/y",
-        )
+        champion = champion_of(version, "r0", done)
         record = self.step.layout.model(name).champion(1)
         self.step.store.create(record, champion.to_bytes(), "application/json")
 

@@ -21,11 +21,11 @@ from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.monitored import Limits, Monitored
 from kfp_tfjob.serving.requests_sample import About, put
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, SCHEMA, STATISTICS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
+from tests.local.stored_champion import champion_of
 
 MODEL = "income"
 NOW = datetime(2026, 3, 2, 0, 30, tzinfo=UTC)
@@ -51,17 +51,7 @@ class World:
         pull(self.store, dataset, version, lambda key: key in kept)
         (version / "verdict.json").write_text(json.dumps({"dataset_uri": done.dataset_uri}))
         push(self.store, version, place.version(4), "model", "r1")
-        champion = Champion(
-            number=1,
-            version=4,
-            version_uri=str(place.version(4)),
-            run_id="r1",
-            exported_weights_sha256="0" * 64,
-            schema_digest=done.schema["schema_digest"],
-            dataset_digest=done.dataset_digest,
-            metrics={},
-            verdict_uri="s3://x/y",
-        )
+        champion = champion_of(place.version(4), "r1", done)
         self.store.create(place.champion(1), champion.to_bytes())
 
     def people(self, rows: int, seed: int) -> list[dict[str, str]]:

@@ -22,6 +22,7 @@ from kfp_tfjob.features.cells import (
     LAST_DATE,
     Cells,
     Parsed,
+    cast_all,
     of_typed,
     shown_date,
 )
@@ -50,7 +51,6 @@ _CLOCK = r"[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?"
 _ISO = rf"{_DAY}([ T]{_CLOCK}{_ZONE}?)?"
 _DOTTED = rf"^[0-9]{{1,2}}\.[0-9]{{1,2}}\.[0-9]{{4}}([ T]{_CLOCK}{_ZONE}?)?$"
 _ZONED = rf"{_ZONE}$"
-_TRIED = 20  # texts, before all: arrow continues after a text that is no date, and each is costly
 UNIT = pa.timestamp("us")
 _DATE, _OTHER_FORM, _DOTTED_FORM = "date", "other date", "dotted date"
 _OTHER = (
@@ -330,10 +330,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     Returns:
         int64 of shape [values], NO_DATE for a gap.
     """
-    try:
-        text[:_TRIED].cast(UNIT)
-        found = text.cast(UNIT)
-    except pa.ArrowInvalid:
+    if (found := cast_all(text, UNIT)) is None:
         return None
     values = found.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
     return values if _in_range(values, found.null_count).all() else None

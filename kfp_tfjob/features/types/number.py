@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import Cells, Parsed, text_of
+from kfp_tfjob.features.cells import Cells, Parsed, cast_all, text_of
 from kfp_tfjob.features.types.base import (
     FLOATS,
     ColumnType,
@@ -52,8 +52,6 @@ _AMOUNT = rf"{_SIGN}{_MONEY}? ?{_SIGN}({_DIGITS})[ \x{{a0}}]?({_MONEY}|%)?"
 _SEPARATED = rf"^({_AMOUNT}|\({_AMOUNT}\))$"
 # The forms of numbers; 0 and 1 may be a boolean.
 NUMBER_FORM, BIT, _INFINITE, _SEPARATE = "number", "0 or 1", "not finite", "separated"
-# Arrow continues after a text that is no number, and each is costly: a few are tried first.
-_TRIED = 20
 _EXACT = 2**24  # from here on float32 skips whole numbers
 # With this many rows, whole numbers are hardly all different by chance. The first limit is for a
 # sequence or a name like that of an identifier, the second for any column.
@@ -397,10 +395,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     Returns:
         float64 of shape [values], NaN for a gap.
     """
-    try:
-        text[:_TRIED].cast(pa.float64())
-        found = text.cast(pa.float64())
-    except pa.ArrowInvalid:
+    if (found := cast_all(text, pa.float64())) is None:
         return None
     numbers = found.to_numpy(zero_copy_only=False)
     finite = int((np.abs(numbers) <= LARGEST).sum())
