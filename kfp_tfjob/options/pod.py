@@ -54,6 +54,13 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
+def _written(value: Any) -> str:
+    """Return a text of a pod; a whole number is one, but 1.10 would become 1.1."""
+    if isinstance(value, float):
+        raise ValueError('a text; write a decimal number in quotes, such as "1.10"')
+    return _text(value)
+
+
 def _dns_name(value: str) -> str:
     if not _DNS_NAME.fullmatch(value):
         raise ValueError("the name of a Kubernetes object: small letters, digits, - and .")
@@ -97,7 +104,7 @@ def _variable_value(value: Any) -> str | SecretKey:
     if isinstance(value, SecretKey):
         return value
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return _text(value)
+        return _written(value)
     given = value if isinstance(value, Mapping) else {}
     name, key = given.get("secret"), given.get("key")
     if set(given) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str):
@@ -111,8 +118,10 @@ Cpu = Annotated[str, pydantic.BeforeValidator(_cpu)]
 Bytes = Annotated[str, pydantic.BeforeValidator(_bytes)]
 ObjectName = Annotated[str, pydantic.AfterValidator(_dns_name)]
 Key = Annotated[str, pydantic.AfterValidator(_key)]
-LabelValue = Annotated[str, pydantic.BeforeValidator(_text), pydantic.AfterValidator(_label_value)]
-Text = Annotated[str, pydantic.BeforeValidator(_text)]
+LabelValue = Annotated[
+    str, pydantic.BeforeValidator(_written), pydantic.AfterValidator(_label_value)
+]
+Text = Annotated[str, pydantic.BeforeValidator(_written)]
 Variable = Annotated[str, pydantic.AfterValidator(_variable)]
 Path = Annotated[str, pydantic.AfterValidator(_absolute)]
 

@@ -18,8 +18,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -170,7 +171,8 @@ def _read(file: Path) -> dict[str, Any]:
 
     try:
         text = file.read_text(encoding="utf-8")
-        found, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)  # JSON is YAML
+        tree = yaml.compose(text, yaml.SafeLoader)  # JSON is YAML
+        found = yaml.load(text, _loader())
         json.dumps(found, default=str)  # a YAML alias may contain itself
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
@@ -206,6 +208,35 @@ def _read(file: Path) -> dict[str, Any]:
         if is_text and key.value in found and PARAMETERS[key.value].type is str:
             found[key.value] = value.value  # YAML would read the label `no` as false, 1.10 as 1.1
     return found
+
+
+@cache
+def _loader() -> Any:
+    """Return a loader for which 010, 1:30 and dates are texts, 1e-3 is a number.
+
+    As in JSON, a key is the text that is written: the class 1.10 must not become 1.1.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    key.tag = "tag:yaml.org,2002:str"
+            return super().construct_mapping(node, deep)
+
+    for name, pattern, first in (
+        ("null", r"~|null|", ["~", "n", "N", ""]),
+        ("bool", r"true|false|yes|no|on|off", [*"tTfFyYnNoO"]),
+        ("merge", r"<<", ["<"]),
+        ("int", r"[-+]?(0|[1-9]\d*)", [*"-+0123456789"]),
+        ("float", r"[-+]?(0|[1-9]\d*|(?=\.\d))(\.\d*)?(e[-+]?\d+)?", [*"-+.0123456789"]),
+    ):
+        tag = f"tag:yaml.org,2002:{name}"
+        Loader.add_implicit_resolver(tag, re.compile(rf"(?:{pattern})\Z", re.ASCII | re.I), first)
+    return Loader
 
 
 def _repeated(node: Any) -> Iterator[Any]:

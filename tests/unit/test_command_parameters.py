@@ -57,6 +57,23 @@ def test_a_text_of_a_file_stays_as_it_is_written(tmp_path):
     assert {name: found[name] for name in written} == written
 
 
+def test_yaml_changes_no_key_and_no_text_of_a_dict(tmp_path):
+    """The class 1.10 was 1.1, 007 was 7, a date no text, 1:30 was 90, and 1e-3 no number."""
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "model_hyperparameters: &base {no: 1, 007: 2}\n"
+        "train_options: {class_weight: {<<: *base, 1.10: 3}}\n"
+        "gate: {slices: [{column: day, edges: [2026-01-31]}]}\n"
+        "data_options: {null_values: [010, 1:30, null, true, 1e-3, -.5, +7, ~]}\n"
+    )
+    found = parameters_of(NONE | {"file": file}).values
+    assert found["train_options"] == {"class_weight": {"no": 1, "007": 2, "1.10": 3}}
+    assert found["gate"] == {"slices": [{"column": "day", "edges": ["2026-01-31"]}]}
+    assert found["data_options"] == {
+        "null_values": ["010", "1:30", None, True, 0.001, -0.5, 7, None]
+    }
+
+
 def test_a_whole_number_is_an_int_however_it_is_written(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("train_gpus: 1.0\ntrain_options: {seed: 7.0}\n")

@@ -79,6 +79,8 @@ def test_the_trainer_understands_what_it_is_told():
         ({"train_batch_size": 1, "train_workers": 3, "train_gpus": 2}, "multiple of 8.*to 8"),
         ({"storage_secret": " "}, "storage_secret.*empty name makes a pod invalid"),
         ({"train_image": ""}, "train_image"),
+        ({"pod": {"all": {"env": {"VERSION": 1.1}}}}, "env.VERSION.*1.1.*in quotes"),  # or 1.10
+        ({"pod": {"all": {"node_selector": {"v": 1.1}}}}, "node_selector.v.*in quotes"),
         ({"model_hyperparameters": [1]}, "model_hyperparameters is not a dict"),
         ({"model_hyperparameters": {"a": float("inf")}}, "model_hyperparameters is not JSON"),
         ({"model_entry": "models.py"}, "neither a model function nor a command"),
