@@ -158,6 +158,8 @@ def _compare(
     if not rows or not sample.has_columns(found.schema):
         label = _label_drift(found, prepared, None)
         beyond = list(_drifted(found, options, {}, {}, label, prepared.schema["label"]["name"]))
+        if sample.has_columns(prepared.schema):
+            beyond.append(_unknown(found, "no rows of columns in both"))
         return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
     unseen = contracts.unseen(found, prepared.schema, rows["train"])
     before, now = (contracts.gap_shares(it.statistics) for it in (found, prepared))
@@ -167,6 +169,8 @@ def _compare(
     counts, obstacle = None, ""
     if found.distributions is None:
         obstacle = f"{found.name} has no {DISTRIBUTIONS}"
+        if (options.max_psi, options.max_js) != (None, None):
+            beyond.append(_unknown(found, obstacle))
     else:
         coding = Coding.of_schema(prepared.schema)
         over = Distributions(Edges.of_file(found.distributions, coding))
@@ -179,6 +183,17 @@ def _compare(
     name = prepared.schema["label"]["name"]
     beyond += _drifted(found, options, drift, types, label, name)
     return Comparison(found, changes, beyond, unseen, gaps, drift, label, counts, obstacle)
+
+
+def _unknown(found: Reference, why: str) -> Problem:
+    """Return the problem of limits that cannot be checked, and so are not kept."""
+    return Problem(
+        f"whether the data has moved away from that of {found.name} is unknown",
+        received=why,
+        expected="rows of both, for the limits of data_options.contract",
+        fix="publish a model of the present version of this project; until then, set"
+        ' data_options.contract.limits to "warn"',
+    )
 
 
 def _moved(

@@ -307,6 +307,10 @@ def test_a_champion_without_distributions(data: Data) -> None:
     assert not validation.comparison.drift and not validation.comparison.changes
     assert validation.comparison.obstacle.endswith("distributions.json")
     assert "No drift" in page("without", done, validation)
+    # Limits that cannot be checked are not kept.
+    (problem,) = data.validate(done, limits="fail").errors
+    assert "has moved away from that of champion 1 of income is unknown" in problem.what
+    assert not data.validate(done, limits="fail", max_psi=None).errors
     # A version without a schema is not compared at all.
     version = data.step.layout.model(MODEL).version(1)
     data.step.store.delete(version / MANIFEST)
