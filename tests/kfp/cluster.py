@@ -14,7 +14,9 @@ from kubernetes import client, config
 STEP, JOB = "pipeline/runid", "kfp-tfjob/run"  # labels: of the pods of steps, of those of jobs
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _INSTALLATION = "kubeflow"
-_OVER = ("Succeeded", "Failed")
+_OVER = ("Succeeded", "Completed", "Failed")  # phases of pods, conditions of jobs
+# API group, version and plural of the kinds of jobs that `auto` chooses from.
+_KINDS = (("kubeflow.org", "v1", "tfjobs"), ("jobset.x-k8s.io", "v1alpha2", "jobsets"))
 _SECONDS = (5, 30)  # a number alone would not count
 
 Object = Mapping[str, Any]
@@ -54,8 +56,25 @@ def _ended(job: Object) -> bool:
 
 
 def jobs(run_id: str) -> list[Object]:
-    """Return the TFJobs of a run."""
-    return _listed("kubeflow.org", "v1", "tfjobs", f"{JOB}={run_id}")
+    """Return the jobs of a run, of every kind that the cluster has."""
+    return [job for kind in kinds() for job in _listed(*kind, f"{JOB}={run_id}")]
+
+
+@cache
+def kinds() -> list[tuple[str, str, str]]:
+    """Return the API group, version and plural of each kind of job that the cluster has."""
+    return [kind for kind in _KINDS if _is_served(*kind)]
+
+
+def _is_served(group: str, version: str, plural: str) -> bool:
+    api = client.CustomObjectsApi(connect())
+    try:
+        served = api.get_api_resources(group, version, _request_timeout=_SECONDS)
+    except client.ApiException as error:
+        if error.status == 404:  # no kind of this group is there
+            return False
+        raise
+    return any(it.name == plural for it in served.resources)
 
 
 def workflow(run_id: str) -> Object:

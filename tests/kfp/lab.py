@@ -200,7 +200,7 @@ def _delete_runs(sdk: kfp.Client, name: str) -> list[str]:
         sdk.delete_recurring_run(it.recurring_run_id)
     runs = [it.run_id for it in sdk.list_runs(**of).runs or []]
     for run_id in runs:
-        sdk.delete_run(run_id)  # its Workflow and its TFJobs go with it
+        sdk.delete_run(run_id)  # its Workflow and its jobs go with it
     sdk.delete_experiment(experiment)
     return runs
 

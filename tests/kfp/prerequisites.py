@@ -26,7 +26,6 @@ _SECONDS = 30  # for all checks of doctor
 # Verb, resource, API group.
 _RIGHTS = (
     ("list", "workflows", "argoproj.io"),
-    ("list", "tfjobs", "kubeflow.org"),
     ("list", "pods", ""),
     ("delete", "pods", ""),
     ("get", "secrets", ""),
@@ -114,7 +113,8 @@ def _rights() -> Iterator[str]:
     """Ask what this kubeconfig may do, beside what doctor does."""
     api = client.AuthorizationV1Api(cluster.connect())
     denied = []
-    for verb, resource, group in _RIGHTS:
+    of_jobs = [("list", plural, group) for group, _, plural in cluster.kinds()]
+    for verb, resource, group in (*_RIGHTS, *of_jobs):
         wanted = client.V1ResourceAttributes(
             namespace=cluster.namespace(), verb=verb, resource=resource, group=group
         )
