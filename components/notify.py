@@ -144,8 +144,8 @@ def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str 
     Args:
         notice: How the run ended.
         store: Where it is recorded; None if the store does not answer.
-        run: The folder of the run there.
-        key: Tells the tries of the run apart; empty for the pod of this step.
+        run: The run's folder there.
+        key: Tells the run's tries apart; empty for the pod of this step.
     """
     try:
         webhook = Webhook.from_environment()
@@ -176,7 +176,7 @@ def is_known(notice: Notice, store: Store, run: RunLayout, pods: Collection[str]
     Args:
         notice: How the run ended, as the exit task sees it.
         store: The store.
-        run: The folder of the run.
+        run: The run's folder.
         pods: The ids of the pods of this try.
 
     Raises:

@@ -21,8 +21,8 @@ def tell_end(step: Step | None, model_name: str, key: str = "") -> None:
 
     Args:
         step: The step that ends the run; None if it could not begin.
-        model_name: The model of the run.
-        key: Tells the tries of the run apart; empty for the pod of this step.
+        model_name: The run's model.
+        key: Tells the run's tries apart; empty for the pod of this step.
     """
     if not step:
         return

@@ -55,7 +55,7 @@ class Step:
         layout: Everything below output_uri.
         store: The store that holds it.
         task_key: Keeps the tasks of one step apart in a run; usually empty.
-        place: The folder of the run; None to find it when it is needed.
+        place: The run's folder; None to find it when it is needed.
     """
 
     name: str
@@ -128,7 +128,7 @@ def step(
 
     Args:
         name: The step, for instance `prepare_data`.
-        run_id: The id of the run as KFP gives it.
+        run_id: The run's id as KFP gives it.
         output_uri: As in the form.
         storage_endpoint: As in the form; empty for the value from the Secret or AWS.
         storage_region: As in the form.
@@ -215,7 +215,7 @@ def _forget(name: str, context: Step | None) -> None:
     if not context:
         return
     try:
-        # If output_uri shapes the folder of the run, preflight may have failed before that folder
+        # If output_uri shapes the run's folder, preflight may have failed before that folder
         # was known.
         unshaped = context.layout.run(context.run_id)
         own = dict.fromkeys((context.run, unshaped.task(context.task_key)))

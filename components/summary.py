@@ -40,14 +40,14 @@ def summary(step: Step, model_name: str) -> str:
 
     Args:
         step: The step that shows it.
-        model_name: The model of the run.
+        model_name: The run's model.
     """
     parts: list[str] = []
     try:
         for part in _parts(step, model_name):
             parts.append(part)  # parts before an error are kept
     except (StepError, ValueError, KeyError, TypeError) as error:
-        log.warning("the summary of the run is incomplete: %s", error)
+        log.warning("the run's summary is incomplete: %s", error)
         parts = parts or [f"# Run {code(step.run_id)}"]
         parts.append(f"All its output: {code(step.run.base)}")
     return "\n\n".join(parts) + "\n"
@@ -58,7 +58,7 @@ def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
 
     Args:
         step: The step that shows it.
-        model_name: The model of the run.
+        model_name: The run's model.
         earlier: The run with the same inputs.
     """
     parts = [
@@ -79,7 +79,7 @@ def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
         else:
             parts.append("**Champion:** none yet")
     except (StepError, ValueError, KeyError, TypeError) as error:
-        log.warning("the summary of the run is incomplete: %s", error)
+        log.warning("the run's summary is incomplete: %s", error)
     parts.append(f"**All output of that run:** {code(earlier.run_uri)}")
     parts.append("To train anyway, set `train_options.when_unchanged` to `train`.")
     return "\n\n".join(parts) + "\n\n"

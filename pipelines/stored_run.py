@@ -34,7 +34,7 @@ class StoredRun:
 
     Attributes:
         store: The store.
-        run: The folder of the run.
+        run: The run's folder.
         is_over: Tells whether its training gets no more attempts.
         known: The name and the state by which Kubeflow Pipelines knows it; empty if it was not
             asked.

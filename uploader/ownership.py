@@ -38,7 +38,7 @@ class Ownership:
     """The claim of one sidecar.
 
     Args:
-        store: The store of the run.
+        store: The run's store.
         run: The run's directory.
         run_id: The run.
         attempt: The attempt of this pod.

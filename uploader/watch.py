@@ -201,7 +201,7 @@ class _Sidecar:
         return len(files) - sum(path in files for path in missing), missing
 
     def _answer(self, request: Request) -> None:
-        """Answer a request after a pass: `stored` once the manifest of the run is written."""
+        """Answer a request after a pass: `stored` once the run's manifest is written."""
         missing = self._missing()
         message = "; ".join([*self._scan.errors, *dict.fromkeys(self._mirror.trouble.values())])
         if missing:
@@ -212,7 +212,7 @@ class _Sidecar:
         self._barrier.answer(request, *self._count(missing), message, impossible)
 
     def _complete(self, request: Request) -> str:
-        """Write the manifest of the run, or return why that is not possible."""
+        """Write the run's manifest, or return why that is not possible."""
         from kfp_tfjob.uploader.ownership import FencedError
 
         found = inventory(self._scan.files.values())

@@ -36,11 +36,11 @@ def evaluate(
     """Score the model on the test rows, compare it with the champion, and give the verdict.
 
     Args:
-        run_id: The id of the run.
+        run_id: The run's id.
         output_uri: As in the form.
         dataset_uri: The prepared dataset.
         model_name: As in the form.
-        model_uri: The SavedModel of the run.
+        model_uri: The run's SavedModel.
         task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
             digits and -.
         storage_endpoint: As in the form.
@@ -52,7 +52,7 @@ def evaluate(
         evaluation_metrics: Every metric of the model, the champion and the baseline.
         confusion_and_roc: Confusion matrix, and the ROC curve of two classes.
         evaluation_report: The whole evaluation as a page.
-        verdict_summary: The result of the run: a run that is not blessed ends here.
+        verdict_summary: The run's result, because a run that is not blessed ends with this step.
 
     Returns:
         Whether the model is to be published.

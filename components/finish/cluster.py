@@ -101,7 +101,7 @@ def end_jobs(run_id: str) -> Left:
         try:
             left = _end_jobs_of_every_kind(api, run_id)
         except StepError as error:
-            log.warning("cannot list the jobs of the run: %s", error)
+            log.warning("cannot list the run's jobs: %s", error)
             left = Left(trouble=str(error))
         return replace(left, failed=failed_on(api, backend, run_id), pods=_step_pods(api, run_id))
 
@@ -139,7 +139,7 @@ def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
 
 
 def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> list[FailedTask]:
-    """Return the tasks of the run that failed according to Argo; never raises.
+    """Return the run's tasks that failed according to Argo; never raises.
 
     Args:
         api: The cluster.
@@ -149,7 +149,7 @@ def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> li
     try:
         owner = backend.owner()
     except StepError as error:
-        log.warning("cannot find the Workflow of the run: %s", error)
+        log.warning("cannot find the run's Workflow: %s", error)
         owner = None
     return look(api, run_id, owner["name"] if owner else "", backend.tail)
 

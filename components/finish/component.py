@@ -15,15 +15,15 @@ def finish(
     storage_region: str = "",
     run_summary: dsl.Output[dsl.Markdown],
 ):
-    """Say how the run ended: what was decided, or what failed and what to do about it.
+    """Report how the run ended: what was decided, or what failed and what to do about it.
 
     Args:
-        run_id: The id of the run.
+        run_id: The run's id.
         output_uri: As in the form.
         model_name: As in the form; empty for a pipeline that publishes nothing.
         storage_endpoint: As in the form.
         storage_region: As in the form.
-        run_summary: What happened, for people.
+        run_summary: What happened, as a page.
     """
     from kfp_tfjob.components.finish.engine import run_as_exit_task
 

@@ -1,6 +1,6 @@
 """Reports how a run ended: the decision, or the failure and how to fix it.
 
-It reads the records that the steps left in S3 and the state of the run on the cluster, because the
+It reads the records that the steps left in S3 and the run's state on the cluster, because the
 status that KFP gives an exit task is not reliable: it says RUNNING for ended runs, and its error is
 always empty. First it ends jobs that are still running. If no step could write its record to the
 store, the Workflow and the logs of its pods have it.
@@ -103,13 +103,13 @@ def run_as_exit_task(
 
 
 def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
-    """Notify of the end of the run unless a step of this try has; never raises.
+    """Notify of the run's end unless a step of this try has; never raises.
 
     Args:
         step: The context of the step.
-        model_name: The model of the run.
+        model_name: The run's model.
         report: How the run ended.
-        left: The state of the run on the cluster.
+        left: The run's state on the cluster.
     """
     if report.failure:
         notice = _notice(step.run_id, model_name, report.failure)
@@ -132,15 +132,15 @@ def _patience() -> Patience:
 
 
 def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
-    """Read the records of the run and report how it ended.
+    """Read the run's records and report how it ended.
 
     A failed run also gets `failure.md` next to `failure.json`, because KFP drops the outputs of a
     failed task.
 
     Args:
         step: The context of the step.
-        model_name: The model of the run.
-        left: The state of the run on the cluster; None without a cluster, where the page always
+        model_name: The run's model.
+        left: The run's state on the cluster; None without a cluster, where the page always
             describes the last attempt.
 
     Raises:
@@ -228,7 +228,7 @@ def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:
             "| what | where |",
             "|---|---|",
             *(row(f"output{_of(task)}", code(task.run.output)) for task in trained),
-            row("all output of the run", code(tasks[0].run.base)),
+            row("all of the run's output", code(tasks[0].run.base)),
             "",
         ]
     )
@@ -276,7 +276,7 @@ def _failed(step: Step, failures: Mapping[Step, Failure], tasks: Sequence[Step],
                     row(f"newest stored checkpoint{_of(task)}", _newest_checkpoint(task)),
                 )
             ),
-            row("all output of the run", code(step.run.base)),
+            row("all of the run's output", code(step.run.base)),
             *page.on_cluster(left),
             "",
             "This run published nothing.",

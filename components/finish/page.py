@@ -61,7 +61,7 @@ def about(left: Left, run_id: str) -> list[str]:
     An exit task that has succeeded does not run again after a retry.
 
     Args:
-        left: The state of the run on the cluster.
+        left: The run's state on the cluster.
         run_id: The run.
     """
     ends = [_time(task.ended) for task in left.failed if task.ended]

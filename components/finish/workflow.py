@@ -158,7 +158,7 @@ def failed_tasks(
     Args:
         workflow: As the API server returns it. If Argo stores the nodes elsewhere because there
             are many, or if the Workflow cannot be read, the pods are used instead.
-        pods: The pods of the run.
+        pods: The run's pods.
     """
     there = {_annotation(pod, _NODE_ID): pod["metadata"]["name"] for pod in pods}
     nodes = list(((workflow.get("status") or {}).get("nodes") or {}).values())

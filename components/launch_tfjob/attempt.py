@@ -136,7 +136,7 @@ class Attempt:
                 raise
             judgement = judgement if stored else _NOT_STORED
         if (why := launch.ended()) and judgement.verdict != Verdict.SUCCEEDED:
-            judgement, given_up = cancelled(why), None  # the watch of the run already stopped it
+            judgement, given_up = cancelled(why), None  # the run's watch already stopped it
         if latest is not None:
             self._annotate(judgement)
         deleted = given_up is not None or judgement.verdict.recoverable

@@ -39,32 +39,32 @@ def launch_tfjob(
 ) -> NamedTuple(
     "Outputs", [("job_name", str), ("attempts", int), ("model_uri", str), ("trained_uri", str)]
 ):
-    """Trains on many replicas as a TFJob, until the output is proven to be in S3.
+    """Train on many replicas as a TFJob, until the output is verified in S3.
 
-    A run with complete output is not trained again. After a lost replica a new attempt resumes
+    A run with complete output is not trained again. After a lost replica, a new attempt resumes
     from the newest stored checkpoint.
 
     Args:
         run_id: The run; its output is stored below output_uri under this name.
         output_uri: Where all runs are stored, s3://BUCKET/PREFIX.
-        task_key: Keeps several launches of one run apart: at most 20 small letters, digits and -.
-        storage_endpoint: URL of the store; empty for what the Secret or AWS says.
-        storage_region: Region of the store; empty for what the Secret or AWS says.
-        storage_secret: Name of the Secret with the keys of the store.
-        dataset_uri: The prepared dataset; empty for a program that does not read one.
-        model_name: The model, for the labels of the job.
-        model_code: Where the function is that builds the model; not read if model_entry is given.
-        model_entry: `module:function` as preflight returns it; empty without preflight.
-        code_uri: The copy of the user's code as preflight returns it; empty without preflight.
-        job_kind: The kind of the job as preflight returns it; empty without preflight.
+        task_key: Separates several launches in one run: at most 20 lowercase letters, digits and -.
+        storage_endpoint: URL of the store; empty for the one in the Secret or the environment.
+        storage_region: Region of the store; empty for the one in the Secret or the environment.
+        storage_secret: Name of the Secret with the store's keys.
+        dataset_uri: The prepared dataset; empty if your program reads none.
+        model_name: The model's name, for the job's labels.
+        model_code: Where to find the function that builds the model; ignored if model_entry is set.
+        model_entry: `module:function`, from preflight; empty without preflight.
+        code_uri: The copy of the user's code, from preflight; empty without preflight.
+        job_kind: The kind of job, from preflight; empty without preflight.
         model_hyperparameters: The keyword arguments of that function.
         train_workers: Replicas in addition to the chief.
-        train_gpus: GPUs of each replica.
+        train_gpus: GPUs per replica.
         train_epochs: Passes over the training rows.
-        train_batch_size: Rows of one step over all GPUs of all replicas.
+        train_batch_size: Rows of one training step, over all GPUs of all replicas.
         train_image: Image of the container `tensorflow`; empty for the one that was compiled in.
         train_options: seed, class_weight, early_stopping, command, deadlines and more.
-        pod: Settings of the pods under the keys all, chief, worker, ps, evaluator.
+        pod: Settings of the pods, under all, chief, worker, ps and evaluator.
         training_curves: The training curves.
         training_job: The command for TensorBoard, and the TFJob as YAML; its name, the attempts and
             the model's address are its metadata.
@@ -72,9 +72,9 @@ def launch_tfjob(
 
     Returns:
         job_name: The TFJob that completed the output.
-        attempts: How many TFJobs the run took.
-        model_uri: The SavedModel of the run, before it is judged; empty if there is none.
-        trained_uri: The folder with everything that the chief wrote.
+        attempts: How many TFJobs the run needed.
+        model_uri: The run's SavedModel, before it is evaluated; empty if there is none.
+        trained_uri: The folder with all of the chief's output.
     """
     values = dict(locals())
     for name in ("run_id", "task_key", "training_curves", "training_job", "training_metrics"):

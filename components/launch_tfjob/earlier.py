@@ -158,7 +158,7 @@ def not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
                 f"{name} of this run was created with different parameters, or by a"
                 " different version of kfp-tfjob",
                 received=f"a job with {found}",
-                expected="the job that this version creates from the parameters of the run",
+                expected="the job that this version creates from the run's parameters",
                 fix="let the version that created it finish it, or delete the job and retry: the"
                 " run continues from its newest stored checkpoint",
             )

@@ -92,7 +92,7 @@ class Launcher:
         4. Build its job and create it. A job of that name is adopted if it is the same.
         5. Watch the job, its log lines and its limits; judge how it ended, and record that.
         6. If the infrastructure failed, start a new attempt from the newest stored checkpoint,
-           within the limits of the run. Otherwise fail with the last lines of the replica that
+           within the run's limits. Otherwise fail with the last lines of the replica that
            failed first.
 
         Raises:
@@ -327,7 +327,7 @@ def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
 
 
 def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None) -> Launched:
-    """Train, or return at once if the output of the run is complete; stop if the run is ended.
+    """Train, or return at once if the run's output is complete; stop if the run is ended.
 
     Args:
         step: The run and its store.

@@ -44,7 +44,7 @@ class Launch:
 
     @property
     def records(self) -> Records:
-        """What the store knows about the attempts of the run."""
+        """What the store knows about the run's attempts."""
         return Records(self.step)
 
     def manifest(self, attempt: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A claim, `attempts/NNNN.json`, gives an attempt to one launcher, and limits the 
 consecutive attempts without progress count. On spot nodes, a week of training loses many pods, and
 each attempt that stored a newer checkpoint made progress.
 
-The launcher of the first attempt records the start of the run by its own clock. Later launchers
+The launcher of the first attempt records the run's start by its own clock. Later launchers
 compare it with their own clocks, not with the clock of the store. The clocks of one cluster differ
 by seconds, and the limit is in days.
 """

@@ -70,20 +70,20 @@ def preflight(
     """Check everything a run needs before it costs anything.
 
     Args:
-        run_id: The id of the run.
-        scheduled_time: The tick of the schedule, in UTC; without one, the creation of the run.
+        run_id: The run's id.
+        scheduled_time: The schedule's tick, in UTC; without a schedule, when the run was created.
         data_uri: As in the form, like all that follow.
-        data_label: The column to predict; empty for pictures.
-        data_options: Task, columns, split, bad rows.
-        model_name: Under which the model is published.
-        model_code: Where the function is that builds the model.
+        data_label: The column to predict; empty for images.
+        data_options: Task, columns, split, invalid rows.
+        model_name: The name under which the model is published.
+        model_code: Where to find the function that builds the model.
         model_hyperparameters: The keyword arguments of that function.
         output_uri: Where everything goes.
         storage_endpoint: URL of the store.
         storage_region: Region of the store.
-        storage_secret: Kubernetes Secret with the keys of the store.
-        train_workers: Replicas beside the chief.
-        train_gpus: GPUs of each replica.
+        storage_secret: Kubernetes Secret with the store's keys.
+        train_workers: Replicas in addition to the chief.
+        train_gpus: GPUs per replica.
         train_epochs: Passes over the training rows.
         train_batch_size: Rows of one step over all replicas.
         train_image: Image of the replicas; empty for the one that was compiled in.
@@ -91,19 +91,19 @@ def preflight(
         gate: When a model is good enough.
         pod: Resources and placement of the replicas, and of the pods of steps.
         task_key: The key of the launch_tfjob that takes the outputs.
-        step_resources: The cpu, memory and cpu_limit of steps that were compiled in, by step; empty
-            for a pipeline that does not pass the last outputs to the setters of its tasks.
+        step_resources: The compiled cpu, memory and cpu_limit of each step; empty if the pipeline
+            does not pass the outputs for the steps' pods to its tasks.
         parameters: Every parameter with its value and meaning.
 
     Returns:
         data_uri: The data of this run, with the fields of the tick filled in.
-        source_digest: Names the content of the source as it was at the start.
+        source_digest: Identifies the content of the source at the start.
         model_entry: `module:function` as the trainer imports it.
-        code_uri: The run's copy of the user's code; empty when the code is in the image.
-        changed: Whether the run trains; the later steps are skipped if not.
-        evaluate: Whether the model is evaluated; the run ends after sync_output if not.
-        inputs_digest: Names everything that decides what is trained, for `when_unchanged`.
-        job_kind: The kind of the job, for launch_tfjob: what `train_options.job: auto` stands for.
+        code_uri: The run's copy of the user's code; empty if the code is in the image.
+        changed: Whether the run trains; if not, the later steps are skipped.
+        evaluate: Whether the model is evaluated; if not, the run ends after sync_output.
+        inputs_digest: Identifies everything that decides what is trained, for `when_unchanged`.
+        job_kind: The kind of job that `train_options.job: auto` means here, for launch_tfjob.
         prepare_data_cpu: From pod.prepare or step_resources, for set_cpu_request of prepare_data.
         prepare_data_memory: For set_memory_request and set_memory_limit of prepare_data.
         prepare_data_node_selector: For kubernetes.add_node_selector_json of prepare_data.

@@ -61,7 +61,7 @@ class Checked:
 
     Attributes:
         data_uri: The data, with the fields of the tick filled in.
-        source_digest: The digest of the source at the start of the run.
+        source_digest: The digest of the source at the run's start.
         model_entry: `module:function` as the trainer imports it.
         code_uri: The run's copy of the user's code; empty when the code is in the image, or when
             the run does not train.
@@ -224,7 +224,7 @@ def _check_webhook() -> tuple[str, list[Finding]]:
 
 
 def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:
-    """Return the tick of the run; None if the back end gives none and no field needs it.
+    """Return the run's tick; None if the back end gives none and no field needs it.
 
     Raises:
         ConfigurationError: A field needs the tick, and there is none.

@@ -29,24 +29,24 @@ def publish(
 ):
     """Publish a blessed model as a new version and make it the champion.
 
-    If another run was promoted since the verdict, the model is judged again. If it is not
-    blessed again, or loses again, nothing is published: the step succeeds, with empty outputs.
+    If another run was promoted since the verdict, the model is evaluated again. If it is not
+    blessed again, or loses the race again, the step succeeds without publishing anything.
 
     Args:
-        run_id: The id of the run.
+        run_id: The run's id.
         output_uri: As in the form.
         model_name: As in the form.
-        model_uri: The SavedModel of the run.
-        dataset_uri: The dataset it was judged on.
-        task_key: The key of the evaluate that judged it.
+        model_uri: The run's SavedModel.
+        dataset_uri: The dataset it was evaluated on.
+        task_key: The task_key of its evaluate task.
         storage_endpoint: As in the form.
         storage_region: As in the form.
         pod: As in the form; pod.evaluate.gpus is the number of GPUs that the models use.
         model_card: The model card; the addresses of version and champion are its metadata.
-        publish_summary: The result of the run, because a run that publishes ends with this step.
+        publish_summary: The run's result, because a run that publishes ends with this step.
 
     Returns:
-        version: The number of the version; 0 if nothing was published.
+        version: The version number; 0 if nothing was published.
         version_uri: Where its files are.
         champion_uri: The record that makes it the champion.
         outcome: `published`, `not_blessed` by the second verdict, or `lost_race`.

@@ -1,7 +1,7 @@
 """Publishes a blessed model: a new version, then the record that makes it champion.
 
 1. The verdict must bless exactly this model of this run.
-2. A version number is claimed with a conditional create; a retry of the run finds its own claim.
+2. A version number is claimed with a conditional create; a retry finds its own claim.
 3. The files are copied and verified; the manifest makes the version complete.
 4. The champion record is created under the number after the one the verdict was judged against.
    Of all runs judged against the same champion, only one can create it.

@@ -75,7 +75,7 @@ def plan(step: Step, model_name: str) -> ManualPromotion:
 
 
 def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion:
-    """Publish the model of the run and make it the champion.
+    """Publish the run's model and make it the champion.
 
     Args:
         step: The run and its store.

@@ -43,7 +43,7 @@ def complete(
         step: The run and its store.
         verdict: The verdict in force.
         number: The number of the champion record.
-        model: The SavedModel of the run.
+        model: The run's SavedModel.
         dataset: The dataset it was judged on.
 
     Returns:

@@ -22,22 +22,22 @@ def sync_output(
     storage_region: str = "",
     stored_output: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Outputs", [("model_uri", str), ("output_digest", str)]):
-    """Proves that the output of a training is complete in S3, or fails with what is missing.
+    """Verify that training output is complete in S3, or fail with what is missing.
 
     Args:
-        run_id: The run whose output is proven.
+        run_id: The run whose output is verified.
         output_uri: The address of all runs, s3://BUCKET/PREFIX.
         model_name: As in the form; for the notification of a run that ends here.
         evaluate: Whether the model is evaluated next; if not, the output needs no model.
-        task_key: The key of the launch_tfjob whose output is proven.
-        storage_endpoint: URL of the store; empty for what the Secret or AWS says.
-        storage_region: Region of the store; empty for what the Secret or AWS says.
-        stored_output: How much was proven, its digest and the largest objects; the model's address
-            and the digest are its metadata.
+        task_key: The key of the launch_tfjob whose output is verified.
+        storage_endpoint: URL of the store; empty for the one in the Secret or the environment.
+        storage_region: Region of the store; empty for the one in the Secret or the environment.
+        stored_output: How much was verified, its digest and the largest objects; the model's
+            address and the digest are its metadata.
 
     Returns:
         model_uri: The directory of the SavedModel; empty without one.
-        output_digest: SHA-256 of the manifest, which names the whole output.
+        output_digest: SHA-256 of the manifest, which lists the whole output.
     """
     from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Verifies that the output of a run is complete in the store, or reports what is missing.
 
 The sidecar that mirrored it has exited, and neither its exit code nor that of the TFJob proves that
-every byte is stored. So this step checks everything: the manifest of the run must exist, the
+every byte is stored. So this step checks everything: the run's manifest must exist, the
 trainer's record of completion must belong to the same attempt, and every object is verified.
 """
 

@@ -113,7 +113,7 @@ def secret_fix(uses: Sequence[SecretUse], exists: bool, namespace: str = "") -> 
     Args:
         uses: The uses that lack something, all of one Secret.
         exists: Whether it only lacks their keys.
-        namespace: The namespace of the run, if it is known.
+        namespace: The run's namespace, if it is known.
     """
     keys = list(dict.fromkeys(it.key for it in uses if it.key))
     make = f"create the Secret: `{_create_secret(uses[0].name, keys, namespace)}`"

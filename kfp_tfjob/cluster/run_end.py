@@ -41,7 +41,7 @@ def was_terminated(workflow: Mapping[str, Any]) -> bool:
 
 
 def expires(workflow: Mapping[str, Any]) -> datetime | None:
-    """Return the deadline of the run, or None if it has none or has not started."""
+    """Return the run's deadline, or None if it has none or has not started."""
     seconds = _deadline(workflow)
     if seconds is None:
         return None

@@ -1,6 +1,6 @@
 """Watches the Workflow of a launcher, and stops its jobs when the run ends.
 
-On Terminate, a stock Kubeflow Pipelines back end ends every pod of the run, even that of the exit
+On Terminate, a stock Kubeflow Pipelines back end ends all of the run's pods, even that of the exit
 task. The change of the Workflow arrives some hundredths of a second later, SIGTERM after about
 1.3 s, and SIGKILL half a second after that. A SIGTERM alone is ambiguous: a drained node sends it
 too, and then the job continues for the next launcher. So on SIGTERM, the watcher reads the Workflow
@@ -137,7 +137,7 @@ class WorkflowWatcher:
                 self._stopping.keep_warm()
 
     def _take_leave(self) -> None:
-        """Call the farewell; it must not delay the events of the run."""
+        """Call the farewell; it must not delay the run's events."""
 
         def call() -> None:
             try:
@@ -186,7 +186,7 @@ class WorkflowWatcher:
             try:
                 version = self._list(self._api, _READ_SECONDS)
                 if not version:
-                    log.info("without a Workflow, this step cannot notice the end of the run")
+                    log.info("without a Workflow, this step cannot notice the run's end")
                     return
                 self._watch(version)
             except CALL_FAILED as error:

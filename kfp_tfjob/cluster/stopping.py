@@ -124,7 +124,7 @@ class Stopping:
             self._warming = [self._pool.submit(self._warm, both) for _ in range(_CONNECTIONS)]
 
     def stop(self, jobs: Mapping[str, str]) -> None:
-        """Stop jobs, then all others of the run; repeat failed requests for a minute.
+        """Stop jobs, then all of the run's other jobs; repeat failed requests for a minute.
 
         Args:
             jobs: The pod of the chief of each job that is known without a request.
@@ -175,7 +175,7 @@ class Stopping:
         return ""
 
     def _left(self) -> list[Running]:
-        """Return the jobs of the run that have not ended and are not being deleted.
+        """Return the run's jobs that have not ended and are not being deleted.
 
         Those of other tasks have their own time to stop, because their launchers may be down.
         """

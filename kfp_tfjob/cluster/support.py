@@ -76,7 +76,7 @@ def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem
     try:
         kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
     except JobExistsError:
-        return  # a retry of the run: the job already exists
+        return  # a retry: the job already exists
     except NotFoundError as error:
         yield absent(api.kind, str(error))
         return

@@ -57,13 +57,13 @@ class Identity:
     """The run and attempt that a job belongs to.
 
     Attributes:
-        run_id: The id of the run, as KFP gives it.
+        run_id: The run's id, as KFP gives it.
         attempt: The number of the attempt, from 1.
         task: The step that launched it.
         task_key: Keeps the tasks of that step apart in a run; usually empty.
         namespace: The namespace; empty for the caller's own.
         owner: The ownerReference that deletes the job with its Workflow, or None.
-        run_uri: The folder of the run in S3; empty for the one that output_uri and run_id give.
+        run_uri: The run's folder in S3; empty for the one that output_uri and run_id give.
     """
 
     run_id: str

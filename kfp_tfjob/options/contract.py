@@ -14,36 +14,36 @@ class Contract(Group):
 
     changes: Literal["warn", "fail"] = option(
         "warn",
-        "What happens if columns, their kinds, the classes or the split differ from the data of"
-        " the champion, so that evaluate cannot compare the models: a warning, or the step fails.",
+        "What happens if columns, column types, classes or the split differ from the champion's"
+        " data, so that evaluate cannot compare the models: a warning, or the step fails.",
     )
     limits: Literal["warn", "fail"] = option(
         "warn", "What happens if values are beyond the limits below: a warning, or the step fails."
     )
     max_unseen: float | None = option(
         0.05,
-        "Largest share of the rows of train with a value of a category that the data of the"
-        " champion does not have; null for no limit.",
+        "Largest share of training rows with a category that the champion's data does not have;"
+        " null for no limit.",
         ge=0,
         le=1,
     )
     max_gap_rise: float | None = option(
         0.05,
-        "Largest rise of the share of gaps in a column of train, in shares: 0.05 allows 12 % where"
-        " the champion's data has 7 %; null for no limit.",
+        "Largest rise in a column's share of missing values: 0.05 allows 12% if the champion's data"
+        " has 7%; null for no limit.",
         ge=0,
         le=1,
     )
     max_psi: float | None = option(
         0.25,
-        "Largest population stability index of a column or the label against the data of the"
-        " champion; null for no limit. Dates move on with time and have no limit.",
+        "Largest population stability index of a column or the label against the champion's data;"
+        " null for no limit. Dates have no limit.",
         ge=0,
         allow_inf_nan=False,
     )
     max_js: float | None = option(
         None,
-        "Largest Jensen-Shannon divergence of the same, in bits from 0 to 1; null for no limit.",
+        "Largest Jensen-Shannon divergence, in bits from 0 to 1; null for no limit.",
         ge=0,
         le=1,
     )

@@ -117,32 +117,31 @@ _DEFAULT_RULES = {it.name: it.default for it in COLUMN_TYPES}
 class Split(Group):
     """How rows are divided."""
 
-    train: float = option(0.7, "Share of the rows that the model learns from.", gt=0, lt=1)
+    train: float = option(0.7, "Share of the rows to train on.", gt=0, lt=1)
     validation: float = option(
         0.15, "Share of the rows that decide when training stops.", gt=0, lt=1
     )
-    test: float = option(0.15, "Share of the rows that decide about promotion.", gt=0, lt=1)
+    test: float = option(0.15, "Share of the rows on which models are compared.", gt=0, lt=1)
     salt: Text = option(
         "0",
-        "A different text gives a different split. With the same text, new rows never move an"
-        " existing row to another split.",
+        "Another string gives another split. With the same string, new rows never move an existing"
+        " row to another split.",
     )
 
     column: Text | None = option(
-        None, "A column that names the split of each row: `train`, `validation` or `test`."
+        None, "A column that names each row's split: `train`, `validation` or `test`."
     )
     group: Text | None = option(
-        None, "A column whose equal values stay in one split, for instance a patient."
+        None, "A column, for instance the patient, whose equal values stay in one split."
     )
     time: Text | None = option(
         None,
         "A column of dates or numbers: the newest rows are the test split, those before them"
-        " validation; rows of the same time stay together.",
+        " validation. Rows with the same time stay together.",
     )
     folders: bool = option(
         True,
-        "Whether the folders `train`, `validation` and `test` of `data_uri` are the splits; false"
-        " to ignore names of splits.",
+        "Whether folders named `train`, `validation` and `test` in `data_uri` are the splits.",
     )
 
     @field_validator("salt")
@@ -181,19 +180,19 @@ class Split(Group):
 
 
 class Gaps(Group):
-    """The rule, the value of the rule `constant`, and whether a column of 0 and 1 marks gaps."""
+    """The rule, the value for the rule `constant`, and whether to mark missing values."""
 
     rule: Literal[_RULES] = option(  # pyright: ignore[reportInvalidTypeForm]
         ...,
-        "`fail`: the row is bad, see `on_bad_row`; `drop`: the row is left out; otherwise the"
-        " statistic of train, or the constant `value`, fills a gap.",
+        "`fail`: the row is invalid, see `on_bad_row`; `drop`: the row is dropped; otherwise, the"
+        " statistic of train or the constant `value` replaces a missing value.",
     )
     value: Text | None = option(
         None,
-        "Of the rule `constant`: a number, `true` or `false`, or a date such as 2024-12-31.",
+        "For the rule `constant`: a number, `true` or `false`, or a date such as 2024-12-31.",
     )
     indicator: bool = option(
-        False, "Whether the model also gets 1 for a gap and 0 for a value, as one more number."
+        False, "Whether the model also gets a number that is 1 for a missing value, otherwise 0."
     )
 
     @model_validator(mode="before")
@@ -226,42 +225,42 @@ class DataOptions(Group):
     """The keys of `data_options`."""
 
     task: Literal["auto", "classification", "regression"] = option(
-        "auto", "The kind of label: classes, numbers, or `auto` for a guess from its values."
+        "auto", "Whether to predict classes or numbers; `auto` decides by the label's values."
     )
     columns: tuple[Text, ...] | None = option(
         None,
-        "The feature columns, in the order in which the model gets them; by default every"
-        " column but the label and the dropped ones, in the order of the file.",
+        "The feature columns, in the model's order. Default: all except the label and the dropped"
+        " ones, in the file's order.",
     )
-    drop: tuple[Text, ...] = option((), "Columns to leave out.")
+    drop: tuple[Text, ...] = option((), "Columns to drop.")
     split: Split = option(Split(), "How rows are divided into train, validation and test.")
     on_bad_row: Literal["fail", "drop"] = option(
-        "fail", "What happens to a row that does not parse: it ends the run, or it is dropped."
+        "fail", "What happens to an invalid row: it ends the run, or it is dropped."
     )
     max_bad_fraction: float = option(0.1, "Largest share of rows that may be dropped.", ge=0, le=1)
     delimiter: str = option(
-        ",", "The character between two values of a CSV, or the word `tab` or `space`."
+        ",", "The character between two values in a CSV, or the word `tab` or `space`."
     )
     format: Literal["auto", *_FORMAT_NAMES, of_pictures.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
-        "Format of the files; `auto` decides by the first bytes of each file, and takes a folder"
-        " with pictures and no table as `pictures` in the folders of their classes.",
+        "Format of the files. `auto` decides by each file's first bytes; a folder with images and"
+        " no table is `pictures`.",
     )
     null_values: tuple[Text, ...] = option(
         NULL_VALUES,
-        "Texts in a CSV that mean a missing value; strings of other formats stay what they are.",
+        "Strings that mean a missing value in a CSV. Other formats keep their strings.",
     )
 
     weight: Text | None = option(
         None,
-        "A column that says how much each row counts, with numbers of 0 or more: a row of weight 2"
-        " counts like the same row twice. The model does not get it.",
+        "A column of numbers of 0 or more: a row of weight 2 counts like the same row twice. It is"
+        " not a feature.",
     )
     reader: Text | None = option(
         None,
-        "A function of your own that reads the files: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
-        " `ZIP:FUNCTION` or `module:function` of the image. It gets the bytes of a file and its"
-        " name, and yields record batches of pyarrow.",
+        "Your own function that reads the files: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
+        " `ZIP:FUNCTION` or `module:function` in the image. It takes a file's bytes and name, and"
+        " yields pyarrow record batches.",
     )
     encoding: str = option(
         "auto",
@@ -270,40 +269,39 @@ class DataOptions(Group):
     )
     types: dict[Text, Literal[KINDS]] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
-        "The kind of a column by its name, where the one that the data suggests is wrong:"
-        " `number`, `boolean`, `category`, `date`, or `text`, which is hashed into bins.",
+        "Column types by column name, to override the inferred ones: `number`, `boolean`,"
+        " `category`, `date`, or `text`, which is hashed into bins.",
     )
     missing: dict[Text, Gaps] = option(
         {},
-        "What happens to a gap, by the name of the column or `*` for all others: `fail`, `drop`,"
-        " `median`, `mean`, `most_frequent`, or a dict with `rule`, `value` and `indicator`. By"
-        " default, the median fills a gap of a number or a date, and the most frequent"
-        " value for that of a boolean; the gap of a category or a text has a code of its own.",
+        "What happens to missing values, by column name, or `*` for all others: `fail`, `drop`,"
+        " `median`, `mean`, `most_frequent`, or a dict with `rule`, `value` and `indicator`."
+        " Default: `median` for numbers and dates, `most_frequent` for booleans; in categories and"
+        " texts, a missing value has its own code.",
     )
     min_count: int = option(
         2,
-        "Rows of train in which a value of a category must occur to get a code of its own; the"
-        " model sees rarer values like unknown ones.",
+        "In how many training rows a category must occur to get its own code; rarer ones count as"
+        " unknown.",
         ge=1,
     )
     hash_bins: int = option(
         1024,
-        "Bins into which the values of a column of the kind `text` are hashed.",
+        "Number of bins into which the values of a `text` column are hashed.",
         ge=2,
         le=2**22,
     )
     contract: Contract = option(
-        Contract(), "What later data must have in common with the data of the champion."
+        Contract(), "What later data must have in common with the champion's data."
     )
     dask: str = option(
         "",
-        "The scheduler of a Dask cluster of yours whose workers do the work of prepare_data, for"
-        " instance `tcp://scheduler:8786` or `tls://scheduler:8786`; empty to do it in processes of"
-        " one pod. The dataset has the same bytes.",
+        "The scheduler of a Dask cluster that does prepare_data's work, for instance"
+        " `tls://scheduler:8786`; empty to use processes in the step's pod.",
     )
 
     pictures: Pictures = option(
-        Pictures(), "How pictures are checked, and what the model gets of them."
+        Pictures(), "How images are checked, and in which form the model gets them."
     )
 
     @field_validator("columns", "drop", "null_values", mode="before")

@@ -141,7 +141,7 @@ def fill(text: str, tick: Tick | None, values: Mapping[str, str] | None = None) 
 
     Args:
         text: The address, which `check` has accepted.
-        tick: The time of the run; None to leave `{date}` and `{hour}`.
+        tick: The run's time; None to leave `{date}` and `{hour}`.
         values: The other fields.
     """
 
@@ -175,7 +175,7 @@ def folder(template: str, tick: Tick | None, model_name: str, gpus: int, pod: Po
 
     Args:
         template: The folders with fields, which `check` has accepted.
-        tick: The time of the run; None to leave `{date}` and `{hour}`.
+        tick: The run's time; None to leave `{date}` and `{hour}`.
         model_name: The run parameter.
         gpus: GPUs of each replica.
         pod: The typed parameter `pod`.

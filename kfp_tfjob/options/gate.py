@@ -159,8 +159,7 @@ class ReportOptions(Group):
 
     importance_seconds: float = option(
         20.0,
-        "The most seconds for measuring which columns matter to the model, on 2,000 test rows;"
-        " 0 measures nothing.",
+        "Time limit for measuring on 2,000 test rows which columns matter; 0 to skip it.",
         ge=0,
         le=3600,
     )
@@ -172,19 +171,19 @@ class GateOptions(Group):
     primary_metric: str = option(
         "auto",
         "The metric that compares the models. `auto` is the AUC for two classes, the"
-        " accuracy for more, the RMSE for a regression. `own/<name>` is a metric of `evaluator`"
+        " accuracy for more, the RMSE for regression. `own/<name>` is a metric from `evaluator`"
         " with a value for each row.",
     )
     direction: Literal["maximize", "minimize"] | None = option(
         None,
-        "Which values of a primary metric of `evaluator` are better: `maximize` for higher ones,"
-        " `minimize` for lower ones. The others have a direction of their own.",
+        "Whether higher (`maximize`) or lower (`minimize`) values of a primary metric from"
+        " `evaluator` are better. Built-in metrics need no direction.",
     )
     mode: Literal["superior", "non_inferior", "point"] = option(
         "superior",
         "`superior`: the lower confidence bound of the gain over the champion is above 0."
         " `non_inferior`: that bound is not below minus `margin`. `point`: the value"
-        " itself is better, which promotes half of all models that are equally good.",
+        " itself is better, which promotes half of all equally good models.",
     )
     margin: float = option(
         0.0,
@@ -207,19 +206,19 @@ class GateOptions(Group):
     incompatible_champion: Literal["fail", "treat_as_first"] = option(
         "fail",
         "What happens if the champion cannot be compared, because its schema differs or"
-        " it cannot be loaded: the model is not blessed, or it is judged as a first model.",
+        " it cannot be loaded: the model is not blessed, or it is evaluated as a first model.",
     )
     thresholds: dict[str, Threshold] = option(
         {},
-        'Metric to {"min": number, "max": number}; the model must also meet each of them.'
-        " `own/<name>` is a metric of `evaluator`.",
+        'Metric to {"min": number, "max": number}; the model must also meet all of them.'
+        " `own/<name>` is a metric from `evaluator`.",
     )
     slices: list[Slice] = option(
         [],
-        "Rows to judge by themselves, for instance"
+        "Groups of rows to evaluate separately, for instance"
         ' `["city", {"column": "age", "edges": [30, 50]}]`.'
-        " The model must not be worse than the champion in any slice, beyond chance: by more than"
-        " the margin of the mode, with Holm's correction for the number of slices.",
+        " The model must not be worse than the champion in any slice, beyond `margin` and chance,"
+        " with Holm's correction for the number of slices.",
     )
 
     report: ReportOptions = option(
@@ -227,12 +226,11 @@ class GateOptions(Group):
     )
     evaluator: Text | None = option(
         None,
-        "A function of your own that computes more metrics: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
-        " `ZIP:FUNCTION` or `module:function` of the image. It gets the arrays `labels` and"
-        " `predictions` of the test rows, on request `weights`, `features` and `classes`, and"
-        " returns a dict: for each name a number, or an array with a value for each row, of which"
-        " the mean is the metric. A threshold for one is `own/<name>`; a mean has an interval, and"
-        " can be the primary metric and have thresholds in slices.",
+        "Your own function that computes more metrics: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
+        " `ZIP:FUNCTION` or `module:function` in the image. It takes the arrays `labels` and"
+        " `predictions` of the test rows, on request also `weights`, `features` and `classes`. It"
+        " returns a dict of names, each with a number, or with an array of one value per row whose"
+        " mean is the metric. Other keys refer to a metric as `own/<name>`.",
     )
 
     @property
@@ -270,9 +268,7 @@ class GateOptions(Group):
     @pydantic.model_validator(mode="after")
     def _without_contradiction(self) -> GateOptions:
         if self.margin and self.mode != "non_inferior":
-            raise ValueError(
-                'margin only with "mode": "non_inferior"; it changes nothing in others'
-            )
+            raise ValueError('margin only with "mode": "non_inferior"; other modes ignore it')
         tasks: dict[str, str] = {}
         metrics = [*self.by_row, *self.thresholds]
         if (own := next(filter(is_own, metrics), None)) and not self.evaluator:

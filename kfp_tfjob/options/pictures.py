@@ -19,30 +19,32 @@ class Pictures(Group):
 
     height: int = option(
         0,
-        "Height of the model's input in pixels. 0: that of the pictures if all of them have one"
-        " size of at most 256 by 256, otherwise 128.",
+        "Height of the model's input in pixels. 0: that of the images if all have the same size of"
+        " at most 256 by 256, otherwise 128.",
         ge=0,
         le=4096,
     )
-    width: int = option(0, "Width of the model's input in pixels, set together.", ge=0, le=4096)
+    width: int = option(
+        0, "Width of the model's input in pixels; set both or neither.", ge=0, le=4096
+    )
     channels: Literal[0, 1, 3] = option(
-        0, "1 for grey, 3 for red, green and blue; 0: 1 if every picture is grey, otherwise 3."
+        0, "1 for grey, 3 for red, green and blue; 0: 1 if every image is grey, otherwise 3."
     )
     resize: Literal["stretch", "crop", "pad"] = option(
         "stretch",
-        "How a picture of another shape becomes the input: `stretch` it, `crop` the longer sides"
-        " equally, or `pad` the shorter ones with black.",
+        "How an image of another shape is fitted: `stretch` it, `crop` the longer sides equally, or"
+        " `pad` the shorter ones with black.",
     )
     interpolation: Literal["bilinear", "bicubic", "nearest", "area"] = option(
         "bilinear", "How pixels are computed when the size changes."
     )
     verify: Literal["header", "decode"] = option(
         "header",
-        "How each picture is checked: its `header` and its end, or `decode` all of it, which takes"
+        "How each image is checked: its `header` and its end, or `decode` all of it, which takes"
         " about ten times as long.",
     )
     max_megapixels: float = option(
-        100.0, "A picture that declares more millions of pixels is a bad row.", gt=0, le=1000
+        100.0, "An image with more millions of pixels is an invalid row.", gt=0, le=1000
     )
 
     @model_validator(mode="after")

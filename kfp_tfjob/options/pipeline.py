@@ -52,14 +52,14 @@ class Parameter:
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
         f"A table as {FORMAT_WORDS}: a file, a folder, a pattern such as `part-*.csv`, or several"
-        " with commas between them; or a folder of pictures, with a folder for each class;"
-        " `s3://...`, or a path in a local run; `{date}` and `{hour}`, also as `{date-1d}`, are"
-        " those of the scheduled tick in UTC",
+        " separated by commas; or a folder of images with one folder per class. `s3://...` or, in a"
+        " local run, a path. `{date}`, `{hour}` and `{date-1d}` are taken from the scheduled tick,"
+        " in UTC",
         default=None,
         option=("--data", "URI"),
     ),
     "data_label": Parameter(
-        "the column to predict; pictures need none, their folders are the classes",
+        "the column to predict; empty for images, whose folders are the classes",
         option=("--label", "COLUMN"),
     ),
     "data_options": Parameter(
@@ -68,28 +68,28 @@ PARAMETERS: dict[str, Parameter] = {
         group=DataOptions,
     ),
     "model_name": Parameter(
-        "the model to publish under; champion and challenger share it",
+        "the name under which the model is published; models with one name are compared",
         default=None,
         option=("--name", "NAME"),
     ),
     "model_code": Parameter(
-        "`module:function` of the image, or a `.py` file, folder or zip with `:function`",
+        "`module:function` in the image, or a `.py` file, folder or zip with `:function`",
         default="kfp_tfjob.trainer.models:mlp",
         option=("--model", "CODE"),
     ),
-    "model_hyperparameters": Parameter("dict, the keyword arguments of that function", default={}),
+    "model_hyperparameters": Parameter("dict: the keyword arguments of that function", default={}),
     "output_uri": Parameter(
-        "`s3://bucket/prefix` for all output of the run; `s3://bucket/prefix/runs/{model_name}/{date}`"
-        " shapes the folders of runs",
+        "`s3://bucket/prefix` for all output, or `s3://bucket/prefix/runs/{model_name}/{date}` to"
+        " shape the folders of runs",
         default=None,
         option=("--output", "URI"),
     ),
     "storage_endpoint": Parameter(
-        "URL of the store; empty for AWS or the endpoint in the Secret",
+        "the store's URL; empty for AWS or the endpoint in the Secret",
         option=("--endpoint", "URL"),
     ),
     "storage_region": Parameter(
-        "region of the store; empty for the one in the Secret or the environment",
+        "the store's region; empty for the one in the Secret or the environment",
         option=("--region", "REGION"),
     ),
     "storage_secret": Parameter(
@@ -100,7 +100,7 @@ PARAMETERS: dict[str, Parameter] = {
     "train_workers": Parameter(
         "replicas in addition to the chief", default=1, option=("--workers", "N")
     ),
-    "train_gpus": Parameter("GPUs of each replica", default=0, option=("--gpus", "N")),
+    "train_gpus": Parameter("GPUs per replica", default=0, option=("--gpus", "N")),
     "train_epochs": Parameter(
         "passes over the training rows", default=20, option=("--epochs", "N")
     ),
@@ -117,13 +117,13 @@ PARAMETERS: dict[str, Parameter] = {
         group=TrainOptions,
     ),
     "gate": Parameter(
-        "dict: when a model is good enough to be published; an empty one never publishes",
+        "dict: when a model is good enough to be published; if empty, never",
         default=DEFAULT_GATE,
         group=GateOptions,
     ),
     "pod": Parameter(
-        "dict with `all`, `chief`, `worker`, `ps`, `evaluator`, and with `prepare` and `evaluate`"
-        " for these steps: `cpu`, `memory`, `tolerations`, `env`, ...",
+        "dict of the pods' settings (`cpu`, `memory`, `tolerations`, `env`, ...) under `all`,"
+        " `chief`, `worker`, `ps`, `evaluator`, and for two steps under `prepare` and `evaluate`",
         default={},
         group=PodOptions,
     ),

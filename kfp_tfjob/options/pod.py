@@ -50,7 +50,7 @@ def _bytes(value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a text or a number")
+        raise ValueError("a string or a number")
     return str(value).strip()
 
 
@@ -63,13 +63,13 @@ def _written(value: Any) -> str:
 
 def _dns_name(value: str) -> str:
     if not _DNS_NAME.fullmatch(value):
-        raise ValueError("the name of a Kubernetes object: small letters, digits, - and .")
+        raise ValueError("the name of a Kubernetes object: lowercase letters, digits, - and .")
     return value
 
 
 def _key(value: str) -> str:
     if not _KEY.fullmatch(value):
-        raise ValueError("a key of Kubernetes: NAME or PREFIX/NAME")
+        raise ValueError("a Kubernetes key: NAME or PREFIX/NAME")
     return value
 
 
@@ -110,7 +110,7 @@ def _variable_value(value: Any) -> str | SecretKey:
     if set(given) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str):
         if _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key):
             return SecretKey(secret=name, key=key)
-    raise ValueError('a text, or {"secret": "NAME", "key": "KEY"} of a Kubernetes Secret')
+    raise ValueError('a string, or {"secret": "NAME", "key": "KEY"} of a Kubernetes Secret')
 
 
 VariableValue = Annotated[str | SecretKey, pydantic.BeforeValidator(_variable_value)]
@@ -171,21 +171,21 @@ class PodSettings(Group):
     )
     node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
     tolerations: tuple[Toleration, ...] | None = option(None, "Taints that the pods tolerate.")
-    affinity: Affinity | None = option(None, "Rules and preferences for the choice of nodes.")
+    affinity: Affinity | None = option(None, "Rules and preferences for choosing nodes.")
     env: dict[Variable, VariableValue] | None = option(
         None,
-        "Variables of the container `tensorflow`; Kubernetes expands `$(NAME)` in them. A"
-        ' value is a text. To keep a secret out of the parameters, use `{"secret": "NAME",'
-        ' "key": "KEY"}`, which names a key of a Kubernetes Secret; the run ends if it'
-        " does not exist. A local run reads it from the file secrets/NAME/KEY in --home.",
+        "Environment variables of the container `tensorflow`, as strings; Kubernetes expands"
+        ' `$(NAME)` in them. For a secret, use `{"secret": "NAME", "key": "KEY"}`, which names a'
+        " key of a Kubernetes Secret; the run ends if it does not exist. A local run reads the file"
+        " secrets/NAME/KEY in --home.",
     )
     priority_class: ObjectName | None = option(None, "Name of a PriorityClass.")
     scheduler: ObjectName | None = option(
-        None, "Name of a scheduler that replaces the cluster's default one."
+        None, "Name of a scheduler other than the cluster's default."
     )
     service_account: ObjectName | None = option(
         None,
-        "Service account, for access to a store without a Secret; this project mounts no token.",
+        "Service account, for access to a store without a Secret. No token is mounted.",
     )
     image_pull_secret: ObjectName | None = option(
         None, "Name of the Secret for a private registry."
@@ -193,11 +193,11 @@ class PodSettings(Group):
     annotations: dict[Key, Text] | None = option(None, "Annotations of the pods.")
     labels: dict[Key, LabelValue] | None = option(None, "Labels of the pods.")
     run_as_user: int | None = option(
-        None, f"User id; 0 is refused. Default: {DEFAULTS['run_as_user']}.", ge=1
+        None, f"User id, not 0. Default: {DEFAULTS['run_as_user']}.", ge=1
     )
     gpu_resource: Key | None = option(
         None,
-        "The resource name of the GPUs, for instance that of a MIG slice. Default:"
+        "Resource name of the GPUs, for instance of a MIG slice. Default:"
         f" {DEFAULTS['gpu_resource']}.",
     )
     shared_memory: Bytes | None = option(
@@ -242,30 +242,28 @@ class EvaluatePodSettings(StepPodSettings):
 class AllSettings(PodSettings):
     """The settings of every pod, and those of the job."""
 
-    queue: LabelValue | None = option(
-        None, "A LocalQueue of Kueue; it applies to the job, not to a pod."
-    )
+    queue: LabelValue | None = option(None, "A LocalQueue of Kueue, for the whole job.")
 
 
 class ChiefSettings(PodSettings):
     """The settings of the chief."""
 
     output_claim: ObjectName | None = option(
-        None, "A claim (PVC) for the output of the chief, if the node's disk is too small."
+        None, "A claim (PVC) for the chief's output, if the node's disk is too small."
     )
 
 
 class ExtraSettings(PodSettings):
     """The settings of replicas that only your own command can use."""
 
-    replicas: int = option(0, "How many replicas there are.", ge=0, le=999)
-    gpus: int = option(0, "GPUs of each replica.", ge=0)
+    replicas: int = option(0, "Number of replicas.", ge=0, le=999)
+    gpus: int = option(0, "GPUs per replica.", ge=0)
 
 
 class EvaluatorSettings(ExtraSettings):
     """The settings of the evaluator; TensorFlow allows one."""
 
-    replicas: int = option(0, "How many there are: one at most.", ge=0, le=1)
+    replicas: int = option(0, "Number of evaluators, at most 1.", ge=0, le=1)
 
 
 class PodOptions(Group):
@@ -285,14 +283,13 @@ class PodOptions(Group):
     prepare: StepPodSettings = option(
         StepPodSettings(),
         "`cpu` (a request, and the number of processes), `memory` (request and limit),"
-        " `node_selector` and `tolerations` of the pod of prepare_data, which takes nothing from"
-        " `all`. Default: what was compiled in.",
+        " `node_selector` and `tolerations` of prepare_data's pod, which does not use `all`."
+        " Default: what was compiled in.",
     )
     evaluate: EvaluatePodSettings = option(
         EvaluatePodSettings(),
-        "The same of the pod of evaluate, and of that of publish, which may evaluate a model"
-        " again. With `gpus` of the type `gpu_resource`, they have the default image of the"
-        " training.",
+        "The same for the pods of evaluate, and of publish, which may evaluate a model again. With"
+        " `gpus` of the type `gpu_resource`, they use the default training image.",
     )
 
     @pydantic.model_validator(mode="before")

@@ -49,7 +49,7 @@ class TrainerOptions(Group):
     """The keys of `train_options` that the trainer gets, as TRAIN_OPTIONS."""
 
     seed: int = option(
-        0, "Seed of the weights, of the order of the rows and of dropout.", ge=0, lt=2**31
+        0, "Seed for the weights, the order of the rows and dropout.", ge=0, lt=2**31
     )
     class_weight: dict[str, Weight] | Literal["balanced"] | None = option(
         None, "Weight of each class, by name; `balanced` gives every class the same total."
@@ -59,7 +59,7 @@ class TrainerOptions(Group):
         None, "When to lower the learning rate."
     )
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = option(
-        False, "Compute in 16 bits where that is safe: true, or a policy of Keras."
+        False, "Compute in 16 bits where that is safe: true, or a Keras policy."
     )
     checkpoint_seconds: float = option(
         60, "The longest time between two checkpoints.", gt=0, allow_inf_nan=False
@@ -72,11 +72,11 @@ class TrainerOptions(Group):
     )
     micro_batches: int = option(
         1,
-        "How many parts a replica splits its rows of a step into; it computes them one by one.",
+        "Number of parts into which a replica splits its rows of a step, to compute one at a time.",
         ge=1,
     )
-    sync_batch_norm: bool = option(False, "Make every BatchNormalization layer synchronized.")
-    jit_compile: bool = option(False, "Let XLA compile the forward and the backward pass on GPUs.")
+    sync_batch_norm: bool = option(False, "Synchronize every BatchNormalization layer.")
+    jit_compile: bool = option(False, "Let XLA compile the forward and backward pass on GPUs.")
     tf32: bool = option(
         True, "Let GPUs round the factors of float32 products to 10 bits, which is much faster."
     )
@@ -110,29 +110,29 @@ class TrainOptions(TrainerOptions):
     )
     keras: Literal["auto", 2, 3] = option(
         "auto",
-        "Which Keras `tf.keras` is in your own program. auto chooses 2 where the program calls"
+        "The version of `tf.keras` in your own program. `auto` chooses 2 if the program calls"
         " `model.fit` on several replicas, which Keras 3 cannot do; 2 needs tf-keras in the image.",
     )
     evaluate: bool = option(
         True,
-        "Evaluate the model and publish it if it is blessed; if false, the run ends when its output"
-        " is proven, and needs no model.",
+        "Evaluate the model and publish it if it is blessed; if false, the run needs no model and"
+        " ends once its output is verified.",
     )
     when_unchanged: Literal["train", "skip"] = option(
         "train",
-        "What a run does if an earlier run of the model had the same data, code and options, and"
-        " was judged: train again, or end at once without training.",
+        "What a run does if a run with the same data, code and options was evaluated before:"
+        " `train` again, or `skip` training and end at once.",
     )
     job: Literal["auto", "tfjob", "jobset", "pytorchjob"] = option(
         "auto",
-        "The kind of job: auto takes TFJob if the cluster's training operator answers, else JobSet;"
-        " a run keeps the kind that its first attempt had.",
+        "The kind of job: `auto` is a TFJob if the cluster's training operator answers, otherwise a"
+        " JobSet. All attempts of a run have the same kind.",
     )
     deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
     run_deadline_seconds: Seconds = option(
         7 * DAY,
         "How long the whole run may take from its first attempt, including pauses and"
-        " queues; a run that you start again gets the full time again.",
+        " queues. A manual retry starts the time again.",
     )
     start_timeout_seconds: Seconds = option(
         900, "How long a replica waits for the others to appear."
@@ -142,14 +142,14 @@ class TrainOptions(TrainerOptions):
     )
     max_restarts: int = option(
         10,
-        "How often the trainer of a replica may be restarted in its pod.",
+        "How often a replica's trainer may be restarted in its pod.",
         ge=0,
         le=1000,
     )
     max_attempts: int = option(
         3,
-        "How many attempts in a row may fail because of the infrastructure without a"
-        " newer checkpoint in the store; an attempt that stores one does not count.",
+        "How many consecutive attempts may fail because of the infrastructure without storing a"
+        " newer checkpoint.",
         ge=1,
         le=99,
     )
@@ -162,17 +162,17 @@ class TrainOptions(TrainerOptions):
     )
     ttl_seconds: int = option(
         DAY,
-        "How long a finished job and its pods are kept, for people to inspect and for the"
+        "How long a finished job and its pods are kept, for you to inspect and for the"
         " launcher to read the result.",
         ge=60,
     )
     operator_timeout_seconds: Seconds = option(
-        60, "How long the training operator may stay silent."
+        60, "How long the job may have no status from the training operator."
     )
     pending_timeout_seconds: Seconds = option(
         1800,
-        "How long pods may wait for a node, over all attempts; set it longer than your"
-        " cluster needs to add a node.",
+        "How long pods may wait for a node, over all attempts; allow more than your cluster"
+        " needs to add a node.",
     )
     partly_placed_seconds: Seconds = option(
         300, "How long some replicas may hold GPUs while others wait for them."

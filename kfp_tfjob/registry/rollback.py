@@ -16,7 +16,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
 
-_REMEMBERED = 20  # records; a decision of a person does not hold for ever
+_REMEMBERED = 20  # records; a decision of a person does not hold indefinitely
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A folder on the disk for a version while it is loaded.
 
 A server that is killed cannot remove its folder, and in a pod the volume outlives the container. So
-each folder has a lock, which ends with its process, and whoever comes next removes the folders
+each folder has a lock, which ends with its process, and the next process removes the folders
 whose lock is free.
 """
 

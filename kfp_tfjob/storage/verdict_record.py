@@ -218,7 +218,7 @@ def lost_race(store: Store, run: RunLayout) -> LostRace | None:
 
 
 def keep_lost_race(store: Store, run: RunLayout, lost: LostRace) -> None:
-    """Store the record that a run lost the race; a retry of the run changes nothing."""
+    """Store the record that a run lost the race; a retry changes nothing."""
     _create(store, run.lost_race, documents.to_bytes(lost))
 
 

@@ -22,12 +22,12 @@ NOT_STORED = 145
 
 MEANING = {
     DONE: "done",
-    FAILED: "failed for an unexpected reason; its log says more",
+    FAILED: "failed for an unexpected reason; see the log",
     CONFIGURATION: "wrong configuration, credentials or model code",
     DATA: "data is missing or corrupt",
     NOT_FINITE: "the loss is not finite",
     ORPHANED: "orphaned: saved and stopped",
-    SURPASSED: "lost the race: other runs were promoted first, twice; no step fails with it",
+    SURPASSED: "lost the race: other runs were promoted first, twice; no step fails with this code",
     PEER_LOST: "another replica was lost",
     NOT_STARTED: "not started, for instance because another replica did not appear in time",
     STOPPED: "stopped by a signal",

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
     """End a run, and wait until none of its pods run.
 
-    RUN is an id, the beginning of one, a name, or `last`. The training saves a checkpoint before
-    it stops. With a kubeconfig, the pods are checked too.
+    RUN is an id, the beginning of one, a name, or `last`. Training saves a checkpoint before it
+    stops. With a kubeconfig, the pods are checked too.
 
-    Exit codes: 0 nothing runs any more, as far as could be checked; 1 something is left after
-    --limit seconds; 2 the run is over already.
+    Exit codes: 0 nothing is running any more, as far as could be checked; 1 something is still
+    running after --limit seconds; 2 the run had already ended.
     """
     found = client.cancel(run, limit, (lambda text: None) if json_ else show)
     if json_:
         show_json(found)
     elif found.complete:
-        show(f"Nothing of {found.run.name} is running after {found.seconds:g} s.")
+        show(f"No step of {found.run.name} is running after {found.seconds:g} s.")
         if found.pods_gone is not None:
-            show(f"The pods of the training were gone after {found.pods_gone:g} s.")
+            show(f"The training pods were gone after {found.pods_gone:g} s.")
     else:
         left = f"; left: {found.left}" if found.left else ""
         show(f"After {found.seconds:g} s the run is {found.run.state}{left}.")

@@ -28,16 +28,16 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     help="the file that `make images PUSH=1` wrote, instead of images/references.json",
 )
 @click.option("--gpu", is_flag=True, help="make the trainer image for GPUs the default train_image")
-@click.option("--tools-image", metavar="IMAGE", help="image of the steps")
+@click.option("--tools-image", metavar="IMAGE", help="the steps' image")
 @click.option("--trainer-image", metavar="IMAGE", help="image of evaluate and replicas")
 @click.option(
-    "--train-image", metavar="IMAGE", help="default of train_image, if not the trainer image"
+    "--train-image", metavar="IMAGE", help="default of train_image [default: the trainer image]"
 )
 @click.option(
     "--step-resources",
     multiple=True,
     metavar="STEP.KEY=VALUE",
-    help="cpu, cpu_limit or memory of the pod of a step, or of all, for instance"
+    help="cpu, cpu_limit or memory of a step's pod, or of all, for instance"
     " prepare_data.memory=8Gi",
 )
 @click.option(
@@ -67,13 +67,13 @@ def compile_(
 ) -> None:
     """Compile the pipeline for Kubeflow Pipelines.
 
-    Writes one YAML file for the pipeline and one for each step. Without --registry and the options
-    for single images, it names placeholders that no cluster can pull.
+    Writes one YAML file for the pipeline and one for each step. Without --registry or the options
+    for single images, the YAML names placeholders that no cluster can pull.
 
-    With a user id, the pods of the steps meet the Pod Security level "restricted" on Kubeflow
-    Pipelines 2.16 and later. Versions 2.5 to 2.15 ignore the user id: the pods run as the user of
-    the image, or as PIPELINE_RUN_AS_USER of the API server. An id that an administrator sets for
-    all pipelines takes precedence.
+    With a user id, the steps' pods meet the Pod Security level "restricted" on Kubeflow Pipelines
+    2.16 or later. Versions 2.5 to 2.15 ignore the user id: the pods run as the image's user, or as
+    PIPELINE_RUN_AS_USER of the API server. An id that an administrator sets for all pipelines
+    takes precedence.
 
     Use none if the cluster assigns user ids itself, as OpenShift does. The steps work as any user
     in group 0.

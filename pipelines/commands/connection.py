@@ -20,8 +20,8 @@ _store_endpoint = click.option(
     "--endpoint",
     default="",
     metavar="URL",
-    help="the S3 store as this machine reaches it [default: AWS_ENDPOINT_URL, else that of the"
-    " run]; its keys come from the AWS environment",
+    help="the S3 store's address for this machine [default: AWS_ENDPOINT_URL, else the run's];"
+    " its keys come from the AWS environment",
 )
 
 
@@ -62,7 +62,10 @@ def with_connection(
             " service in this cluster, else the kubeconfig]",
         ),
         click.option(
-            "--namespace", default="", metavar="NAME", help="your namespace, if users have one each"
+            "--namespace",
+            default="",
+            metavar="NAME",
+            help="your namespace, on a multi-user back end",
         ),
         *([_new_runs] if starts else []),
         click.option(
@@ -130,7 +133,10 @@ def with_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
             help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
         ),
         click.option(
-            "--pipeline-id", default="", metavar="ID", help="an uploaded pipeline, not a FILE"
+            "--pipeline-id",
+            default="",
+            metavar="ID",
+            help="an uploaded pipeline, instead of a file",
         ),
         click.option(
             "--version",
@@ -143,7 +149,7 @@ def with_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
             "--service-account",
             default="",
             metavar="NAME",
-            help="of the pods [default: the back end's]",
+            help="the pods' account [default: the back end's]",
         ),
     )
     for option in reversed(options):

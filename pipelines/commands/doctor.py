@@ -38,7 +38,7 @@ _COLOURS = {
     "--pipeline",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="YAML that `kfp-tfjob compile` wrote: its images and defaults are checked [default: the"
+    help="YAML that `kfp-tfjob compile` wrote, to check its images and defaults [default: the"
     " pipeline of this version]",
 )
 @click.option(
@@ -52,7 +52,7 @@ _COLOURS = {
     default=8.0,
     show_default=True,
     metavar="SECONDS",
-    help="the time limit of all checks together; one that takes longer is reported",
+    help="the time limit for all checks together; unfinished ones are reported",
 )
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
 def doctor(
@@ -65,14 +65,14 @@ def doctor(
 ) -> None:
     """Check from this machine whether a run can start, before anything is installed.
 
-    It examines this machine, the cluster of your kubeconfig, the namespace of the runs, the images,
-    the back end, and with --output the store. It creates nothing in the cluster: it asks by dry
-    runs. In the store it creates and deletes small objects. No run parameter is required; those
-    that you give describe the job to check. --endpoint is the store as the pods reach it; this
-    machine uses AWS_ENDPOINT_URL if that is set.
+    It examines this machine, the cluster in your kubeconfig, the namespace of the runs, the images,
+    the back end and, with --output, the store. In the cluster it makes only dry runs; in the store
+    it creates and deletes small objects. No run parameter is required; those that you pass
+    describe the job to check. --endpoint is the store's address for the pods; this machine uses
+    AWS_ENDPOINT_URL if it is set.
 
-    Each line is ok, unknown (it could not be checked from here), warning, waits (pods wait until
-    the cluster changes) or problem, with its fix. It takes seconds, at most --timeout.
+    Each line is ok, unknown (this machine cannot check it), warning, waits (pods would wait until
+    the cluster changes) or problem, with its fix.
 
     Exit codes: 0 no problem; 1 problems; 2 wrong run parameters.
     """

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="between two looks for a new champion",
+    help="how often to look for a new champion",
 )
 def follow(model: str, folder: Path, place: Models, once: bool, poll_seconds: float) -> None:
-    """Keep FOLDER at the champion of MODEL, for TensorFlow Serving.
+    """Keep MODEL's champion in FOLDER, for TensorFlow Serving.
 
-    FOLDER gets NUMBER/saved_model.pb, in one rename, after every file is proven: it is the
-    --model_base_path of TensorFlow Serving, which loads the highest number. Without --once, it
-    follows the champion until SIGTERM or Ctrl-C.
+    Pass FOLDER to TensorFlow Serving as --model_base_path. Each champion appears there as
+    NUMBER/saved_model.pb, in one rename, after all of its files were verified; TensorFlow Serving
+    loads the highest number. Without --once, the command runs until SIGTERM or Ctrl-C.
     """
     from kfp_tfjob.serving.folder import ChampionFolder
 

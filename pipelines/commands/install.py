@@ -27,13 +27,13 @@ OPTIONAL = ("nodes", "quota")
     "optional",
     multiple=True,
     type=click.Choice(OPTIONAL),
-    help="also: nodes, the right to list nodes, which needs an administrator of the cluster;"
-    " quota, an example of a quota; may be repeated",
+    help="also print: nodes, the right to list nodes, which only a cluster administrator can"
+    " grant; quota, an example of a quota; may be repeated",
 )
 def install(
     namespace: str, service_account: str, multi_user: bool, optional: tuple[str, ...]
 ) -> None:
-    r"""Print what runs need in a namespace: a Role, its binding and a NetworkPolicy.
+    """Print what runs need in a namespace: a Role, its binding and a NetworkPolicy.
 
     Pipe it into kubectl, which shows, applies or deletes it:
 
@@ -41,7 +41,7 @@ def install(
         kfp-tfjob install | kubectl diff --server-side -f -
         kfp-tfjob install | kubectl apply --server-side -f -
         kfp-tfjob install | kubectl delete -f -
-    """
+    """  # noqa: D301
     import yaml
 
     from kfp_tfjob.cluster import manifests

@@ -22,17 +22,15 @@ if TYPE_CHECKING:
 @click.option(
     "--replica", "replicas", multiple=True, metavar="NAME", help="chief-0, or worker for all"
 )
-@click.option(
-    "--attempt", default="all", show_default=True, metavar="N|all", help="one attempt of the run"
-)
-@click.option("--follow", "-f", is_flag=True, help="wait for more lines until the training ends")
+@click.option("--attempt", default="all", show_default=True, metavar="N|all", help="one attempt")
+@click.option("--follow", "-f", is_flag=True, help="wait for more lines until training ends")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="only the last N lines")
 @click.option("--timestamps", is_flag=True, help="show the time of each line, in UTC")
-@click.option("--task", default="", metavar="KEY", help="the task_key of a pipeline of your own")
+@click.option("--task", default="", metavar="KEY", help="the task_key, in your own pipeline")
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
-    help=f"only look for a run on this machine, in this folder [default: also in {DEFAULT}]",
+    help=f"only look for a local run in this folder [default: also in {DEFAULT}]",
 )
 @click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
 @click.option("--json", "as_json", is_flag=True, help="print each line as a JSON object")
@@ -50,12 +48,12 @@ def logs(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Show the log lines of all replicas and attempts, also after their pods are gone.
+    """Show the log lines of all replicas and attempts, even after their pods are gone.
 
-    RUN is s3://BUCKET/PREFIX/runs/ID, the id of a run on this machine, or for Kubeflow Pipelines
-    an id, the beginning of one, a name, or last. The lines come from the store, where the launcher
-    puts them every 30 seconds, in the order of their times. The credentials come from the AWS
-    environment. A replica keeps the end of its log for each attempt, at most 64 MiB of text.
+    RUN is s3://BUCKET/PREFIX/runs/ID, a local run's id, or for Kubeflow Pipelines an id, the
+    beginning of one, a name, or `last`. The launcher stores the lines every 30 seconds; they are
+    shown in the order of their times. The credentials come from the AWS environment. For each
+    replica and attempt, the last 64 MiB of text are kept.
     """
     from kfp_tfjob.pipelines.logs import Wanted, read
     from kfp_tfjob.pipelines.stored_run import stored_run

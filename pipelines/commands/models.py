@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def models() -> None:
     """List, roll back, promote and delete versions of published models.
 
-    Without --output, the models of the runs on this machine. The address of a store comes from
-    --output and --endpoint, the keys from the AWS environment.
+    Without --output, these are the models of local runs. For a store, set --output and --endpoint,
+    and the keys in the AWS environment.
     """
 
 
@@ -72,7 +72,7 @@ def list_(place: Models, json_: bool) -> None:
 @with_models
 @as_json
 def show_(place: Models, model: str, last: int, json_: bool) -> None:
-    """Show the champion of a model, its versions, and who made which one the champion, and why."""
+    """Show a model's champion, its versions, and who promoted them and why."""
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)

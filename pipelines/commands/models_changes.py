@@ -22,7 +22,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.formatting import counted, sized
 
 _reason = click.option(
-    "--reason", required=True, metavar="TEXT", help="why, for the history of the model"
+    "--reason", required=True, metavar="TEXT", help="why, for the model's history"
 )
 _by = click.option(
     "--by", default="", metavar="NAME", help="who decides [default: the user of this machine]"
@@ -75,10 +75,10 @@ def rollback(
 ) -> None:
     """Make an earlier champion the champion again.
 
-    The same bytes get the next number for servers, which load the highest. The version is verified
-    before anything is written. If a run publishes at the same time, only one of the two succeeds;
-    exit code 6 says that it was the run. If the command is killed, start it again with --to
-    VERSION, or start `models sync`: without --to, a rollback that was finished goes further back.
+    The version is verified before anything is written. Its files get the next number, because
+    servers load the highest. If a run publishes at the same time, only one of the two succeeds;
+    exit code 6 means that it was the run. If the command is killed, repeat it with --to VERSION, or
+    run `models sync`. Without --to, a completed rollback would go one champion further back.
     """
     from kfp_tfjob.registry import rollback as engine
     from kfp_tfjob.registry import view
@@ -106,7 +106,7 @@ def rollback(
 @click.command()
 @click.argument("model")
 @click.option("--run", "run_id", required=True, metavar="ID", help="the run that trained it")
-@click.option("--task", default="", metavar="KEY", help="the task_key of a pipeline of your own")
+@click.option("--task", default="", metavar="KEY", help="the task_key, in your own pipeline")
 @_reason
 @_by
 @with_models
@@ -124,10 +124,10 @@ def promote(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Make the model of a run the champion, whatever its verdict was.
+    """Make a run's model the champion, whatever its verdict.
 
-    The run must have been judged; its verdict is shown first. The history says who overruled it,
-    and why.
+    The run must have been evaluated; its verdict is shown first. The history records who overruled
+    it and why.
     """
     from kfp_tfjob.components.publish import manual_promotion
     from kfp_tfjob.components.step import Step
@@ -158,7 +158,7 @@ def promote(
     default=3,
     show_default=True,
     metavar="N",
-    help="earlier champions that stay for a rollback",
+    help="how many earlier champions to keep for a rollback",
 )
 @click.option(
     "--in-flight-hours",
@@ -167,7 +167,8 @@ def promote(
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="a version that was never the champion stays so long: its run may still promote it",
+    help="how long to keep a version that was never the champion, because its run may still"
+    " promote it",
 )
 @click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
 @_by
@@ -178,9 +179,8 @@ def prune(
 ) -> None:
     """Delete versions that are no longer needed; without --apply, only list them.
 
-    The champion, the last N champions before it and versions of runs that may be in flight stay,
-    and so do all records. A record of each deleted version is written first. If the command is
-    killed, start it again.
+    The champion, the last N champions before it, versions whose runs may be in flight and all
+    records are kept. If the command is killed, run it again.
     """
     from kfp_tfjob.registry import prune as engine
     from kfp_tfjob.registry import view

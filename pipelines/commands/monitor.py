@@ -54,7 +54,7 @@ _LIMIT = click.FloatRange(min=0)
     default=Limits.unseen,
     show_default=True,
     metavar="SHARE",
-    help="largest share of requests with a category that the training data does not have",
+    help="largest share of requests with a category that is not in the training data",
 )
 @click.option(
     "--max-gap-rise",
@@ -62,14 +62,14 @@ _LIMIT = click.FloatRange(min=0)
     default=Limits.gap_rise,
     show_default=True,
     metavar="SHARE",
-    help="largest rise of the share of gaps in a column",
+    help="largest rise in a column's share of missing values",
 )
 @click.option(
     "--min-rows",
     type=click.IntRange(min=1),
     default=Limits.fewest_rows,
     show_default=True,
-    help="judge nothing with fewer rows",
+    help="report no drift with fewer rows",
 )
 @click.option(
     "--ignore", multiple=True, metavar="COLUMN", help="a column without limits; may be repeated"
@@ -88,13 +88,13 @@ def monitor(
     ignore: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compare the requests that MODEL answers with the data that it was trained on.
+    """Compare MODEL's requests with its training data.
 
-    The requests are those that `kfp-tfjob serve` has sampled. A column has moved if it is beyond a
-    limit, and by more than chance explains in so few rows.
+    The requests are those that `kfp-tfjob serve` has sampled. A column has moved if it exceeds a
+    limit by more than chance explains in so few rows.
 
     Exit codes: 0 nothing has moved, or there are too few rows to tell; 1 something has moved; 2 an
-    option is wrong; 3 there is nothing that can be compared.
+    option is wrong; 3 nothing can be compared.
     """
     from kfp_tfjob.serving.monitor import monitor as look
 
@@ -180,7 +180,7 @@ def _notes(found: Monitored, min_rows: int) -> Iterator[str]:
     if found.unreadable:
         yield f"{len(found.unreadable):,} samples were left out. {found.unreadable[0]}"
     if not found.judged:
-        yield f"Nothing is judged: there are fewer than {min_rows:,} rows (--min-rows)."
+        yield f"Drift is not reported for fewer than {min_rows:,} rows (--min-rows)."
     elif not found.moved:
         yield "The requests are like the training data."
     else:

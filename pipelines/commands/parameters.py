@@ -81,7 +81,7 @@ def with_parameters(
             "file",
             type=click.Path(path_type=Path, dir_okay=False, exists=True),
             metavar="FILE",
-            help="run parameters as YAML or JSON; KFP_TFJOB_<PARAMETER> of the environment, the"
+            help="run parameters as YAML or JSON; environment variables KFP_TFJOB_<PARAMETER>, the"
             " options above and --set override it, in this order",
         ),
         click.option(
@@ -89,7 +89,7 @@ def with_parameters(
             "settings",
             multiple=True,
             metavar="PARAMETER[.KEY]=VALUE",
-            help="any run parameter, or one key of a dict; values other than text are JSON",
+            help="any run parameter, or one key of a dict; values other than strings are JSON",
         ),
     ]
     found: Any = command

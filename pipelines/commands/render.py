@@ -29,7 +29,7 @@ def first_attempt(values: Mapping[str, Any], run_id: str) -> str:
 
     Args:
         values: Every run parameter by name; those of other steps are ignored.
-        run_id: The id of the run, as KFP would give it.
+        run_id: The run's id, as KFP would give it.
 
     Raises:
         ConfigurationError: Parameters are wrong; it lists every problem.
@@ -50,7 +50,7 @@ def first_attempt(values: Mapping[str, Any], run_id: str) -> str:
         dataset_uri=str(layout.dataset("DATASET-DIGEST")),
         **{name: value for name, value in values.items() if name.startswith(_GROUPS)},
     )
-    # The tick of the run is not known here: its fields stay.
+    # The run's tick is not known here: its fields stay.
     folder = fields.folder(layout.template, None, spec.model_name, spec.gpus, spec.pod)
     run = layout.run(run_id, folder)
     spec = replace(spec, code_uri="" if code.in_image else str(run.code))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @with_run
-@click.option("--watch", "follows", is_flag=True, help="follow the run to its end")
+@click.option("--watch", "follows", is_flag=True, help="follow the run until it ends")
 @as_json
 def retry(client: Client, run: str, follows: bool, json_: bool) -> None:
-    """Run the failed step of a run, and the steps after it, again.
+    """Run a run's failed step, and the steps after it, again.
 
     RUN is an id, the beginning of one, a name, or `last`. The run keeps its id and its parameters.
-    Steps that succeeded do not run again, and the training resumes from its newest checkpoint.
+    Steps that succeeded do not run again, and training resumes from its newest checkpoint.
     """
     from kfp_tfjob.pipelines.commands.watch import watch_run
 

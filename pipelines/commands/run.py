@@ -46,8 +46,8 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     and stops with the run, or in the store of --endpoint, with your AWS environment.
 
     Exit codes: 0 the run is complete, blessed or not; 2 wrong parameters, credentials or model
-    code; 3 wrong data; 6 a different run was promoted first; 128+N stopped by signal N; any other
-    code: a different failure. The last lines give the reason.
+    code; 3 wrong data; 6 another run was promoted first; 128+N stopped by signal N; any other
+    code: another failure. The last lines give the reason.
     """
     from kfp_tfjob.components.preflight.parameters import check
     from kfp_tfjob.pipelines.local.run import run as run_here

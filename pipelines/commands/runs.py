@@ -26,8 +26,8 @@ def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -
     """List the newest runs of this pipeline on Kubeflow Pipelines.
 
     The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
-    train), not evaluated (train_options.evaluate is false), or the reason of a failure. It comes
-    from the store; without access to it, it is empty.
+    train), not evaluated (train_options.evaluate is false), or the reason for a failure. It is read
+    from the store, and empty without access to it.
     """
     troubles: list[str] = []
     found = client.runs(limit, model, experiment=experiment, tell=troubles.append)

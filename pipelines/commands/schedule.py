@@ -42,18 +42,23 @@ if TYPE_CHECKING:
     "--schedule-name",
     default="",
     metavar="NAME",
-    help="[default: the model's]; a schedule of this name is replaced",
+    help="replaces a schedule with this name [default: the model's]",
 )
 @click.option(
     "--cron",
     default="",
     metavar="EXPRESSION",
-    help="when: seconds, minutes, hours, day of month,"
-    " month, day of week, as in '0 0 3 * * *' for three o'clock every day",
+    help="when to run: seconds, minutes, hours, day of month,"
+    " month, day of week, for instance '0 0 3 * * *' for 3 a.m. every day",
 )
-@click.option("--every", default="", metavar="INTERVAL", help="when: 900, 30m, 6h or 1d")
-@click.option("--start", default="", metavar="TIME", help="no tick before it, in ISO 8601")
-@click.option("--end", default="", metavar="TIME", help="no tick after it")
+@click.option(
+    "--every",
+    default="",
+    metavar="INTERVAL",
+    help="an interval instead: 900 (seconds), 30m, 6h or 1d",
+)
+@click.option("--start", default="", metavar="TIME", help="no ticks before this time, in ISO 8601")
+@click.option("--end", default="", metavar="TIME", help="no ticks after this time")
 @click.option("--catch-up", is_flag=True, help="run missed ticks later, one by one")
 @click.option(
     "--concurrency",
@@ -71,12 +76,12 @@ if TYPE_CHECKING:
 def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
     """Start runs on Kubeflow Pipelines at regular times.
 
-    Takes the parameters of submit, and when to run: --cron or --every. It checks them, shows the
-    plan of a run that would start now, and asks. --dry-run only shows. Then it shows the schedule
-    as Kubeflow Pipelines has it.
+    It takes the options of submit, and --cron or --every. It checks them, shows the plan of a run
+    that would start now, and asks; --dry-run ends there. Then it shows the schedule as Kubeflow
+    Pipelines has stored it.
 
     The time zone of --cron is the back end's, by default UTC. {date} and {hour} in data_uri are
-    those of the tick in UTC: {date-1d} is the day before.
+    taken from the tick in UTC; {date-1d} is the day before.
 
     A schedule of the same name is replaced. If it has runs in flight, it stays, paused, because
     deleting it would end them.

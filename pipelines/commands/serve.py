@@ -29,35 +29,35 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 65535),
     default=8080,
     show_default=True,
-    help="of HTTP: predictions, health and metrics",
+    help="the HTTP port for predictions, health and metrics",
 )
 @click.option(
     "--grpc-port",
     type=click.IntRange(0, 65535),
     default=0,
     metavar="PORT",
-    help="of the Open Inference Protocol in gRPC [default: none]",
+    help="the port for the Open Inference Protocol over gRPC [default: none]",
 )
 @click.option(
     "--poll-seconds",
     type=click.FloatRange(0.1, 3600),
     default=10,
     show_default=True,
-    help="between two looks for a new champion",
+    help="how often to look for a new champion",
 )
 @click.option(
     "--max-request-mb",
     type=click.FloatRange(0.001, 1024),
     default=32,
     show_default=True,
-    help="the largest request; a larger one is answered with 413",
+    help="the largest request; larger ones get status 413",
 )
 @click.option(
     "--threads",
     type=click.IntRange(0, 256),
     default=0,
     metavar="N",
-    help="requests that are computed at once [default: one by core]",
+    help="requests computed at once [default: one per core]",
 )
 @click.option(
     "--grace-seconds",
@@ -71,23 +71,22 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 100_000),
     default=0,
     metavar="N",
-    help="keep this many rows of requests a minute in the store, for `kfp-tfjob monitor`"
-    " [default: none]",
+    help="store this many requested rows per minute, for `kfp-tfjob monitor` [default: none]",
 )
 @click.option(
     "--sample-without",
     multiple=True,
     metavar="COLUMN",
-    help="a column that the sample leaves out; may be repeated",
+    help="a column to omit from the sample; may be repeated",
 )
 def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: Any) -> None:
-    """Answer requests with the champion of a model.
+    """Answer requests with a model's champion.
 
     The server answers REST at http://HOST:PORT/v1/models/MODEL:predict and, in the Open Inference
     Protocol, /v2/models/MODEL/infer. A request names the raw columns of the training data. The
-    server loads only a champion that the records in the store prove, follows it when another model
-    is promoted, and loses no request meanwhile. /v2/health/ready tells whether it answers, and
-    /metrics has the metrics for Prometheus.
+    server loads only a champion that the records in the store verify, and switches to the next
+    one without losing a request. /v2/health/ready tells whether it answers, and /metrics has the
+    metrics for Prometheus.
 
     Requests need no password, so outside of a pod the server listens on this machine only.
 

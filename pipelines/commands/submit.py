@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 or_wait = click.option(
     "--wait-for-nodes",
     is_flag=True,
-    help="with --yes, start even if no node can hold a replica now, or a Secret is missing",
+    help="with --yes, start even if no node has room for a replica now, or a Secret is missing",
 )
 
 
 @click.command()
 @with_parameters(here=False)
 @with_connection(starts=True)
-@click.option("--run-name", default="", metavar="NAME", help="a name that no run has yet")
+@click.option("--run-name", default="", metavar="NAME", help="a name that no other run has")
 @with_pipeline
 @without_asking
 @dry_run
 @or_wait
-@click.option("--watch", "follows", is_flag=True, help="follow the run to its end")
+@click.option("--watch", "follows", is_flag=True, help="follow the run until it ends")
 @as_json
 def submit(
     connection: Connection,
@@ -62,18 +62,17 @@ def submit(
 ) -> None:
     """Start a run on Kubeflow Pipelines.
 
-    The parameters are checked first, as preflight checks them, and the data, the model code and the
-    bucket of the output, if this machine can read them. Then the plan is shown: pods, GPUs, data
-    and warnings. --dry-run ends there.
+    First, the parameters are checked, and if this machine can read them, also the data, the model
+    code and the output bucket. Then the plan is shown: pods, GPUs, data and warnings. --dry-run
+    ends there.
 
-    A parameter comes from --set, else its option, else KFP_TFJOB_<PARAMETER> of the environment,
-    else --params FILE, else the pipeline. --endpoint is the store as the pods reach it; this
-    machine uses AWS_ENDPOINT_URL if that is set.
+    The value of a parameter is the first of: --set, its option, the environment variable
+    KFP_TFJOB_<PARAMETER>, --params FILE, the pipeline's default. --endpoint is the store's address
+    for the pods; this machine uses AWS_ENDPOINT_URL if it is set.
 
-    --model may be a path of this machine: the code is copied to the store, below --output.
+    --model may be a local path; the code is then copied to the store, below --output.
 
-    --run-name works as a key: a name that a run has is refused, so a repeated submit starts
-    nothing.
+    A --run-name must be new, so that a repeated submit starts nothing.
     """
     from kfp_tfjob.pipelines.commands.watch import watch_run
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
 @with_connection
 def tensorboard(run: str, endpoint: str, port: int, connection: Connection) -> None:
-    """Show the curves of a run in TensorBoard.
+    """Show a run's curves in TensorBoard.
 
     TensorBoard reads them directly from S3. RUN is a run of Kubeflow Pipelines: an id, the
     beginning of one, a name, or `last`. RUN_URI is s3://BUCKET/PREFIX/runs/ID; the pages of
@@ -49,7 +49,7 @@ def _folder(connection: Connection, run: str, endpoint: str) -> tuple[str, str, 
     if folder is None:
         raise ConfigurationError(
             Problem(
-                f"the folder of the run {found.name} cannot be found",
+                f"the folder of run {found.name} cannot be found",
                 received=records.trouble or "no output_uri",
                 fix="set the AWS environment for its store, or name the folder: s3://...",
             )

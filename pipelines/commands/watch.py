@@ -25,13 +25,13 @@ _EVERY = 10.0  # seconds between two lines about the training
 @with_run
 @as_json
 def watch(client: Client, run: str, json_: bool) -> None:
-    """Follow a run to its end.
+    """Follow a run until it ends.
 
-    RUN is an id, the beginning of one, a name, or `last`. The progress of the training comes from
-    the store, and why pods wait from the cluster; without access to them, the steps are shown
-    alone. Ctrl-C stops watching; the run continues.
+    RUN is an id, the beginning of one, a name, or `last`. Training progress is read from the
+    store, and why pods are waiting from the cluster; without access to them, only the steps are
+    shown. Ctrl-C stops watching; the run continues.
 
-    Exit codes: 0 the run succeeded, blessed or not; else the code of the step that failed.
+    Exit codes: 0 the run succeeded, blessed or not; otherwise the failed step's code.
     """
     sys.exit(watch_run(client, run, json_))
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @with_run
 @as_json
 def why(client: Client, run: str, json_: bool) -> None:
-    """Say why a run failed, waits, or published nothing, and what to do.
+    """Explain why a run failed, is waiting or published nothing, and what to do.
 
-    RUN is an id, the beginning of one, a name, or `last`. The cause comes from the store, else from
-    the pods, else from Kubeflow Pipelines.
+    RUN is an id, the beginning of one, a name, or `last`. The cause is read from the store, else
+    from the pods, else from Kubeflow Pipelines.
     """
     found = client.why(run)
     show_json(found) if json_ else show_why(found)

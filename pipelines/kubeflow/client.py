@@ -107,7 +107,7 @@ class Client:
         tick: Tick | None = None,
         name: str = "",
     ) -> plan.Plan:
-        """Check a run, and return what it will take; nothing is submitted.
+        """Check a run, and return what it needs, without submitting it.
 
         Args:
             parameters: Run parameters; the others have the defaults of the pipeline.
@@ -115,7 +115,7 @@ class Client:
             sources: Where each parameter comes from, to be shown.
             tick: The time of a schedule's first run, whose data may not exist yet; None for a run
                 that is submitted now.
-            name: The name of the run, which no other run may have; empty for a new name.
+            name: The run's name, which no other run may have; empty for a new name.
 
         Returns:
             Pods, GPUs, CPU, memory and bytes of data.
@@ -150,7 +150,7 @@ class Client:
         Args:
             parameters: Run parameters; the others have the defaults of the pipeline.
             package: The pipeline; None for that of this version.
-            name: The name of the run, which no other run may have, so that a repeated call starts
+            name: The run's name, which no other run may have, so that a repeated call starts
                 nothing; empty for a new name.
             account: The service account of its pods; empty for that of the back end.
 
@@ -175,7 +175,7 @@ class Client:
         at_once: int = 1,
         account: str = "",
     ) -> tuple[Schedule, list[Schedule]]:
-        """Check and make a schedule, in place of one with the same name.
+        """Check and create a schedule, replacing one with the same name.
 
         Args:
             parameters: Run parameters; the others have the defaults of the pipeline.
@@ -213,7 +213,7 @@ class Client:
         return schedules.pause(self.back_end, self._schedule(schedule))
 
     def resume(self, schedule: str) -> Schedule:
-        """Let a schedule start runs again, with catch-up the missed ones first."""
+        """Let a schedule start runs again; with catch-up, the missed ones first."""
         return schedules.resume(self.back_end, self._schedule(schedule))
 
     def delete_schedule(self, schedule: str) -> None:
@@ -278,7 +278,7 @@ class Client:
         return reasons.judged(self.back_end, Records(self._found(run), self._endpoint))
 
     def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
-        """Yield what a run looks like until it is over.
+        """Yield the run's state whenever it changes, until the run ends.
 
         Args:
             run: The run.
@@ -304,7 +304,7 @@ class Client:
         return ending.cancel(self.back_end, self._found(run), self._endpoint, limit, tell)
 
     def retry(self, run: str) -> Run:
-        """Run the failed step of a run and those after it again; the training resumes.
+        """Run a run's failed step, and those after it, again; training resumes.
 
         The run keeps its id. Steps that succeeded do not run again.
 
@@ -329,7 +329,7 @@ class Client:
         return read_run(self.back_end, found.run_id)
 
     def why(self, run: str) -> reasons.Why:
-        """Return why a run failed, waits or published nothing, and what to do about it."""
+        """Return why a run failed, is waiting or published nothing, and what to do."""
         return reasons.explain(self.back_end, self._found(run), self._endpoint)
 
     def _found(self, run: str) -> Run:

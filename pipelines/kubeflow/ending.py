@@ -23,7 +23,7 @@ class Cancelled:
         run: The run now.
         seconds: From the request until nothing ran any more, or until the time limit.
         complete: Whether nothing runs any more, as far as could be checked.
-        pods_gone: Seconds until no pod of the run was left; None if pods could not be checked, or
+        pods_gone: Seconds until no pod of this run was left; None if pods could not be checked, or
             some are left.
         left: What still exists, as text; empty for nothing.
         checkpoint: The step of the newest stored checkpoint; None for none, or if the store cannot

@@ -68,7 +68,7 @@ def make_plan(
         pipeline: Where the pipeline comes from, as text.
         images: The images of its steps.
         sources: Where each given parameter comes from.
-        namespace: The namespace of the run; empty for a single-user back end.
+        namespace: The run's namespace; empty for a single-user back end.
     """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.jobs.manifest import Identity, build_job

@@ -73,7 +73,7 @@ class RunOnCluster:
 
     Attributes:
         trouble: Why the cluster cannot be asked; empty if it can.
-        known: Whether pods of the run were ever seen, so that this is the right cluster.
+        known: Whether the run's pods were ever seen, so that this is the right cluster.
     """
 
     def __init__(self, run_id: str, namespace: str = "") -> None:

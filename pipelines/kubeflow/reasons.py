@@ -219,7 +219,7 @@ def judged(back_end: BackEnd, records: Records, away: list[str] | None = None) -
 
     Args:
         back_end: The back end.
-        records: The records of the run.
+        records: The run's records.
         away: Gets the reason why the cluster cannot be asked. With one, nothing waits for it.
     """
     run = records.judged()
@@ -249,7 +249,7 @@ def _cause(
         log = tuple(line for task in tasks for line in task.last_words[-_LINES:])
         return found, log, notes
     if failure is None and cluster.trouble:
-        notes = (*notes, f"the pods of the run cannot be read: {cluster.trouble}")
+        notes = (*notes, f"the run's pods cannot be read: {cluster.trouble}")
     return failure, (), notes
 
 
@@ -356,4 +356,4 @@ def _log(end: AttemptEnd) -> tuple[str, ...]:
 
 
 def _notes(records: Records) -> tuple[str, ...]:
-    return (f"the records of the run cannot be read: {records.trouble}",) if records.trouble else ()
+    return (f"the run's records cannot be read: {records.trouble}",) if records.trouble else ()

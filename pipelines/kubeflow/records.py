@@ -60,7 +60,7 @@ class Records:
     Args:
         run: The run.
         endpoint: URL of the store as this machine reaches it; empty for the AWS environment, else
-            the parameter of the run.
+            the run's parameter.
 
     Attributes:
         trouble: Why the records cannot be read; empty if they can, or nothing was read yet.
@@ -80,7 +80,7 @@ class Records:
 
     @cached_property
     def folder(self) -> RunLayout | None:
-        """The folder of the run; None if output_uri is not an address."""
+        """The run's folder; None if output_uri is not an address."""
         layout, store = self._layout, self._store
         if not layout or not layout.template:
             return layout.run(self._run.run_id) if layout else None
@@ -198,11 +198,11 @@ class Records:
 def endpoint_of(values: Mapping[str, Any], endpoint: str = "") -> str:
     """Return the URL of a run's store as this machine reaches it.
 
-    The parameter of the run is the address inside the cluster, so the environment of this machine
+    The run's parameter is the address inside the cluster, so the environment of this machine
     precedes it.
 
     Args:
-        values: The parameters of the run.
+        values: The run's parameters.
         endpoint: What a person said.
     """
     here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

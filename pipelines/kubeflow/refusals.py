@@ -79,7 +79,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
             Problem(
                 f"Kubeflow Pipelines does not let you {what}",
                 received=message,
-                expected="credentials that may do this in the namespace of the run",
+                expected="credentials that may do this in the run's namespace",
                 fix=f"name a file with a token with --token-file or {TOKEN_FILE}, and check"
                 " --namespace",
             )

@@ -79,7 +79,7 @@ def body(
         back_end: The back end.
         package: The pipeline.
         values: Run parameters.
-        name: The name of the run.
+        name: The run's name.
         account: The service account of its pods; empty for that of the back end.
     """
     models = back_end.sdk.api_models
@@ -114,7 +114,7 @@ def submit(
         back_end: The back end.
         package: The pipeline.
         values: Every run parameter, checked.
-        name: The name of the run; empty for one made of model_name and the time.
+        name: The run's name; empty for one made of model_name and the time.
         account: The service account of its pods; empty for that of the back end.
 
     Raises:

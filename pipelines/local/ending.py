@@ -53,7 +53,7 @@ class Ending:
 
     Attributes:
         step: The run and its store.
-        model_name: The model of the run.
+        model_name: The run's model.
         home: The folder of local runs.
         embedded: Whether the store stops with the run.
         show: Prints a line.
@@ -103,7 +103,7 @@ class Ending:
             ending = finish.run(self.step, self.model_name)
             steps = self.step.store.numbers(self.step.run.checkpoints)
         except StepError as error:
-            self.show(f"cannot record the end of the run: {error}")
+            self.show(f"cannot record the run's end: {error}")
             return
         if not (failure := ending.failure):
             self.show("stopped, but the run was already complete")
@@ -220,7 +220,7 @@ class Ending:
         return self._folder / output
 
     def _keep_reports(self) -> None:
-        """Copy the reports of the steps to the folder of the run, with suffixes for a browser."""
+        """Copy the reports of the steps to the run's folder, with suffixes for a browser."""
         for folder in sorted(self._folder.glob("outputs/tfjob-training-*")):
             for source, name in _REPORTS.items():
                 if (folder / source).is_file():

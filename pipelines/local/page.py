@@ -11,14 +11,14 @@ from kfp_tfjob.storage.layout import FAILURE_PAGE, REPORT
 NAME = "index.html"
 _FILES = {
     FAILURE_PAGE: "why it failed, and what to do",
-    "summary.md": "the result of the run",
+    "summary.md": "the run's result",
     REPORT: "the model on the test rows, compared with the champion",
     "training.html": "the curves of the training",
     "data.html": "the data, by column",
     "model-card.md": "the card of the published model",
     "output.md": "what was verified in the store",
     "finish.md": "how it ended",
-    "parameters.md": "every parameter of the run",
+    "parameters.md": "every run parameter",
     "tfjob.html": "the same training as a TFJob",
     "pipeline.log": "the whole log",
 }

@@ -201,7 +201,7 @@ def _finish_step(values: Mapping[str, Any], endpoint: str, run_id: str, home: Ho
 
 
 def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, str]:
-    """Return the environment of every process of the run."""
+    """Return the environment of each of the run's processes."""
     return os.environ | {
         processes.TOKEN: token,
         RUN_ID: run_id,

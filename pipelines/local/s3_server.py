@@ -7,7 +7,7 @@ creates succeeds. It is for one machine: one copy of the data, loopback only. FO
 data. When the server is ready, FOLDER/secret has its address and keys in the form of the Secret
 that pods mount, so every program of the project finds it there.
 
-Several programs may use one folder at once, and any of them may be killed. Whoever comes first
+Several programs may use one folder at once, and any of them may be killed. The first one
 starts the server, and holds `FOLDER/users` with a shared lock, as do all that come later; the
 server ends when no one does. The server holds `FOLDER/lock`, whose content is its address, from
 before it starts: the lock is taken by the program that starts it, and inherited. So there is one

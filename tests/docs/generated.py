@@ -175,7 +175,10 @@ def _one_line(definition: dict[str, Any]) -> str:
 
 
 def commands() -> str:
-    """Return the help of every command; an option is described at the first command that has it."""
+    """Return the help of every command; an option is described at the first command that has it.
+
+    The options of run parameters only name their parameter, which another page describes.
+    """
     parent = click.Context(main, info_name="kfp-tfjob", **main.context_settings)
     return "\n\n".join(_helps(main, parent, "##", {}))
 
@@ -191,9 +194,11 @@ def _helps(
         elsewhere: dict[str, list[str]] = {}
         own = []
         for option in command.params:
-            first = described.setdefault(option.get_help_record(context) or object(), title)
+            record = option.get_help_record(context) or object()
+            is_parameter = option.name in PARAMETERS and isinstance(option, click.Option)
+            first = described.setdefault(option.opts[0] if is_parameter else record, title)
             if first == title:
-                own.append(option)
+                own.append(_without_meaning(option) if is_parameter else option)
             else:
                 elsewhere.setdefault(first, []).append(option.opts[0])
         command.params = own
@@ -211,6 +216,15 @@ def _helps(
             yield from _helps(command, context, f"{level}#", described)
 
 
+def _without_meaning(option: click.Option) -> click.Option:
+    """Return the option of a run parameter with a help that is only its name and default."""
+    option = copy.copy(option)
+    name, _, meaning = (option.help or "").partition(": ")
+    default = re.search(r"\[default: [^]]*\]$", meaning)
+    option.help = f"{name} {default[0]}" if default else name
+    return option
+
+
 # Every call of storage/ on boto3's client, and the IAM action that AWS asks for.
 _ACTIONS = {
     "get_object": ("s3:GetObject", "read data, manifests, records, models"),
@@ -222,7 +236,7 @@ _ACTIONS = {
     "list_parts": ("s3:ListMultipartUploadParts", "continue an upload after a restart"),
     "list_multipart_uploads": (
         "s3:ListBucketMultipartUploads, on the bucket",
-        "find uploads that an earlier sidecar of the run left",
+        "find uploads that the run's earlier sidecars left",
     ),
     "abort_multipart_upload": ("s3:AbortMultipartUpload", "discard them"),
     "list_objects_v2": (
@@ -231,7 +245,7 @@ _ACTIONS = {
     ),
     "delete_object": (
         "s3:DeleteObject",
-        "remove old checkpoints, the middle of very long logs, the test objects of preflight, and"
+        "remove old checkpoints, the middle of very long logs, preflight's test objects, and"
         " what `kfp-tfjob models prune` deletes",
     ),
     "create_bucket": ("", "only the embedded store of a local run"),
