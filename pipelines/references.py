@@ -46,7 +46,7 @@ class References:
         if name not in self.images:
             raise ConfigurationError(
                 Problem(
-                    f"the references do not have the image {name}",
+                    f"the image references do not list {name}",
                     received=", ".join(sorted(self.images)) or "none",
                     fix=f"make images PUSH=1 GPU=1 REGISTRY={self.registry}",
                 )
@@ -69,7 +69,7 @@ class References:
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
                 Problem(
-                    "the file of image references cannot be read",
+                    "the image references cannot be read",
                     received=f"{file}: {error}",
                     expected="images/references.json of `make images PUSH=1`",
                     fix="push the images again, or omit --references to use tags",
@@ -100,7 +100,7 @@ class References:
             return cls.by_tag(registry)
         raise ConfigurationError(
             Problem(
-                "the file of image references is of other images",
+                "the image references are for other images",
                 received=f"{file}: version {found.version} in {found.registry}",
                 expected=f"version {wanted[0]} in {wanted[1]}",
                 fix=f"make images PUSH=1 REGISTRY={wanted[1]}, or omit --references to use tags",

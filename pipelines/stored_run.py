@@ -108,7 +108,7 @@ def _local(home: Home, given: str, local: bool) -> Path | None:
                     f"there is no run {given} in {home.folder}",
                     received=given,
                     expected="the id of a run on this machine, or last",
-                    fix=f"look into {runs}, or leave out --home for a run of Kubeflow Pipelines",
+                    fix=f"look into {runs}, or omit --home for a run on Kubeflow Pipelines",
                 )
             )
         return None
@@ -140,7 +140,7 @@ def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -
     if not output:
         raise ConfigurationError(
             Problem(
-                f"the run {found.name} has no parameter output_uri, which says where its logs are",
+                f"the run {found.name} has no parameter output_uri, which tells where its logs are",
                 received="a run of another pipeline",
                 expected="a run of this pipeline, or the folder of a run",
                 fix=f"name the folder: s3://BUCKET/PREFIX/runs/{found.run_id}",

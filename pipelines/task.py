@@ -47,7 +47,7 @@ def with_store(
         kubernetes.set_security_context(task, run_as_user=int(RUN_AS_USER), run_as_non_root=True)
     container = task.container_spec
     if container is None:
-        raise ValueError("a pipeline that is used as a component has no pod: give a single step")
+        raise ValueError("a pipeline that is used as a component has no pod; pass a single step")
     # KFP's setters of these fields read the sources of the whole stack, for the text of an error:
     # that would be half of the time to import a pipeline, and seconds below a deep stack.
     # A job uses the images that `compile` was given, too.

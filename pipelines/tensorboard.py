@@ -99,7 +99,7 @@ def _launch(store: Store, logs: S3Address, port: int) -> str:
             Problem(
                 "TensorBoard cannot be started",
                 received=str(error),
-                fix="choose a different --port",
+                fix="choose another --port",
             )
         ) from None
 

@@ -180,9 +180,9 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
     if damaged := _OF_PICTURES.search(text):
         return DataError(
             Problem(
-                "a picture of the dataset cannot be decoded",
+                "an image in the dataset cannot be decoded",
                 received=damaged[0],
-                expected="pictures whose pixels are intact, and not only their headers",
+                expected="images whose pixels are intact, not only their headers",
                 fix='find the file with data_options={"pictures": {"verify": "decode"}}; with'
                 " on_bad_row=drop, it is left out",
             )

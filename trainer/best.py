@@ -76,7 +76,7 @@ def _rises(metric: str, model: keras.Model) -> bool:
                 f"the direction of {metric} is unknown: should it rise or fall?",
                 received=f"train_options.checkpoint_best {metric}",
                 expected="a loss, or a metric of Keras",
-                fix="choose a different metric, or null for no best checkpoint",
+                fix="choose another metric, or null for no best checkpoint",
             )
         ) from error
     return callback.monitor_op is keras.ops.greater

@@ -153,8 +153,7 @@ def _place(callback: Any, output: Path) -> list[Problem]:
                     f"the callback {type(callback).__name__} cannot write there",
                     received=path,
                     expected=f"a path in OUTPUT_DIR other than {', '.join(_TAKEN)}",
-                    fix=f"choose a different {attribute}, for instance"
-                    f" own/{Path(path).name or 'x'}",
+                    fix=f"choose another {attribute}, for instance own/{Path(path).name or 'x'}",
                 )
             )
         else:

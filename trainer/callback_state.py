@@ -86,7 +86,7 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
                 Problem(
                     f"a checkpoint cannot store the result of get_state() of the callback {name}",
                     received=error,
-                    expected="numbers, texts, lists, dicts with texts as keys, arrays",
+                    expected="numbers, strings, lists, dicts with string keys, arrays",
                     fix=f"change get_state() of {name}",
                 )
             ) from error

@@ -192,7 +192,7 @@ def _read(folder: Path) -> Checkpoint:
         if str(state["format"]).startswith(_FAMILY):
             raise ConfigurationError(
                 Problem(
-                    f"the checkpoint of step {folder.name} is from a different trainer version",
+                    f"the checkpoint of step {folder.name} is from another trainer version",
                     received=state["format"],
                     expected=FORMAT,
                     fix="continue with the train_image that wrote it, or start a new run",

@@ -97,7 +97,7 @@ def unusable(
     if len(mine) < wanted or (mine and not build.cuda):
         return [
             Problem(
-                "this replica does not see its GPUs",
+                "this replica cannot see its GPUs",
                 received=f"{len(mine)} GPUs; {driver}; {build}",
                 expected=f"{expected} (EXPECTED_GPUS)"
                 if expected is not None
@@ -112,7 +112,7 @@ def unusable(
             f"this TensorFlow has no kernels for {gpu.name}",
             received=f"compute capability {gpu.capability[0]}.{gpu.capability[1]}",
             expected=f"one of the generations of {', '.join(build.kernels)} ({build})",
-            fix="choose nodes with a different GPU by pod.all.node_selector, or a train_image with"
+            fix="choose nodes with another GPU through pod.all.node_selector, or a train_image with"
             " a TensorFlow built for this GPU",
         )
         for gpu in dict.fromkeys(driver.gpus[at] for at in mine)

@@ -158,7 +158,7 @@ class Training:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
         if self._position.epoch + 1 < epochs:
-            log.info("a callback ended the training in epoch %d", self._position.epoch + 1)
+            log.info("a callback ended training in epoch %d", self._position.epoch + 1)
         with self._time.spent_on("checkpoint"):
             self._state.wait()
         self._steps.finish()

@@ -18,16 +18,16 @@ _MIXED = ((128, 64), 0.4, 2e-3)
 
 _CNN = "kfp_tfjob.trainer.models:cnn"
 _NO_TABLE = Problem(
-    "mlp takes the columns of a table, and the rows of this dataset are pictures",
+    "mlp takes the columns of a table, but the rows of this dataset are images",
     expected="a model with an input of the shape dataset.input_shape",
     fix=f"use {_CNN}",
     path="model_code",
     suggestion=_CNN,
 )
 _SIZE_OF_PICTURES = Problem(
-    "the size of pictures is not a hyperparameter",
+    "the size of images is not a hyperparameter",
     received="height, width or channels in model_hyperparameters",
-    expected="these keys in data_options.pictures: pictures are resized before the model",
+    expected="these keys in data_options.pictures, because images are resized before the model",
     fix="move them to data_options.pictures",
     path="model_hyperparameters",
 )
@@ -158,10 +158,10 @@ def _compiled(
 
 def _no_pixels(columns: Sequence[Column]) -> Problem:
     return Problem(
-        "the columns do not form an image, because some are no numbers",
+        "the columns do not form an image, because some are not numbers",
         received=listed([f"{column.name} ({column.kind})" for column in columns], 10),
-        expected="a number in every column, the value of one pixel",
-        fix="use kfp_tfjob.trainer.models:mlp, or leave these columns out with data_options.drop",
+        expected="a number in every column, each the value of one pixel",
+        fix="use kfp_tfjob.trainer.models:mlp, or drop these columns with data_options.drop",
         path="model_code",
         suggestion="kfp_tfjob.trainer.models:mlp",
     )

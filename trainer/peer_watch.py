@@ -122,7 +122,7 @@ class PeerMonitor:
                 peer.sendall(token + self._name)
             chief = _read(peer, _NAME)
         except OSError as error:
-            log.warning("no connection to the chief, so its loss is detected later: %s", error)
+            log.warning("no connection to the chief, so losing it is detected later: %s", error)
             return
         self._watch(peer, chief)
 

@@ -72,7 +72,7 @@ class PictureRows:
     def _wrong(received: object, expected: str) -> DataError:
         return DataError(
             Problem(
-                "a record of the dataset cannot be read",
+                "a record in the dataset cannot be read",
                 received=received,
                 expected=expected,
                 fix="prepare the dataset again",

@@ -130,7 +130,7 @@ def _check(labels: np.ndarray, classes: int) -> None:
     if len(wrong):
         raise DataError(
             Problem(
-                "a label of the dataset is not one of its classes",
+                "a label in the dataset is not one of its classes",
                 received=f"{len(wrong)} such labels, the first is {wrong[0]}",
                 expected=f"whole numbers from 0 to {classes - 1}",
                 fix="prepare the dataset again",
@@ -141,7 +141,7 @@ def _check(labels: np.ndarray, classes: int) -> None:
 def _unreadable(received: object, expected: str = "a tf.train.Example") -> DataError:
     return DataError(
         Problem(
-            "a record of the dataset cannot be read",
+            "a record in the dataset cannot be read",
             received=received,
             expected=expected,
             fix="prepare the dataset again",

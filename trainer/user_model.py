@@ -60,7 +60,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
     if own.exists() and imported and own.resolve() != Path(imported).resolve():
         raise ConfigurationError(
             Problem(
-                f"the model code {own.name} has the name of a different module",
+                f"the model code {own.name} has the name of another module",
                 received=imported,
                 expected="a name that no other module in the image has",
                 fix=f"rename {own.name}, and correct model_code",
@@ -103,7 +103,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
             "the model code does not return a list of callbacks",
             received=received,
             expected="def callbacks(dataset) that returns a list of keras.callbacks.Callback",
-            fix=f"correct callbacks in {name}, or give it a different name",
+            fix=f"correct callbacks in {name}, or rename it",
         )
     )
 
@@ -130,7 +130,7 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
         ) from error
     if ignored := dataset.ignored_codes:
         log.warning(
-            "%s gets the codes of %s as if they were numbers; dataset.encode(inputs) makes one-hot"
+            "%s uses the codes of %s as if they were numbers; dataset.encode(inputs) makes one-hot"
             " vectors and embeddings of them",
             _name(function),
             listed(ignored, 10),
@@ -172,7 +172,7 @@ def check(
     if made_before := _made_before(model):
         raise ConfigurationError(
             Problem(
-                f"{name} returned a model with parts that were created before the call",
+                f"{name} returned a model with parts that already existed before the call",
                 received=f"{len(made_before)} variables, for instance {made_before[0]}",
                 expected=f"layers, optimizer and metrics that are created in {name}: with several"
                 " replicas, the strategy must create their variables",
@@ -231,7 +231,7 @@ def _check_saves(model: keras.Model) -> None:
                 received=_last_line(error),
                 expected="a model and layers that Keras can write to model.keras",
                 fix="give the class in this error a get_config() that returns the arguments of"
-                " its __init__, as numbers, texts and lists",
+                " its __init__, as numbers, strings and lists",
             )
         ) from error
 

@@ -260,7 +260,7 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
     """Return the files to send, or raise the problems of the folder."""
     found = scan(folder)
     for path, kind in sorted(found.skipped.items()):
-        log.warning("%r is a %s and is not sent", path, kind)
+        log.warning("%r is a %s, so it is not sent", path, kind)
     problems = [Problem(f"{folder} cannot be read", received=error) for error in found.errors]
     if not problems and not found.files:
         problems.append(Problem(f"{folder} has no files to send"))

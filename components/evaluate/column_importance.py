@@ -58,7 +58,7 @@ class Gathering:
         return [self._sample]
 
     def finish(self, judged: Judged) -> ColumnImportance:
-        """Return the importances of a model that was judged with the watchers."""
+        """Return the importances of a model that was evaluated with the watchers."""
         if _of_pictures(judged.task):
             return ColumnImportance()
         sample = self._sample.batch() if self._sample else None
@@ -72,7 +72,7 @@ class Gathering:
         try:
             found = importances(judged.challenger, sample, *about)
         except DataError as error:  # of shuffled rows: the verdict does not depend on them
-            log.warning("the importance of the columns is unknown: %s", error)
+            log.warning("column importance is unknown: %s", error)
             return ColumnImportance(why_not=f"The model failed for shuffled rows: {error}")
         why_not = "" if found else f"Too few rows of the sample define {metric}."
         return ColumnImportance(found, why_not)

@@ -165,7 +165,7 @@ def not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
         )
     return ConfigurationError(
         Problem(
-            f"{name} exists already, and this run did not create it",
+            f"{name} already exists, and this run did not create it",
             received=f"a job with {found}",
             expected="the same run, Workflow and spec hash",
             fix="start a new run, or delete that job if it is not needed",

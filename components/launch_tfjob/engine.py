@@ -201,7 +201,7 @@ class Launcher:
             found = earlier.look_at(launch.backend.get(name), [], manifest)
             if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
                 raise earlier.not_ours(manifest, found) from None
-            log.info("%s exists already and is adopted", name)
+            log.info("%s already exists and is adopted", name)
         launch.fail_if_ended(name)
         return True
 
@@ -235,7 +235,7 @@ class Launcher:
         try:
             ended = claim.next(claim.attempt + 1, self.launch.records.newest_checkpoint())
         except StepError as error:
-            log.warning("the number of attempts so far is not known: %s", error)
+            log.warning("the number of earlier attempts is unknown: %s", error)
             return failure
         return failure.after(ended.used(self.launch.spec.options.max_attempts))
 
@@ -316,7 +316,7 @@ def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
     """
     if known := Records(step).kind():
         if spec.options.job not in ("auto", known.name.lower()):
-            log.warning("this run began with a %s and continues with one", known.name)
+            log.warning("this run began with a %s and keeps that kind of job", known.name)
         return replace(spec, kind=known)
     if decided:
         return replace(spec, kind=kind_named(decided))

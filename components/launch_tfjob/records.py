@@ -148,7 +148,7 @@ class Records:
         try:
             self.step.store.create(self.step.run.attempt(attempt), record)
         except ObjectExistsError:
-            log.info("attempt %d was claimed by a different launcher", attempt)
+            log.info("attempt %d was claimed by another launcher", attempt)
             return False
         return True
 
@@ -193,7 +193,7 @@ class Records:
                     f"{run.base} has the manifest of one attempt and the completion of a different"
                     " one",
                     received=f"attempts {attempt} and {completion.get('attempt')}",
-                    fix="start a new run; a different program wrote into this one",
+                    fix="start a new run; another program wrote into this run's folder",
                 )
             )
         return attempt

@@ -97,7 +97,7 @@ def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
         yield Problem(
             "dataset_uri is missing",
             received="nothing",
-            expected="a prepared dataset: the trainer of this project reads its shards",
+            expected="a prepared dataset, because this project's trainer reads its shards",
             fix="pass the dataset_uri of prepare_data, or set train_options.command to your own"
             " program",
             path="dataset_uri",

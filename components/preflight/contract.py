@@ -45,7 +45,7 @@ def check(
             return []
         changes = contracts.of_header(found, columns.features, columns.label)
     except (StepError, ValueError, KeyError, TypeError) as error:
-        log.info("the header is not compared with the data of the champion: %s", error)
+        log.info("the header is not compared with the champion's data: %s", error)
         return []
     if not changes:
         return []

@@ -163,7 +163,7 @@ def run(
         entry = _OF_PICTURES
         found.append(
             warning(
-                f"the rows are pictures, so this run uses {_OF_PICTURES} instead of the default"
+                f"the rows are images, so this run uses {_OF_PICTURES} instead of the default"
                 " model, which is for tables"
             )
         )
@@ -237,7 +237,7 @@ def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:
             return None
         raise ConfigurationError(
             Problem(
-                f"{dated[0]} has a date, but the back end does not say which time this run is for",
+                f"{dated[0]} has a date, but the back end does not pass the time of this run",
                 received=f"{fields.TICK} {scheduled_time!r}",
                 expected="the time of the schedule, which Kubeflow Pipelines 2.17 gives",
                 fix=f"upgrade Kubeflow Pipelines, or write the date into {dated[0]}",

@@ -65,7 +65,7 @@ def check_columns(
             yield Problem(
                 f"gate.slices names a column that is neither a feature nor the label: {name!r}",
                 expected=choices(known, meant),
-                fix="correct gate.slices, or let data_options keep the column",
+                fix="correct gate.slices, or keep the column in data_options",
                 path="gate.slices",
                 suggestion=meant,
             )

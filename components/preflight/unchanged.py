@@ -94,12 +94,12 @@ def earlier(step: Step, model_name: str, digest: str) -> TrainedRun | None:
     """
     found = newest(step.store, step.layout, model_name, digest)
     if found is None:
-        log.info("no judged run of %s has these inputs: this run trains", model_name)
+        log.info("no evaluated run of %s has these inputs, so this run trains", model_name)
         return None
     if found.run_id == step.run_id:
         return None  # a retry of a run that trained continues where it was
     if missing := _missing(step, model_name, found):
-        log.info("run %s has the same inputs, but %s: this run trains", found.run_id, missing)
+        log.info("run %s has the same inputs, but %s, so this run trains", found.run_id, missing)
         return None
     return found
 

@@ -3,7 +3,7 @@
 1. The verdict must bless exactly this model of this run.
 2. A version number is claimed with a conditional create; a retry finds its own claim.
 3. The files are copied and verified; the manifest makes the version complete.
-4. The champion record is created under the number after the one the verdict was judged against.
+4. The champion record is created under the number after the one the verdict was evaluated against.
    Of all runs judged against the same champion, only one can create it.
 5. The folder that model servers read gets the champion's SavedModel.
 
@@ -85,7 +85,7 @@ def run(
         model_name: The name to publish it under.
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         verdict_uri: The verdict that evaluate wrote.
-        dataset_uri: The dataset it was judged on.
+        dataset_uri: The dataset it was evaluated on.
         gpus: How many GPUs the models may use if this one is judged again.
 
     Raises:
@@ -106,7 +106,7 @@ def run(
     )
     while (done := _made_by_person(step, model_name, number)) is None:
         if not verdict.blessed:
-            log.info("nothing is published: %s", verdict.reason)
+            log.info("publishing nothing: %s", verdict.reason)
             return Published(NOT_BLESSED, _nothing(model_name, f"judged again: {verdict.reason}"))
         try:
             return _publish(step, verdict, model, dataset)
@@ -118,10 +118,10 @@ def run(
         if verdict.is_second:
             lost = LostRace.to(winner, model_name)
             keep_lost_race(step.store, step.run, lost)
-            log.warning("nothing is published: %s", lost.message)
+            log.warning("publishing nothing: %s", lost.message)
             return Published(lost.verdict, _nothing(model_name, lost.message))
         log.info(
-            "version %d of run %s was promoted after the verdict: the model is judged again",
+            "version %d of run %s was promoted after the verdict, so the model is evaluated again",
             winner.version,
             winner.run_id,
         )
@@ -231,7 +231,7 @@ def _require_blessed(
             f"the verdict {verdict_uri} is about a different {name}",
             received=getattr(verdict, name),
             expected=value,
-            fix="publish the model that evaluate judged",
+            fix="publish the model that evaluate scored",
         )
         for name, value in expected.items()
         if getattr(verdict, name) != value

@@ -49,14 +49,14 @@ def plan(step: Step, model_name: str) -> ManualPromotion:
         model_name: The model.
 
     Raises:
-        ConfigurationError: The run was not judged, or trained a different model.
+        ConfigurationError: The run was not evaluated, or trained another model.
         DataError: A record is damaged.
     """
     verdict = _verdict(step)
     if verdict.model_name != model_name:
         raise ConfigurationError(
             Problem(
-                f"the run {step.run_id} trained a different model",
+                f"the run {step.run_id} trained another model",
                 received=verdict.model_name,
                 expected=model_name,
                 fix="name a run of this model, or the model of this run",
@@ -108,7 +108,7 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
     except SurpassedError as error:
         raise SurpassedError(
             Problem(
-                f"the champion of {planned.model_name} changed meanwhile",
+                f"the champion of {planned.model_name} changed in the meantime",
                 received=error.received,
                 expected=planned.now or "no champion",
                 fix="look at the new champion: kfp-tfjob models show. To promote the run anyway,"
@@ -125,9 +125,9 @@ def _verdict(step: Step) -> ModelVerdict:
     except ObjectNotFoundError as error:
         raise ConfigurationError(
             Problem(
-                f"the run {step.run_id} was not judged",
+                f"the run {step.run_id} was not evaluated",
                 received=f"no {step.run.verdict}",
-                expected="a run whose step evaluate has ended",
+                expected="a run whose evaluate step has finished",
                 fix="correct --run, --task or --output; a run that failed earlier has no model",
             )
         ) from error

@@ -18,7 +18,7 @@ def store_second_verdict(step: Step, dataset_uri: str, gpus: int = 0) -> None:
 
     Args:
         step: The run and its store.
-        dataset_uri: The dataset that it was judged on.
+        dataset_uri: The dataset that it was evaluated on.
         gpus: How many GPUs the models may use.
 
     Raises:

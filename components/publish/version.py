@@ -44,7 +44,7 @@ def complete(
         verdict: The verdict in force.
         number: The number of the champion record.
         model: The run's SavedModel.
-        dataset: The dataset it was judged on.
+        dataset: The dataset it was evaluated on.
 
     Returns:
         The record that makes the version the champion, and the model card.
@@ -93,7 +93,7 @@ def _copy(
         if source.digest != verdict.model_digest:
             raise DataError(
                 Problem(
-                    f"the output of run {champion.run_id} is not the judged model",
+                    f"the output of run {champion.run_id} is not the evaluated model",
                     received=f"a manifest with the digest {source.digest}",
                     expected=verdict.model_digest,
                     fix="evaluate the model again",

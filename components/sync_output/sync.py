@@ -94,7 +94,7 @@ def run(step: Step, evaluate: bool = True) -> SyncResult:
     if evaluate and not has_model:
         problems.append(
             Problem(
-                f"the output of run {step.run_id} holds no model",
+                f"the output of run {step.run_id} contains no model",
                 received=_first_names(manifest),
                 expected=f"a SavedModel in {RUN_MODEL}/",
                 fix="make the training write its model to $OUTPUT_DIR/model, or set"
@@ -160,9 +160,7 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         return [Problem(f"{step.run.completion} cannot be read", received, expected, fix)]
     if whose != (step.run_id, manifest.attempt):
         received = f"run {whose[0]}, attempt {whose[1]}"
-        return [
-            Problem(f"{step.run.completion} is from a different attempt", received, expected, fix)
-        ]
+        return [Problem(f"{step.run.completion} is from another attempt", received, expected, fix)]
     return []
 
 

@@ -21,7 +21,7 @@ def version(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             f"Kubernetes at {host} does not {'accept your credentials' if refused else 'answer'}",
             received=why,
-            fix="log in again, until `kubectl get pods` works"
+            fix="log in again, and check that `kubectl get pods` works"
             if refused
             else "check the context of your kubeconfig, and the network or VPN to the cluster",
         )

@@ -181,7 +181,7 @@ def quotas(subject: Subject) -> Iterator[Finding]:
     for item in api.list(api.core("resourcequotas")):
         name = item["metadata"]["name"]
         if item["spec"].get("scopes") or item["spec"].get("scopeSelector"):
-            yield ok(f"quota {name} counts only some pods, and was not compared")
+            yield ok(f"quota {name} counts only some pods, so it was not compared")
             continue
         yield from _compared(name, quota.left(item), needed)
 

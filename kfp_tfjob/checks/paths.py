@@ -17,7 +17,7 @@ def local_paths(given: Mapping[str, Any]) -> Iterator[Finding]:
     for name, value in ((name, str(value)) for name, value in given.items()):
         if not value.strip().startswith("s3://"):
             yield Finding(
-                f"{name} is a path of this machine, which a pod on the cluster cannot read",
+                f"{name} is a path on this machine, which a pod on the cluster cannot read",
                 received=value,
                 expected="an address s3://BUCKET/KEY",
                 fix=f"copy it to the store and correct {name}; `kfp-tfjob run` takes a path",

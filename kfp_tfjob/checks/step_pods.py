@@ -111,7 +111,7 @@ def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
             yield Problem(
                 f"this pipeline does not pass {it.key} on to the pod of {it.step}",
                 expected="a pipeline that was compiled without --plain-steps",
-                fix="compile it so for Kubeflow Pipelines 2.5 or later; or remove"
+                fix="compile it without that option for Kubeflow Pipelines 2.5 or later; or remove"
                 f" {it.key}, and compile with --step-resources {it.step}.memory=8Gi",
                 path=it.key,
             )

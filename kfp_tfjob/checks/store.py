@@ -37,7 +37,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
                 f"the store of {root} does not support conditional creates",
                 received="a second PUT of one object with If-None-Match: * succeeded",
                 expected="412 Precondition Failed: it decides which run is published",
-                fix="update the store, or set a different one in output_uri and storage_endpoint",
+                fix="update the store, or set another one in output_uri and storage_endpoint",
             )
         )
     return [ok(f"{root} can be written, read and deleted; of several creates, one wins")]

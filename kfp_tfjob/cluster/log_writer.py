@@ -163,7 +163,7 @@ class LogWriter:
             self._change.notify_all()
         if not stored:
             log.warning(
-                "the end of the log of attempt %d is not stored, %s: the store did not take it"
+                "the end of the log of attempt %d is not stored, %s: the store did not accept it"
                 " within %.0f s",
                 self._attempt,
                 counted(self._unstored(), "line"),

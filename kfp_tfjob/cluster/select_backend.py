@@ -45,7 +45,7 @@ def open_backend(
         return KubernetesBackend(ClusterClient.from_environment(patience, kind), operator_seconds)
     raise ConfigurationError(
         Problem(
-            "there is no such back end for jobs",
+            "there is no such back end",
             received=choice,
             expected="kubernetes or local",
             fix=f"correct {BACKEND_VARIABLE}",

@@ -217,7 +217,7 @@ class JobSpec:
                 "storage_secret is not the name of a Secret",
                 received=repr(self.storage_secret),
                 expected="lowercase letters, digits, - and .; an empty name makes a pod invalid",
-                fix="name the Secret with the keys of the store; it does not have to exist",
+                fix="name the Secret with the store's keys; it need not exist",
                 path="storage_secret",
             )
         if not self.image or re.search(r"\s", self.image):
@@ -269,9 +269,9 @@ class JobSpec:
                 )
             elif replicas and not self.options.command:
                 yield Problem(
-                    f"pod.{role}.replicas needs a program of your own",
+                    f"pod.{role}.replicas needs your own program",
                     received=replicas,
-                    expected="0, because the trainer of this project uses chief and workers only",
+                    expected="0, because this project's trainer uses only chief and workers",
                     fix=f"set train_options.command, or remove pod.{role}",
                     path=f"pod.{role}.replicas",
                     suggestion="0",
@@ -284,7 +284,7 @@ class JobSpec:
         below = self.batch_size // ranks * ranks
         near = [str(size) for size in (below, below + ranks) if size]
         yield Problem(
-            "train_batch_size does not divide over all replicas",
+            "train_batch_size cannot be divided over all replicas",
             received=self.batch_size,
             expected=f"a multiple of {ranks} = (1 chief + {self.workers} workers)"
             f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}",

@@ -34,7 +34,7 @@ class EvaluatorCode(OwnCode):
             f"{path}, line {node.lineno}: {node.name} does not take labels and predictions",
             received=f"def {node.name}({ast.unparse(node.args)})",
             expected=EXPECTED,
-            fix="name its arguments so; they are passed by name",
+            fix="name its arguments like this; they are passed by name",
         )
         return [problem]
 

@@ -99,7 +99,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Judged:
-    """A model that was judged; its predictions may be in files of the folder.
+    """A model that was evaluated; its predictions may be in files of the folder.
 
     Attributes:
         verdict: The content of verdict.json.
@@ -230,7 +230,7 @@ def _load(gpus: int) -> None:
     if len(found) < gpus:
         raise ConfigurationError(
             Problem(
-                "evaluate does not see its GPUs",
+                "evaluate cannot see its GPUs",
                 received=f"{len(found)} GPUs",
                 expected=f"{gpus}, as pod.evaluate.gpus asks",
                 fix="compile the YAML with an image for GPUs (--gpu), and check"

@@ -1,7 +1,7 @@
 """Tells whether the model was trained on the test rows, so that its metrics promise too much.
 
 prepare_data counts the test rows whose features are also in train, where folders, a column, groups
-or times divide the data. A picture that is there twice was copied. Rows of a table may be equal by
+or times divide the data. A picture that appears twice was copied. Rows of a table may be equal by
 nature, where few columns have few values.
 """
 

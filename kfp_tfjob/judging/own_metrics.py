@@ -230,7 +230,7 @@ class Evaluator:
         if self._data.raw:
             return ParquetColumns(columns, list(map(str, self._data.raw)), self._folder / "columns")
         raise _RefusedError(
-            "the argument features, and the rows are pictures",
+            "the argument features, but the rows are images",
             "only labels, predictions, weights and classes",
             "remove the argument features",
         )

@@ -148,7 +148,7 @@ class Split(Group):
     @classmethod
     def _key(cls, salt: str) -> str:
         if not 1 <= len(salt.encode()) <= _SALT_BYTES:
-            raise ValueError(f"a text of 1 to {_SALT_BYTES} bytes")
+            raise ValueError(f"a string of 1 to {_SALT_BYTES} bytes")
         return salt
 
     @model_validator(mode="after")
@@ -315,7 +315,7 @@ class DataOptions(Group):
     @classmethod
     def _names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and len(set(names)) < len(names):
-            raise ValueError("each name once")
+            raise ValueError("every name only once")
         return names
 
     @field_validator("columns")
@@ -356,7 +356,7 @@ class DataOptions(Group):
     @model_validator(mode="after")
     def _no_contradiction(self) -> DataOptions:
         if both := sorted(set(self.columns or ()) & set(self.drop)):
-            raise ValueError(f"columns and drop without a name in both, unlike {', '.join(both)}")
+            raise ValueError(f"no column in both columns and drop; {', '.join(both)} is in both")
         wrong = [
             f"for the {kind} {name!r} one of {', '.join(RULES_BY_KIND[kind])}, not {gaps.rule}"
             for name, gaps in self.missing.items()

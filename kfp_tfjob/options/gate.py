@@ -343,7 +343,7 @@ def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -
     if task_of(metric) != task:
         usable = CLASSIFICATION if task == "classification" else REGRESSION
         return Problem(
-            f"{metric} is a metric of a {task_of(metric)}, and the label makes this a {task}",
+            f"{metric} is a metric of a {task_of(metric)}, but the label makes this a {task}",
             received=metric,
             expected=choices(usable, most=len(usable)),
             fix="name one of these, or correct data_label or data_options.task",

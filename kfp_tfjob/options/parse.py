@@ -118,7 +118,7 @@ def bad_texts(name: str, value: Any) -> Iterator[Problem]:
             yield from bad_texts(name, item)
     elif isinstance(value, str) and _HALF.search(value):
         yield Problem(
-            f"{name} has half of a character, which is no UTF-8",
+            f"{name} has half of a character, which is not UTF-8",
             received=ascii(value),
             expected="no code from \\ud800 to \\udfff alone",
             fix=f"correct {name}",
@@ -128,7 +128,7 @@ def bad_texts(name: str, value: Any) -> Iterator[Problem]:
         yield Problem(
             f"Kubeflow Pipelines did not fill a value into {name}",
             received=value,
-            expected="a text without a placeholder",
+            expected="a string without a placeholder",
             fix="pass the whole value as one input, for instance a dict that is a parameter of the"
             " pipeline or the output of a component; or use the Python component of the step with"
             " kfp_tfjob.pipelines.task.with_store",

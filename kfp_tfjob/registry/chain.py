@@ -136,7 +136,7 @@ def sha256_problems(
                 f"{version / item.key} does not match its manifest",
                 received="a different SHA-256",
                 expected=item.sha256,
-                fix="do not use it: it was altered",
+                fix="do not use it, because it was altered",
             )
 
 
@@ -215,7 +215,7 @@ def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion
 def _broken(model_name: str, champion: Champion, what: str) -> DataError:
     return DataError(
         Problem(
-            f"champion {champion.version} of {model_name} is not proven",
+            f"champion {champion.version} of {model_name} cannot be verified",
             received=what,
             expected="a champion record, a version, a manifest and a verdict that agree",
             fix="publish a new version, or go back: kfp-tfjob models rollback",

@@ -77,7 +77,7 @@ def _promote(store: Store, layout: Layout, model_name: str, champion: Champion) 
 
 
 def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:
-    """Return the error of a run that was judged against a champion that is no longer the newest.
+    """Return the error of a run that was evaluated against a champion that is no longer the newest.
 
     Args:
         model_name: The model.
@@ -85,10 +85,10 @@ def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:
     """
     return SurpassedError(
         Problem(
-            f"another run was promoted to champion of {model_name} after this one was judged",
+            f"another run was promoted to champion of {model_name} after this one was evaluated",
             received=f"version {winner.version} of run {winner.run_id}" if winner else None,
             expected="the champion that the verdict names",
-            fix="start the run again; the model is then judged against the new champion",
+            fix="start the run again; the model is then compared with the new champion",
         )
     )
 

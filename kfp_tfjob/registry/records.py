@@ -79,7 +79,7 @@ def record_of(
         layout: Everything below output_uri.
         model_name: The model.
         trained_by: The run and the key of its task.
-        after: The number of the champion that the run was judged against; 0 for none.
+        after: The number of the champion that the run was evaluated against; 0 for none.
     """
     found = champions(store, layout, model_name, pass_by, above=after)
     return next((it for it in found if it.trained_by == trained_by), None)

@@ -212,9 +212,9 @@ def _no_champion(model_name: str) -> Problem:
 def _damaged(model_name: str, back_to: Champion, kept: list[Champion], error: DataError) -> Problem:
     known = [it for it in error.problems if isinstance(it, Problem)]
     return Problem(
-        f"version {back_to.version} of {model_name} cannot come back: it is damaged",
+        f"version {back_to.version} of {model_name} cannot be restored, because it is damaged",
         received="; ".join(f"{it.what}: {it.received}" for it in known),
-        expected="a version whose records agree and whose files are right",
+        expected="a version whose records agree and whose files match their checksums",
         fix=f"choose another with --to: {_others(kept, back_to.version)}; or promote a run:"
         " kfp-tfjob models promote",
     )

@@ -39,7 +39,7 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
         The folder; None if nothing was promoted yet.
 
     Raises:
-        DataError: The champion is not proven.
+        DataError: The champion cannot be verified.
     """
     champion = prove(store, layout, model_name)
     if champion is None:

@@ -26,7 +26,7 @@ def claim(
         place: The model.
         run_id: The run that trained the version.
         task_key: The key of its task; usually empty.
-        again: Whether the run was judged a second time: the version of its first verdict may be
+        again: Whether the run was evaluated a second time: the version of its first verdict may be
             complete, and versions never change.
     """
     body: dict[str, str | bool] = {"run_id": run_id}

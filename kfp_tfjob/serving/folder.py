@@ -59,7 +59,7 @@ class ChampionFolder:
             The number of its folder.
 
         Raises:
-            DataError: There is no champion, it is not proven, or its files are damaged.
+            DataError: There is no champion, it cannot be verified, or its files are damaged.
             ConfigurationError: The folder cannot be written, or there is no space.
             StoreUnavailableError: The store is unreachable.
         """
@@ -113,7 +113,7 @@ class ChampionFolder:
                 self.update()
             except StepError as error:
                 if str(error) != told:
-                    log.error("the folder stays as it is: %s", error)
+                    log.error("the folder is left unchanged: %s", error)
                 told = str(error)
             else:
                 told = ""

@@ -121,10 +121,12 @@ class Follower:
             self._say(str(error))
         except StepError as error:
             if not self._away:
-                log.warning("the store cannot be read; the champion stays. %s", error)
+                log.warning("the store cannot be read, so the champion is unchanged. %s", error)
             self._away = True
         except Exception:
-            log.exception("looking for a new champion failed; the one that answers stays")
+            log.exception(
+                "looking for a new champion failed, so the current one continues to answer"
+            )
         return False
 
     def _look(self, clock: Callable[[], float]) -> bool:
@@ -171,7 +173,7 @@ class Follower:
         pause = min(2 * pause, _LONGEST_PAUSE) if champion == refused else _FIRST_PAUSE
         if champion != refused:
             log.error(
-                "champion %d is refused, champion %d continues to answer. %s",
+                "champion %d is rejected, and champion %d continues to answer. %s",
                 champion.number,
                 self.current.champion.number,
                 why,

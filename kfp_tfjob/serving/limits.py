@@ -137,10 +137,10 @@ class Limits:
     def _busy(self) -> RefusedRequest:
         return RefusedRequest(
             Problem(
-                "the server has too much to do",
+                "the server is overloaded",
                 received=f"{sized(self._open)} of open requests",
                 expected=f"at most {sized(_OPEN * self._most)}",
-                fix="send the request again after the seconds of Retry-After, or add replicas",
+                fix="send the request again after Retry-After seconds, or add replicas",
             ),
             status=HTTPStatus.SERVICE_UNAVAILABLE,
         )

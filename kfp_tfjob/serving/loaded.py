@@ -46,7 +46,7 @@ class LoadedModel:
         if schema.get("schema_digest") != champion.schema_digest:
             raise DataError(
                 Problem(
-                    f"{SCHEMA} of {name} is not the one of the champion",
+                    f"{SCHEMA} of {name} is not the champion's",
                     received=str(schema.get("schema_digest")),
                     expected=champion.schema_digest,
                     fix="roll back to another version with `kfp-tfjob models rollback`",
@@ -58,7 +58,7 @@ class LoadedModel:
         if digest != champion.exported_weights_sha256:
             raise DataError(
                 Problem(
-                    f"the weights of {name} are not those that were judged",
+                    f"the weights of {name} are not those that were evaluated",
                     received=digest,
                     expected=champion.exported_weights_sha256,
                     fix="roll back to another version with `kfp-tfjob models rollback`",

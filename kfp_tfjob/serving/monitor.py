@@ -186,6 +186,6 @@ def _no_samples(
         " answered",
         received=received,
         expected=f"files below {layout.model(model_name).requests_of(champion.version)}",
-        fix="serve the model with --sample-rows, look further back with --days, or at a different"
+        fix="serve the model with --sample-rows, look further back with --days, or at another"
         " version with --version",
     )

@@ -174,10 +174,10 @@ class ChampionModel(Model):
         if asked and asked != there:
             raise RefusedRequest(
                 Problem(
-                    f"version {asked} of {self.name} does not answer here",
+                    f"version {asked} of {self.name} is not served here",
                     received=f"model_version {asked}",
                     expected=f"{there}, the champion, or none",
-                    fix="leave model_version out",
+                    fix="omit model_version",
                     path="model_version",
                 ),
                 status=HTTPStatus.NOT_FOUND,
@@ -193,7 +193,7 @@ class ChampionModel(Model):
                     "the model has no such output",
                     received=", ".join(sorted(asked - there)),
                     expected=", ".join(sorted(there)),
-                    fix="ask for one of these, or leave `outputs` out",
+                    fix="request one of these, or omit `outputs`",
                     path="outputs",
                 )
             )
@@ -240,7 +240,7 @@ def _predicted(loaded: LoadedModel, rows: Rows) -> np.ndarray:
                     f"the {column.nouns[1]} of the request cannot be decoded",
                     received=problem.received if isinstance(problem, Problem) else problem,
                     expected=column.whole,
-                    fix=f"look for a damaged one, with {column.nouns[0]} in each request",
+                    fix=f"find the damaged one by sending {column.nouns[0]} in each request",
                     path=name,
                 )
             ) from error
@@ -314,6 +314,6 @@ class ChampionPlane(DataPlane):
                     received=f"{type(error).__name__}: {error!s:.200}",
                     expected='{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE,'
                     ' "data": [...]}, ...]}',
-                    fix="send each column as an input, pictures as base64 in JSON",
+                    fix="send each column as an input, images as base64 in JSON",
                 )
             ) from error

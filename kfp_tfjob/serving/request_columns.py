@@ -130,7 +130,7 @@ class RequestColumns:
         return Rows(len(next(iter(found.values()))), found)
 
     def _refuse_names(self, rows: list[Any]) -> list[dict[str, Any]]:
-        """Return rows by column, or refuse the first that is no object or has other columns."""
+        """Return rows by column, or refuse the first that is not an object or has other columns."""
         wanted = self.types.keys()
         if all(isinstance(row, dict) and row.keys() == wanted for row in rows):
             return rows
@@ -140,7 +140,7 @@ class RequestColumns:
             if not isinstance(row, dict):
                 raise RefusedRequest(
                     Problem(
-                        f"row {at} of the request is no object",
+                        f"row {at} of the request is not an object",
                         received=f"{place}: {_shown(row)}",
                         expected="an object with each column by its name",
                         fix=self._fix(),
@@ -196,9 +196,9 @@ class RequestColumns:
         name = next(it for it in row if self.column(it) != it and self.column(it) in row)
         return RefusedRequest(
             Problem(
-                f"the column {self.column(name)!r} is there twice",
+                f"the column {self.column(name)!r} appears twice",
                 received=f"{name!r} and {self.column(name)!r} in {place}",
-                expected="one value of each column in a row",
+                expected="one value per column in each row",
                 fix=f"remove {name!r}",
                 path=name,
             )
@@ -219,7 +219,7 @@ class RequestColumns:
                 f"the column {name!r} has a value that is {what}",
                 received=f"{where(name, row)}: {_shown(values[row])}",
                 expected=self._written(name),
-                fix=f"send {name!r} as the training data has it: type {column.kind}",
+                fix=f"send {name!r} as in the training data, with type {column.kind}",
                 path=where(name, row),
             )
             for row, what in found[:_SHOWN]
@@ -237,8 +237,8 @@ class RequestColumns:
             return []
         return [
             Problem(
-                f"the column {name!r} has {counted(len(rows), 'gap')}, and the model knows no gaps"
-                " in it",
+                f"the column {name!r} has {counted(len(rows), 'missing value')}, but the model does"
+                " not accept any in it",
                 received=f"{where(name, int(rows[0]))}: null or empty",
                 expected=column.written,
                 fix=f"fill it in, or train with a rule for {name!r} in data_options.missing",

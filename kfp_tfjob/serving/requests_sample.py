@@ -178,7 +178,7 @@ def read(data: bytes, name: str) -> RequestsSample:
     """
     try:
         if f"-{_digest(data)}." not in name:
-            raise ValueError("its bytes are not those that its name promises")
+            raise ValueError("its bytes do not match the digest in its name")
         file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
         about = About.from_bytes((file.schema_arrow.metadata or {})[_KEY])
         _refuse_large(file)

@@ -113,7 +113,7 @@ class Sampler:
             f"a sample of {counted(len(reservoir.rows), 'row')} is lost: the store refused it",
             received=cause.received if cause else error,
             expected=f"the right to create objects below {place}",
-            fix="give it to the keys of the server, or start the server without --sample-rows",
+            fix="grant it to the server's keys, or start the server without --sample-rows",
         )
 
     def _put(self, reservoir: _Reservoir) -> None:
@@ -150,7 +150,7 @@ class Sampler:
         """Return the columns to keep of a champion."""
         types = loaded.columns.types
         if unknown := self._left_out - types.keys() - self._unknown:
-            log.warning("no column %s to leave out of samples", listed(sorted(unknown), 8))
+            log.warning("there is no column %s to omit from samples", listed(sorted(unknown), 8))
             self._unknown |= unknown
         return [it for it in types if it not in self._left_out and types[it].is_sampled]
 

@@ -61,7 +61,7 @@ def read(columns: RequestColumns, inputs: list[Tensor]) -> Rows:
         column = columns.types.get(name)
         if name in found:
             wrong.append(
-                Problem(f"the input {name!r} is there twice", fix="send it once", path=name)
+                Problem(f"the input {name!r} appears twice", fix="send it once", path=name)
             )
         elif column and item.datatype not in column.datatypes:
             wrong.append(
@@ -81,7 +81,7 @@ def read(columns: RequestColumns, inputs: list[Tensor]) -> Rows:
             Problem(
                 "the inputs do not have the same number of rows, at least one",
                 received=counts,
-                expected="one value by row in every input",
+                expected="one value per row in every input",
                 fix="send the same number of values of each column",
             )
         )
@@ -106,7 +106,7 @@ def _flat(item: Tensor, wrong: list[Problem]) -> Any:
         received = f"{type(error).__name__}: {error}"
     wrong.append(
         Problem(
-            f"the input {item.name!r} does not have one value by row",
+            f"the input {item.name!r} does not have one value per row",
             received=received,
             expected="shape [rows] or [rows, 1], and as many values",
             fix="send one input for each column, with its values in the order of the rows",

@@ -120,7 +120,7 @@ def read_record(store: Store, layout: Layout, model_name: str, number: int) -> C
                 f"{address} is not a champion record",
                 received=f"{type(error).__name__}: {error}",
                 expected="the JSON that publish writes",
-                fix="put it back from a copy of the bucket, or remove it; if it is the newest, the"
+                fix="restore it from a copy of the bucket, or remove it; if it is the newest, the"
                 " record before it then counts again",
             )
         ) from error

@@ -188,7 +188,7 @@ class StoreUnavailableError(StepError):
 
 
 class ObjectNotFoundError(DataError):
-    """There is no object with the requested key."""
+    """There is not an object with the requested key."""
 
 
 class ObjectExistsError(StepError):

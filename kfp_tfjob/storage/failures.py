@@ -154,7 +154,7 @@ def explain(
         target = headers.get("location", "an unknown address")
         return ConfigurationError(
             Problem(
-                f"cannot {what}: {endpoint or 'AWS'} redirects the request to a different address",
+                f"cannot {what}: {endpoint or 'AWS'} redirects the request to another address",
                 received=f"{received}, to {target!r}",
                 expected="the URL of an S3 API, and the region of the bucket",
                 fix="correct storage_endpoint (http or https; the port of the API, not of the"

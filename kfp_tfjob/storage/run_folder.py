@@ -72,7 +72,7 @@ def full_id(given: str, known: Iterable[str]) -> str:
                 f"several runs begin with {given}",
                 received=given,
                 expected=f"one of {listed(found, 5)}",
-                fix="give more of the id",
+                fix="type more of the id",
             )
         )
     return found[0]

@@ -141,7 +141,7 @@ class Store:
                     f"{address} is too large",
                     received=f"more than {limit:,} bytes",
                     expected=f"at most {limit:,} bytes",
-                    fix="find out who wrote it: this project does not write so much there",
+                    fix="find out who wrote it: kfp-tfjob never writes that much there",
                 )
             )
         return data

@@ -17,7 +17,7 @@ from kfp_tfjob.storage.store import Store
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that was judged.
+    """A run that was evaluated.
 
     Attributes:
         run_id: The run.

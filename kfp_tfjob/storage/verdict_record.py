@@ -172,7 +172,7 @@ class LostRace:
         """Return the record of a race that another run has won."""
         said = (
             f"lost the race: version {winner.version} of run {winner.run_id} became the champion of"
-            f" {model_name} after this model was judged again; start the run again to compare it"
+            f" {model_name} after this model was evaluated again; start the run again to compare it"
             " with that champion"
         )
         return cls(winner.number, winner.version, winner.run_id, said)
@@ -182,7 +182,7 @@ def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
     """Return the verdict on the model of a run: the second, if there is one.
 
     Raises:
-        ObjectNotFoundError: The model was not judged.
+        ObjectNotFoundError: The model was not evaluated.
         ValueError: The document is not a verdict.
     """
     first = ModelVerdict.read(store, run.verdict)
@@ -190,7 +190,7 @@ def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
 
 
 def second_verdict(store: Store, run: RunLayout) -> ModelVerdict | None:
-    """Return the verdict of publish; None if the model was judged only once."""
+    """Return the verdict of publish; None if the model was evaluated only once."""
     try:
         return ModelVerdict.read(store, run.second_verdict)
     except ObjectNotFoundError:

@@ -38,7 +38,7 @@ def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
             show(f"The training pods were gone after {found.pods_gone:g} s.")
     else:
         left = f"; left: {found.left}" if found.left else ""
-        show(f"After {found.seconds:g} s the run is {found.run.state}{left}.")
+        show(f"After {found.seconds:g} s, the run is {found.run.state}{left}.")
     if not json_:
         show("\n".join(found.checked))
         show(f"To continue from there: kfp-tfjob retry {found.run.run_id[:8]}")

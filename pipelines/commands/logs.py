@@ -86,9 +86,9 @@ def _number(attempt: str) -> int:
         return int(attempt)
     raise ConfigurationError(
         Problem(
-            "--attempt is not an attempt",
+            "--attempt is not valid",
             received=attempt,
             expected="a number from 1, or all",
-            fix="leave it out for all attempts",
+            fix="omit it for all attempts",
         )
     )

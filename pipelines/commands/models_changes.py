@@ -90,10 +90,10 @@ def rollback(
 
     def tell() -> None:
         if planned.is_done:
-            show(f"version {now.version} is the champion of {model} already")
+            show(f"version {now.version} is already the champion of {model}")
         else:
             show(
-                f"{model}: back from version {now.version} of run {now.run_id}"
+                f"{model}: roll back from version {now.version} of run {now.run_id}"
                 f" to version {then.version} of run {then.run_id}"
             )
 
@@ -274,7 +274,7 @@ def _person(given: str) -> str:
             Problem(
                 "this machine does not know the name of its user",
                 received=str(error),
-                fix="say who decides with --by NAME",
+                fix="pass your name with --by NAME",
             )
         ) from error
 

@@ -47,11 +47,11 @@ def proceed(plan: Any, tell: Callable[[], None], yes: bool, dry_run: bool, json_
     if json_ or not sys.stdin.isatty():
         raise ConfigurationError(
             Problem(
-                "nothing was done: there is no terminal to ask whether to proceed"
+                "nothing was done, because there is no terminal to ask for confirmation"
                 if not json_
-                else "nothing was done: with --json, there is no question whether to proceed",
+                else "nothing was done, because --json does not ask for confirmation",
                 expected="--yes, or an answer in a terminal",
-                fix="add --yes to proceed, or --dry-run to see the plan alone",
+                fix="add --yes to proceed, or --dry-run to see only the plan",
             )
         )
     if not click.confirm("Proceed?"):

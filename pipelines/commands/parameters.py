@@ -198,7 +198,7 @@ def _read(file: Path) -> dict[str, Any]:
         Problem(
             f"{file} names a key twice",
             received=f"{key.value} in line {key.start_mark.line + 1}",
-            expected="each key once; YAML would take the last value",
+            expected="each key once; YAML would use only the last value",
             fix="remove one of them",
         )
         for key in _repeated(tree)

@@ -135,7 +135,7 @@ def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
         for path in still_masked(value, name):
             yield Problem(
                 f"{path} was not saved when the run started",
-                expected="the value again, because its name looks like the name of a secret",
+                expected="the value again, because its name looks like a secret",
                 fix="pass it again",
                 path=path,
             )

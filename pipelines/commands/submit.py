@@ -105,7 +105,7 @@ def refuse_to_wait(plan: Plan) -> None:
     """
     ConfigurationError.raise_if(
         Problem(
-            "nothing was started: the cluster lacks what the run needs",
+            "nothing was started, because the cluster lacks what the run needs",
             received=it.what,
             expected="nodes and Secrets for all of its pods",
             fix=f"{it.fix}; or add --wait-for-nodes",
@@ -146,6 +146,6 @@ def _show_started(run: Run) -> None:
     short = run.run_id[:8]
     show(
         f"next:      kfp-tfjob watch {short}   follow it\n"
-        f"           kfp-tfjob why {short}     why it failed, waits, or published nothing\n"
+        f"           kfp-tfjob why {short}     why it failed, is waiting or published nothing\n"
         f"           kfp-tfjob cancel {short}  end it"
     )

@@ -19,7 +19,10 @@ def check() -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
         yield Finding(
-            "this Python does not fit", python, "3.11, 3.12 or 3.13", "use one of these versions"
+            "this Python version is not supported",
+            python,
+            "3.11, 3.12 or 3.13",
+            "use one of these versions",
         )
     wrong = list(_wrong())
     if wrong:

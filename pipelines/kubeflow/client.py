@@ -268,7 +268,7 @@ class Client:
                 Problem(
                     "there is no such experiment",
                     received=experiment,
-                    fix="correct --experiment, or leave it out to see the runs of all of them",
+                    fix="correct --experiment, or omit it to see the runs of all experiments",
                 )
             )
         return list(islice(list_runs(self.back_end, model, experiment_id), limit))
@@ -318,7 +318,7 @@ class Client:
                     f"the run {found.name} cannot be retried",
                     received=found.state,
                     expected="a run that failed or was cancelled",
-                    fix="wait for its end with `kfp-tfjob watch`"
+                    fix="wait until it ends with `kfp-tfjob watch`"
                     if not found.is_over
                     else "submit it again",
                 )

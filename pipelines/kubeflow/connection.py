@@ -150,13 +150,13 @@ class BackEnd:
             self.namespace = connection.namespace or self.sdk.get_user_namespace() or _own()
         if connection.namespace and not self.multi_user:
             log.warning(
-                "note: this back end has no namespaces of users, so --namespace %s is not used",
+                "note: this back end is not multi-user, so --namespace %s is ignored",
                 connection.namespace,
             )
         if self.multi_user and not self.namespace:
             raise ConfigurationError(
                 Problem(
-                    "this Kubeflow Pipelines back end has a namespace for each user, and none was"
+                    "this Kubeflow Pipelines back end has a namespace for each user, but none was"
                     " given",
                     received="nothing",
                     expected="the namespace of your profile",

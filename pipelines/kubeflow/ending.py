@@ -62,7 +62,7 @@ def cancel(
     if run.is_over:
         raise ConfigurationError(
             Problem(
-                f"the run {run.name} is over, so it cannot be cancelled",
+                f"the run {run.name} has already ended, so it cannot be cancelled",
                 received=f"{run.state}, finished {run.finished}" if run.finished else run.state,
                 expected="a run that is pending or running",
             )

@@ -68,7 +68,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
             Problem(
                 f"cannot {what}: TLS with Kubeflow Pipelines failed",
                 received=str(error.reason),
-                expected="a certificate that the CA certificates of this machine confirm",
+                expected="a certificate that this machine's CA certificates confirm",
                 fix=f"name the CA certificates with --ca-file or {CA_FILE}",
             )
         )
@@ -79,9 +79,8 @@ def translate(what: str, error: Any, host: str) -> StepError:
             Problem(
                 f"Kubeflow Pipelines does not let you {what}",
                 received=message,
-                expected="credentials that may do this in the run's namespace",
-                fix=f"name a file with a token with --token-file or {TOKEN_FILE}, and check"
-                " --namespace",
+                expected="credentials with this right in the run's namespace",
+                fix=f"pass a token with --token-file or {TOKEN_FILE}, and check --namespace",
             )
         )
     if "</html>" in message.lower() or "<!doctype" in message.lower():
@@ -123,10 +122,10 @@ def no_back_end(host: str, received: str) -> StepError:
     """Return the error of a server that is not Kubeflow Pipelines."""
     return ConfigurationError(
         Problem(
-            f"{host or 'the endpoint'} does not answer as Kubeflow Pipelines does",
+            f"{host or 'the endpoint'} does not answer like Kubeflow Pipelines",
             received=received,
             expected="the JSON of the API v2beta1",
             fix=f"correct --host or {ENDPOINT}: it must be the address of the UI or the API, behind"
-            " the login; name a token for the login with --token-file",
+            " the login; pass a token with --token-file",
         )
     )

@@ -156,7 +156,7 @@ def find_run(back_end: BackEnd, given: str) -> Run:
     if found:
         fix = f"give the id, for instance {found[0].run_id[:8]} for the newest"
         if all(run.run_id.startswith(given) for run in found):
-            fix = "give more of the id"
+            fix = "type more of the id"
         raise ConfigurationError(
             Problem(
                 f"several runs are called {given}",

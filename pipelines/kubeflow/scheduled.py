@@ -50,7 +50,7 @@ class Trigger:
                     "a schedule needs --cron or --every",
                     received="both" if self.cron else "neither",
                     expected="one of them",
-                    fix="for three o'clock every day: --cron '0 0 3 * * *'; for every six hours:"
+                    fix="for 3 a.m. every day: --cron '0 0 3 * * *'; for every six hours:"
                     " --every 6h",
                 )
             )
@@ -61,9 +61,9 @@ class Trigger:
                     "--cron has the wrong number of fields",
                     received=f"{self.cron!r}, {counted(len(fields), 'field')}",
                     expected="seconds, minutes, hours, day of month, month, day of week",
-                    fix=f"put the second in front: '0 {' '.join(fields)}'"
+                    fix=f"put the seconds first: '0 {' '.join(fields)}'"
                     if len(fields) == 5
-                    else "for three o'clock every day: '0 0 3 * * *'",
+                    else "for 3 a.m. every day: '0 0 3 * * *'",
                 )
             )
 

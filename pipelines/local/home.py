@@ -95,7 +95,7 @@ class Home:
                 (self.folder / inner).mkdir(exist_ok=True)
                 (self.folder / inner).chmod(0o700)
         if self.is_full():
-            raise self.full("free some space, or choose a different folder with --home")
+            raise self.full("free some space, or choose another folder with --home")
 
     def is_full(self) -> bool:
         """Return whether its disk is too full for a run."""
@@ -138,7 +138,7 @@ class Home:
                     f"the folder {self.folder} cannot be used",
                     received=f"{error.strerror}{where}",
                     expected="a writable folder on a disk with free space",
-                    fix="correct this, or choose a different folder with --home",
+                    fix="correct this, or choose another folder with --home",
                 )
             ) from error
 

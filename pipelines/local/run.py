@@ -117,7 +117,7 @@ def run(
             processes.end(token, _STOP_GRACE)
             raise home.full_while(run_id)
         if stopped.number:
-            show(f"stopping on {signal.Signals(stopped.number).name}: the training saves its state")
+            show(f"stopping on {signal.Signals(stopped.number).name}: training saves its state")
             processes.end(token, _STOP_GRACE)
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
         return ending.tell(code, stopped.number)
@@ -305,10 +305,10 @@ class _only_run:
         self._file.close()
         raise ConfigurationError(
             Problem(
-                "a different run is using this folder",
+                "another run is using this folder",
                 received=str(self._path.parent),
                 expected="one run per folder at a time",
-                fix="wait for it to end, or choose a different folder with --home",
+                fix="wait for it to end, or choose another folder with --home",
             )
         )
 

@@ -161,7 +161,7 @@ class Server:
             Problem(
                 "the embedded S3 server did not start",
                 received=log.read_text(errors="replace")[-500:].strip(),
-                fix=f"read {log}, or use a different store with --endpoint",
+                fix=f"read {log}, or use another store with --endpoint",
             )
         )
 
@@ -210,7 +210,7 @@ def _spawn(folder: Path, port: int, lock: IO[str]) -> subprocess.Popen[bytes]:
     if find_spec("swift") is None:
         raise ConfigurationError(
             Problem(
-                "the models of local runs are in an embedded store, which is not installed here",
+                "the models of local runs are in an embedded store, which is not installed",
                 received="no package swift",
                 expected="the extra `local`, or beside the extra `serve`: pip install swift",
                 fix="install it, or name the store with --output s3://BUCKET/PREFIX",

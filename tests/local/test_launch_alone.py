@@ -167,7 +167,7 @@ def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_p
         launch(key)()
         assert store.numbers(tasks / key / "attempts") == [1]
     assert (ended["bad"].code, store.folders(base / "runs/r1")) == (3, ["tasks"])
-    with pytest.raises(StepError, match="holds no model"):
+    with pytest.raises(StepError, match="contains no model"):
         sync.run(step_of(base, store, "eu"))
 
     ending = finish.run(Step("finish", "r1", Layout(base), store), "", Left(terminated=False))

@@ -109,7 +109,7 @@ def test_times_and_json(logs):
     [
         (["--replica", "wroker-0"], 2, "no attempt has a replica wroker-0"),
         (["--attempt", "7"], 3, "attempt 7 has no log"),
-        (["--attempt", "x"], 2, "--attempt is not an attempt"),
+        (["--attempt", "x"], 2, "--attempt is not valid"),
     ],
 )
 def test_what_is_wrong_is_said(logs, arguments, code, said):

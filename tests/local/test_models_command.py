@@ -92,6 +92,6 @@ def test_a_name_or_a_run_that_does_not_exist(
     found = models("show", "pet")
     assert found.exit_code == 2 and "did you mean 'pets'?" in found.stderr
     found = models("promote", NAME, "--run", "r9", *WHY, "--yes")
-    assert found.exit_code == 2 and "the run r9 was not judged" in found.stderr
+    assert found.exit_code == 2 and "the run r9 was not evaluated" in found.stderr
     found = models("rollback", NAME, *WHY, "--yes")
     assert found.exit_code == 2 and "champion of pets" in found.stderr

@@ -121,7 +121,7 @@ def test_an_endpoint_that_redirects_is_said_to(
 
     server = serve(redirect)
     store = Store(server.endpoint, secret=SecretVolume(tmp_path))
-    with pytest.raises(ConfigurationError, match="to a different address") as caught:
+    with pytest.raises(ConfigurationError, match="to another address") as caught:
         CALLS[call](store)
     assert f"{server.endpoint}/bucket" in str(caught.value)
 

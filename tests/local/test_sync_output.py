@@ -103,7 +103,7 @@ def test_an_output_without_model_or_completion(step):
     write(step, {"output/logs/x": b"1"})
     with pytest.raises(DataError) as raised:
         sync.run(step)
-    assert "holds no model" in str(raised.value)
+    assert "contains no model" in str(raised.value)
     assert "completion.json is missing" in str(raised.value)
 
 

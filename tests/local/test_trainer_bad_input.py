@@ -61,7 +61,7 @@ class Case:
 CASES = {
     # One thing each that stops one replica only: a row that it reads, a disk that it has.
     "a label outside the classes": Case(
-        3, "a label of the dataset is not one of its classes", data="wrong"
+        3, "a label in the dataset is not one of its classes", data="wrong"
     ),
     "an output that cannot be written to": Case(
         2, "the output cannot be written to", output_is_a_file=True
@@ -70,7 +70,7 @@ CASES = {
 MORE_CASES = {
     "a label outside the classes that are weighted": Case(
         3,
-        "a label of the dataset is not one of its classes",
+        "a label in the dataset is not one of its classes",
         data="wrong",
         environment={"TRAIN_OPTIONS": '{"class_weight": "balanced"}'},
     ),

@@ -229,7 +229,9 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
             (compiled(optimizer=optimizer), "adam"),
             (compiled(metrics=[metric]), "early"),
         ]:
-            words = f"created before the call.*variables, for instance .*{part}.*into compiled"
+            words = (
+                f"already existed before the call.*variables, for instance .*{part}.*into compiled"
+            )
             with pytest.raises(ConfigurationError, match=words):
                 user_model.check(model, compiled, classes, 2)
     user_model.check(whole, compiled, classes, 1)

@@ -53,7 +53,7 @@ def test_the_process_follows_and_keeps_the_one_before(
         publish(store, layout, MODEL, 4, files(4), tmp_path)
         version = layout.model(MODEL).version(4)
         store.write(version / "model" / "saved_model.pb", b"graph 9")
-        kept = "the folder stays as it is"
+        kept = "the folder is left unchanged"
         # The process may have fetched the fourth one before it was altered.
         until(lambda: kept in log.read_text() or (folder / "4").exists(), process)
         assert whole(folder / "3", 3)

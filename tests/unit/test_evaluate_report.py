@@ -158,7 +158,7 @@ def test_the_verdict_comes_first_and_what_changed_next() -> None:
         "Classes",
         "Curves",
         "Which columns matter",
-        "What was judged",
+        "What was evaluated",
     ]
     assert html.index("Not blessed") < html.index("<h2>")
     # That the primary metric has a value is a check of the verdict, and no news.

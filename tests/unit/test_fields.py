@@ -64,7 +64,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ({"output_uri": "s3://bkt/runs/{date}//x"}, "fields below runs/ only"),
         ({"output_uri": "s3://bkt/runs/../{date}"}, "fields below runs/ only"),
         ({"output_uri": "s3://bkt/p/runs/{model}"}, "did you mean '{model_name}'?"),
-        ({"output_uri": "s3://bkt/p/runs/{user}"}, "{user}, which the back end cannot know"),
+        ({"output_uri": "s3://bkt/p/runs/{user}"}, "{user}, which the back end cannot fill in"),
     ],
 )
 def test_each_wrong_field_says_what_to_do(changed: dict, expected: str) -> None:

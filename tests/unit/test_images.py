@@ -139,7 +139,7 @@ def test_compile_takes_images_and_resources(pushed: References, tmp_path: Path) 
 def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: References) -> None:
     old = tmp_path / "old.json"
     References("0.0.1", pushed.registry, pushed.images).write(old)
-    with pytest.raises(ConfigurationError, match="of other images"):
+    with pytest.raises(ConfigurationError, match="for other images"):
         References.in_registry(pushed.registry, old)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         References.in_registry("", tmp_path / "none.json")

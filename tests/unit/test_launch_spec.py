@@ -75,7 +75,7 @@ def test_the_trainer_understands_what_it_is_told():
         ({"train_workers": True}, "train_workers.*True"),
         ({"train_epochs": 0}, "train_epochs.*from 1"),
         ({"train_epochs": float("nan")}, "train_epochs.*nan"),
-        ({"train_batch_size": 63}, "does not divide.*63.*multiple of 2.*62 or 64"),
+        ({"train_batch_size": 63}, "cannot be divided.*63.*multiple of 2.*62 or 64"),
         ({"train_batch_size": 1, "train_workers": 3, "train_gpus": 2}, "multiple of 8.*to 8"),
         ({"storage_secret": " "}, "storage_secret.*empty name makes a pod invalid"),
         ({"train_image": ""}, "train_image"),
@@ -103,7 +103,7 @@ def test_the_trainer_understands_what_it_is_told():
         ({"pod": {"chief": {"volumes": [{"claim": "c", "path": "/etc/x"}]}}}, "mounted at /etc/x"),
         ({"pod": {"worker": {"output_claim": "c"}}}, "no key 'output_claim'"),
         ({"pod": {"Master": {}}}, "TensorFlow 2 refuses.*use chief"),
-        ({"pod": {"ps": {"replicas": 1}}}, "pod.ps.replicas needs a program of your own"),
+        ({"pod": {"ps": {"replicas": 1}}}, "pod.ps.replicas needs your own program"),
         ({"pod": {"evaluator": {"replicas": 2}}}, "pod.evaluator.replicas"),
     ],
 )

@@ -29,8 +29,8 @@ def _options(**value) -> DataOptions:
         ({"delimiter": '"'}, "one character"),
         ({"columns": "a"}, 'a list, for instance ["a"]'),
         ({"columns": []}, "at least one column"),
-        ({"drop": ["a", "a"]}, "each name once"),
-        ({"columns": ["a"], "drop": ["a"]}, "columns and drop without a name in both"),
+        ({"drop": ["a", "a"]}, "every name only once"),
+        ({"columns": ["a"], "drop": ["a"]}, "no column in both columns and drop"),
     ],
 )
 def test_what_is_refused(value, said):

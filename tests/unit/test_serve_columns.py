@@ -139,7 +139,7 @@ def test_the_columns_are_in_the_order_of_the_schema() -> None:
         ({"signed up": True}, "'signed up' has a value that is true or false instead of a date"),
         ({"member": 2}, "'member' has a value that is a number instead of true or false"),
         ({"member": "perhaps"}, "'member' has a value that is a text instead of true or false"),
-        ({"height": None}, "'height' has 1 gap, and the model knows no gaps in it"),
+        ({"height": None}, "'height' has 1 missing value, but the model does not accept any in it"),
         ({"income": "low"}, "'income' is the label, which the model predicts"),
         ({"shoe size": 5}, "the model has no column 'shoe size'"),
     ],

@@ -131,7 +131,7 @@ def test_a_record_of_the_same_length_but_other_columns_is_not_taken_for_a_row(
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        (b"nonsense", "a record of the dataset cannot be read"),
+        (b"nonsense", "a record in the dataset cannot be read"),
         (b"", "0 floats in `features`, 0 int64 in `label`"),
         ((1, 2, 3), "3 floats in `features`"),
     ],

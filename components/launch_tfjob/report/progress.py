@@ -52,7 +52,7 @@ def read(store: Store, run: RunLayout) -> TrainingHistory:
     except ObjectNotFoundError:
         return TrainingHistory()
     except DataError as error:
-        log.warning("the progress of the training is not shown: %s", error)
+        log.warning("training progress is not shown: %s", error)
         return TrainingHistory()
 
 

@@ -85,7 +85,7 @@ class LocalBackend:
         """
         name = manifest["metadata"]["name"]
         if name in self._jobs:
-            raise JobExistsError(Problem(f"a job {name} exists already"))
+            raise JobExistsError(Problem(f"a job {name} already exists"))
         JobRefusedError.raise_if(_missing_secrets(manifest, self._machine.secrets))
         self._jobs[name] = _Job(manifest, self._machine)
         self._jobs[name].start()
