@@ -107,7 +107,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _wrong(url: str) -> str:
-    """Return what is wrong with an address, without the address; empty if nothing is."""
+    """Return the problem with an address, without the address; empty if it is valid."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port

@@ -62,7 +62,7 @@ class Left:
 
     @property
     def succeeded(self) -> bool:
-        """Whether no part of the run is known to have failed or to have been ended."""
+        """Whether no part of this run is known to have failed or to have been ended."""
         return self.terminated is False and not (self.trouble or self.failed or self.cancelled)
 
     @property

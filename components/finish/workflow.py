@@ -35,7 +35,7 @@ _EXECUTOR, _DRIVER, _HOOK = "executor", "-driver", "onExit"
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A failed task of the run.
+    """One of the run's failed tasks.
 
     Attributes:
         step: The name of the step, for instance `launch_tfjob`.

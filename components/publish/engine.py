@@ -148,7 +148,7 @@ def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Add
 
 
 def _made_by_person(step: Step, model_name: str, number: int) -> Published | None:
-    """Return what a person has published of this run since its verdict; None if nobody has.
+    """Return the version that a person has promoted from this run since its verdict, if any.
 
     Such a run is neither judged against itself, nor published a second time.
 

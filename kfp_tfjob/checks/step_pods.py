@@ -133,7 +133,7 @@ def too_large(it: StepPod, nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
     Args:
         it: The pod.
-        nodes: All nodes of the cluster; without any, nothing is known.
+        nodes: All nodes of the cluster; empty if they are unknown.
     """
     asked = capacity.of_pod(it.spec)
     fitting = [node for node in nodes if capacity.fits(node, it.spec)]

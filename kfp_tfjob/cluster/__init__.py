@@ -1,1 +1,1 @@
-"""Runs jobs on a Kubernetes cluster or as processes on this machine. It knows no step."""
+"""Runs jobs on Kubernetes or as processes on this machine. It does not depend on any step."""

@@ -26,7 +26,7 @@ RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in kinds.KINDS))
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything that a job manifest needs, except the identity of the run.
+    """Everything that a job manifest needs, except the run's identity.
 
     Attributes:
         output_uri: The run parameter.

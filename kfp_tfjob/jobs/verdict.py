@@ -164,7 +164,7 @@ class JobFailedError(StepError):
         verdict: One word.
         problem: What happened.
         last_lines: The last lines of that replica.
-        record: The record of the failure, if an earlier launch of the run has stored it.
+        record: The record of the failure, if an earlier launch in this run has stored it.
     """
 
     def __init__(
@@ -194,5 +194,5 @@ class JobFailedError(StepError):
 
     @classmethod
     def again(cls, earlier: Failure) -> JobFailedError:
-        """Return the error that an earlier launch of the run has stored."""
+        """Return the error that an earlier launch in this run has stored."""
         return cls(earlier.code, earlier.verdict, earlier.message, record=earlier)

@@ -110,7 +110,7 @@ class TestData:
 
         Args:
             store: The store of that dataset.
-            dataset: The dataset; if it is gone, nothing is known and nothing returned.
+            dataset: The dataset; if it was deleted, no rows are returned.
         """
         try:
             manifest = store.read_manifest(dataset / MANIFEST)

@@ -184,7 +184,7 @@ def _has_one_class(model: Measures) -> bool:
 
 
 def _never_compared(source: Slice, results: list[SliceResult], metric: str) -> list[Check]:
-    """Return the failed check of a column that nothing is judged by; none otherwise."""
+    """Return the failed check of a column none of whose slices can be evaluated; otherwise none."""
     undefined = [it for it in results if metric in it.undefined]
     known = any(math.isfinite(it.chance) for it in results)
     if source.thresholds or known or not undefined:

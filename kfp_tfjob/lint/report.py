@@ -36,7 +36,7 @@ def summary(findings: Sequence[Finding], name: str) -> str:
     """Return one line with the number of findings."""
     bad, total = errors(findings), len(findings)
     if not findings:
-        return f"{name}: nothing is wrong"
+        return f"{name}: no problems found"
     return f"{name}: {counted(bad, 'error')}, {counted(total - bad, 'warning')}"
 
 

@@ -70,7 +70,7 @@ def estimate(
     """Draw a value as a dot, its interval as a line, and a mark to compare it with.
 
     Args:
-        value: The value; nothing is drawn if it is not finite.
+        value: The value; it is not drawn unless it is finite.
         interval: The ends of the line, which may be unknown or beyond the plot.
         ends: The values at both ends of the plot.
         mark: Where the mark is, for instance the value of the champion.

@@ -2,7 +2,7 @@
 
 The record names the version and the SHA-256 of its manifest; the manifest has the checksum of each
 file, among them the verdict; the verdict must bless exactly this model. Any link that is broken is
-an error: nothing is served on trust.
+an error: an unverified version is never served.
 """
 
 from __future__ import annotations

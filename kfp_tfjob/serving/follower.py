@@ -90,7 +90,7 @@ class Follower:
                     f"version {proven.champion.version} of {self._model_name} cannot be loaded",
                     received=f"{type(error).__name__}: {error}",
                     expected="a champion that this version of the server can load",
-                    fix="compare the versions of the server and of the run that published it, and"
+                    fix="compare the versions of the server and the run that published it, and"
                     " the memory of the server; or go back: kfp-tfjob models rollback",
                 )
             ) from error

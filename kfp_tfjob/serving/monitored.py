@@ -19,7 +19,7 @@ class Limits:
         psi: Largest population stability index.
         unseen: Largest share of the rows with a category that train does not have.
         gap_rise: Largest rise of the share of gaps.
-        fewest_rows: Below so many rows, nothing is judged.
+        fewest_rows: With fewer rows, drift is not reported.
         ignore: Columns without limits.
     """
 

@@ -26,7 +26,7 @@ def scratch() -> Iterator[Path]:
     try:
         with open(folder / "new", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (folder / "new").rename(folder / _LOCK)  # nobody sees it before it is locked
+            (folder / "new").rename(folder / _LOCK)  # no other process sees it before it is locked
             content = folder / "content"
             content.mkdir()
             yield content

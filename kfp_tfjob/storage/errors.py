@@ -174,7 +174,7 @@ class DataError(StepError):
 
 
 class SurpassedError(StepError):
-    """A different run was promoted first; nothing is wrong, but this run must be judged again."""
+    """Another run was promoted first, so this run must be evaluated again."""
 
     code = exit_codes.SURPASSED
     verdict = "surpassed"

@@ -103,7 +103,7 @@ class RunLayout:
         return self.base / TASKS
 
     def task(self, key: str) -> RunLayout:
-        """The objects of the task with this key; of the run itself for an empty key."""
+        """The objects of the task with this key; the run's own objects for an empty key."""
         return RunLayout(self.tasks / key) if key else self
 
     @property

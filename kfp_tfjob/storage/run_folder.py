@@ -79,7 +79,7 @@ def full_id(given: str, known: Iterable[str]) -> str:
 
 
 def claim(store: Store, layout: Layout, run_id: str, folder: str) -> RunLayout:
-    """Record the folder of a run, and return it; an earlier record of the run wins.
+    """Record a run's folder, and return it; an earlier record takes precedence.
 
     Args:
         store: The store.

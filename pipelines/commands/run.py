@@ -73,7 +73,7 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
 
 
 def _require(*packages: str) -> None:
-    """Refuse to start without packages that only other processes of the run load.
+    """Refuse to start without packages that only the run's other processes load.
 
     Raises:
         ModuleNotFoundError: A package is not installed; the command line names the extra.

@@ -56,7 +56,7 @@ def look(
     wrong: frozenset[str] = frozenset(),
     later: bool = False,
 ) -> Inputs:
-    """Look at the data, the model code and the place of the output; nothing is written.
+    """Look at the data, the model code and the output folder, without writing anything.
 
     Args:
         values: Every run parameter.

@@ -1,6 +1,6 @@
 """What runs on the cluster for a run, where this machine may ask the cluster.
 
-The API of Kubeflow Pipelines knows no pods of a training job and not why a pod waits. With a
+The Kubeflow Pipelines API does not report a training job's pods or why a pod waits. With a
 kubeconfig, or in a pod, the Kubernetes API says both.
 """
 
@@ -49,7 +49,7 @@ class Seen:
 
     @property
     def only_steps(self) -> bool:
-        """Whether nothing is left that a step has started."""
+        """Whether everything that a step has started is gone."""
         return not (self.pods or self.jobs)
 
     def __str__(self) -> str:

@@ -196,7 +196,7 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     remedy = failure.fix if len(failure.problems) == 1 else ""  # several are in the reason
     reason, remedy = map(Mask(), (failure.reason, remedy))
     last = attempts[-1] if attempts else None
-    # The attempts of another launch of the run may all have succeeded.
+    # All attempts of another launch in this run may have succeeded.
     if last and last.verdict != "succeeded" and failure.step == "launch_tfjob" and not remedy:
         remedy = last.remedy
     step = "" if failure.step == "run" else failure.step

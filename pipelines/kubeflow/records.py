@@ -60,7 +60,7 @@ class Records:
     Args:
         run: The run.
         endpoint: URL of the store as this machine reaches it; empty for the AWS environment, else
-            the run's parameter.
+            the run parameter.
 
     Attributes:
         trouble: Why the records cannot be read; empty if they can, or nothing was read yet.
@@ -191,14 +191,14 @@ class Records:
         except StepError as error:
             self.trouble = _first(error)
         except (ValueError, KeyError, TypeError) as error:
-            self.trouble = f"a record of the run is damaged: {error}"
+            self.trouble = f"one of the run's records is damaged: {error}"
         return None
 
 
 def endpoint_of(values: Mapping[str, Any], endpoint: str = "") -> str:
     """Return the URL of a run's store as this machine reaches it.
 
-    The run's parameter is the address inside the cluster, so the environment of this machine
+    The run parameter is the address inside the cluster, so the environment of this machine
     precedes it.
 
     Args:

@@ -116,7 +116,7 @@ class Ending:
         self._notify(ending.failure)
 
     def _notify(self, failure: Failure | None) -> None:
-        """Notify of the end, once for each start of the run."""
+        """Notify of the end, once per start."""
         key = f"local-{token_hex(8)}"
         if failure is None:
             tell_end(self.step, self.model_name, key)

@@ -65,7 +65,7 @@ class StepPods:
         namespace: Of the test.
         account: The service account of the steps.
         workflow: The Workflow that owns them.
-        run_id: The id of the run.
+        run_id: The run's id.
         changes: Fields of the security context that a test adds to the specification's.
         ended: What each step left, by its name.
     """

@@ -53,7 +53,7 @@ def objects(s3: Server) -> dict[str, bytes]:
 
 @pytest.fixture
 def dataset(step: Step, base: S3Address, objects: dict[str, bytes]) -> S3Address:
-    """A dataset outside the output of the run."""
+    """A dataset outside the run's output."""
     folder = base / "other team/datasets" / objects[""].decode()
     for name, data in objects.items():
         if name:

@@ -357,7 +357,7 @@ def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
 
 # Each case runs in processes that die at their Nth write, for N from 1 until one survives. All that
 # asks the store is done in forks: a process that has had threads may fork while OpenSSL, at the end
-# of one of them, holds a lock, and the fork waits for it for ever.
+# of one of them, holds a lock, and the fork waits for it indefinitely.
 _KILLED = """
 import json, os, signal, sys
 from kfp_tfjob.registry import prune, rollback

@@ -230,7 +230,7 @@ def test_a_model_that_lost_to_a_champion_that_was_rolled_back_is_trained_again(
     # A later champion was better than the one it lost to.
     world.judge("best", "2" * 32, True, world.champion(2, "better"))
     assert not world.check("r3").changed
-    # Whoever came after a rollback may be worse.
+    # A champion after a rollback may be worse.
     back = replace(world.champion(4, "r0"), version=1, action=ROLLBACK, by="a", why="b")
     world.store.write(world.model.champion(4), back.to_bytes())
     assert world.check("r4").changed

@@ -155,7 +155,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def assert_whole(store: Store, run: RunLayout, output: Path, copy: Path) -> None:
-    """Every file of the folder can be had back through the manifest of the run."""
+    """Every file of the folder can be had back through the run's manifest."""
     manifest = store.read_manifest(run.manifest)
     assert verify(store, run.base, manifest) == []
     pull(store, run.base, copy)

@@ -78,5 +78,5 @@ def test_a_killed_process_leaves_whole_folders(
     process.wait()
     for path in folder.iterdir():
         assert path.name in (".incoming", ".lock") or whole(path, int(path.name))
-    assert ChampionFolder(store, layout, MODEL, folder).update() == 2  # whoever comes next
+    assert ChampionFolder(store, layout, MODEL, folder).update() == 2  # the next process
     assert whole(folder / "2", 2) and not (folder / ".incoming").exists()

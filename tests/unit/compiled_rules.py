@@ -17,7 +17,7 @@ _ALWAYS = "ALL_UPSTREAM_TASKS_COMPLETED"  # exit tasks and ignore_upstream_failu
 _SHOWN = {"system.HTML", "system.Markdown", "system.Metrics", "system.ClassificationMetrics"}
 _COPY = re.compile(r"-[0-9]+$")  # KFP numbers a component that a pipeline loads again
 _OF_THE_RUN = "{{$.pipeline_job_"
-_LONGEST_PARAMETER = 126_000  # bytes; with 140,000 the driver of the run cannot be started
+_LONGEST_PARAMETER = 126_000  # bytes; with 140,000 the run's driver cannot be started
 _EXACT = 2**53  # from here on a number is a float, and loses digits
 
 
@@ -153,7 +153,7 @@ def reference_that_must_exist(compiled: Compiled) -> Iterator[str]:
 
 
 def default_beyond_its_limit(compiled: Compiled) -> Iterator[str]:
-    """The driver of the run cannot be started, or the number loses its last digits."""
+    """The run's driver cannot be started, or the number loses its last digits."""
     for name, value in compiled.defaults():
         if len(str(value).encode()) > _LONGEST_PARAMETER:
             yield f"{name} has a default above {_LONGEST_PARAMETER} bytes"

@@ -42,7 +42,7 @@ def test_a_placeholder_is_known_by_its_host(image: str, answer: bool) -> None:
 
 
 def test_nothing_in_it_belongs_to_a_run() -> None:
-    # The placeholder of the run id is the one uuid that may be there.
+    # The run id's placeholder is the one uuid that may be there.
     text = (FOLDER / "tfjob_training.yaml").read_text().replace("{{$.pipeline_job_uuid}}", "")
     assert not re.search(r"20\d\d-\d\d|[0-9a-f]{8}-[0-9a-f]{4}-|uuid|namespace", text)
 

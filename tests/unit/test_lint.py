@@ -332,7 +332,7 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     ),
     ("no deadline", no_pod_deadline, ["no-deadline"]),
     (
-        "a deadline that starts anew",
+        "a deadline that starts again",
         policy(Chief="OnFailure", Worker="OnFailure"),
         ["restarted-deadline"],
     ),

@@ -109,7 +109,7 @@ def test_a_step_works_with_its_required_inputs_only(step: str, tmp_path: Path) -
     (secret,) = settings["secretAsVolume"]
     assert secret["optional"] is True and secret["mountPath"] == "/etc/kfp-tfjob/storage"
     assert settings["securityContext"] == {"runAsUser": "1000", "runAsNonRoot": True}
-    # The id of the run cannot be given.
+    # The run's id cannot be set.
     assert "run_id" not in inputs
     assert f"constant: '{dsl.PIPELINE_JOB_ID_PLACEHOLDER}'" in text
 

@@ -1,4 +1,4 @@
-"""The folder of a version while it is loaded: a server that is killed leaves none for ever."""
+"""The folder of a version while it is loaded: a server that is killed leaves none behind."""
 
 import os
 import signal

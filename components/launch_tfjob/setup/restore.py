@@ -57,7 +57,7 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
         output: OUTPUT_DIR.
 
     Returns:
-        Its step, or None if there is no checkpoint to resume from; then nothing is restored.
+        Its step, or None if there is no checkpoint to resume from.
     """
     stored = store.numbers(run.checkpoints)
     for step in reversed(stored):
