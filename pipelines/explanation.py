@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
 
 from pydantic.fields import FieldInfo
@@ -36,7 +37,8 @@ def _keys(path: str, group: type[Group], known: Mapping[str, str]) -> Iterator[t
         if name in known:
             continue
         if inner is None:
-            yield place, _joined(meaning, _values(group, name), _default(field))
+            values = _values(group, name, meaning)
+            yield place, _joined(meaning, values, _default(field))
         elif inner is not field.annotation or not _meanings(inner):
             keys = f"Keys: {', '.join(f'`{key}`' for key in inner.model_fields)}."
             yield place, _joined(meaning, _about(inner), keys)
@@ -68,10 +70,15 @@ def _about(group: type[Group]) -> str:
     return _words(inspect.cleandoc(group.__doc__ or ""))
 
 
-def _values(group: type[Group], name: str) -> str:
-    """Return the allowed values of a key, if its type adds to its meaning."""
+def _values(group: type[Group], name: str, meaning: str) -> str:
+    """Return the allowed values of a key, if they are not clear from its meaning or default."""
     words = expected(group.model_json_schema(), [name])
-    return "" if words.startswith(("a text", "a list", "an object")) else f"Value: {words}."
+    choices = [first or second for first, second in re.findall(r'"([^"]+)"|(\d+)', words)]
+    is_clear = '"' in words and all(f"`{choice}`" in meaning for choice in choices)
+    others = ("a string", "a list", "an object")
+    if words == "true or false" or words.startswith(others) or is_clear:
+        return ""
+    return f"Value: {words.removeprefix('a whole number from ')}."
 
 
 def _default(field: FieldInfo) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 _KINDS = {
     "boolean": "true or false",
-    "string": "a text",
+    "string": "a string",
     "integer": "a whole number",
     "number": "a number",
     "null": "null",
@@ -50,7 +50,7 @@ def in_words(root: Schema, schema: Schema) -> str:
 
 def _many(root: Schema, schema: Any) -> str:
     words = in_words(root, schema) if isinstance(schema, Mapping) else ""
-    plural = {"a text": "texts", "a number": "numbers", "": "values"}
+    plural = {"a string": "strings", "a number": "numbers", "": "values"}
     for one, many in plural.items():
         if words == one or one and words.startswith(f"{one},"):
             return words.replace(one, many, 1) if one else many

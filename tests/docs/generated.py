@@ -211,6 +211,8 @@ def _helps(
                 subsequent_indent="  ",
                 break_on_hyphens=False,
             )
+        # The commands of a group follow with their own help.
+        shown = re.sub(r"\n\nCommands:\n(?:  \w.*\n?|     .*\n?)+", "\n", shown).rstrip()
         yield f"{level} {title}\n\n```text\n{shown}\n```"
         if isinstance(command, click.Group):
             yield from _helps(command, context, f"{level}#", described)

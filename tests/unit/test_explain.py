@@ -16,7 +16,7 @@ def test_a_key_has_its_meaning_its_choices_and_its_default() -> None:
     keys = explain("data_options", DataOptions)
     assert keys["data_options.on_bad_row"].endswith('Value: "fail" or "drop". Default: `"fail"`.')
     assert keys["data_options.split.train"].endswith(
-        "learns from. Value: a number between 0 and 1. Default: `0.7`."
+        "to train on. Value: a number between 0 and 1. Default: `0.7`."
     )
     assert "data_options.split" not in keys
 
@@ -26,7 +26,7 @@ def test_a_dict_without_documented_keys_names_them() -> None:
     text = keys["train_options.early_stopping"]
     assert "keras.callbacks.EarlyStopping" in text and "patience" in text
     assert "`balanced`" in keys["train_options.class_weight"]
-    assert keys["train_options.tf32"].endswith("Value: true or false. Default: `true`.")
+    assert keys["train_options.tf32"].endswith("much faster. Default: `true`.")
 
 
 def test_a_dict_by_names_says_what_each_has() -> None:
