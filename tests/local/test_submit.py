@@ -117,7 +117,7 @@ def test_a_dry_run_checks_and_starts_nothing(fake, package, data, base):
     assert (plan["replicas"], plan["files"], plan["model"]) == (2, 1, "m")
     add(fake, base, "taken")
     found = submitted(package, data, base, "--dry-run", "--run-name", "taken")
-    assert found.exit_code == 2 and "exists already" in found.stderr
+    assert found.exit_code == 2 and "already exists" in found.stderr
     found = kfp_tfjob("submit", "--dry-run", "--pipeline", package)
     assert found.exit_code == 2 and "data_uri is missing" in found.stderr
     assert len(fake.runs) == 1
@@ -298,7 +298,7 @@ def test_of_two_submissions_at_once_one_wins(fake, package, data, base):
 
     fake.broken = broken
     client = Client(fake.host)
-    with pytest.raises(Exception, match="exists already") as found:
+    with pytest.raises(Exception, match="already exists") as found:
         client.submit(values, client.package(package), "nightly")
     assert raced[0].run_id in str(found.value)
     assert list(fake.runs) == [raced[0].run_id]

@@ -89,7 +89,7 @@ def test_an_output_that_was_never_completed(step):
 
 def test_a_completion_of_another_attempt(step):
     write(step, FILES, attempt=3)
-    with pytest.raises(DataError, match="different attempt"):
+    with pytest.raises(DataError, match="another attempt"):
         sync.run(step)
 
 

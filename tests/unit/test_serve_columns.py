@@ -231,7 +231,7 @@ def test_tensors_are_read_by_name() -> None:
         ([("a", "BYTES", ["1"]), ("b c", "FP64", [1])], "data type that does not fit a number"),
         ([("a", "FP64", [1, 2]), ("b c", "FP64", [1])], "the same number of rows"),
         ([("a", "FP64", []), ("b c", "FP64", [])], "the same number of rows"),
-        ([("a", "FP64", [1]), ("a", "FP64", [1]), ("b c", "FP64", [1])], "there twice"),
+        ([("a", "FP64", [1]), ("a", "FP64", [1]), ("b c", "FP64", [1])], "appears twice"),
         ([("a", "FP64", ["x"]), ("b c", "FP64", [1])], "a text instead of a number"),
         ([], "'a' is missing"),
     ],
