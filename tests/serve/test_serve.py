@@ -192,7 +192,7 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
         (v1, {"instances": [PET, missing]}, 400, "the column 'column 0' is missing"),
         (v1, {"instances": [PET | {"extra": 1}]}, 400, "the model has no column 'extra'"),
         (v1, {"instances": [PET | {"column 3": "1"}]}, 400, "'column 3' has a value that is a"),
-        (v1, {"instances": [PET | {"column 3": None}]}, 400, "'column 3' has 1 gap"),
+        (v1, {"instances": [PET | {"column 3": None}]}, 400, "'column 3' has 1 missing value"),
         (v1, {"instances": []}, 400, "no rows"),
         (v1, {"rows": [PET]}, 400, "no rows"),
         (v1, [PET], 400, "no rows"),

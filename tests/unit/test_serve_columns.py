@@ -194,7 +194,7 @@ def test_what_is_no_list_of_objects_is_refused(rows: Any) -> None:
 
 
 def test_a_gap_is_refused_where_there_was_none_in_training() -> None:
-    assert "'a' has 1 gap" in problems(NUMBERS, [{"a": None, "b c": 1}])[0]
+    assert "'a' has 1 missing value" in problems(NUMBERS, [{"a": None, "b c": 1}])[0]
     # A float64 that float32 does not hold would be infinite.
     assert "too large" in problems(NUMBERS, [{"a": 1e300, "b c": 1}])[0]
 
@@ -242,7 +242,7 @@ def test_wrong_tensors_are_refused_by_name(inputs: list[Any], said: str) -> None
 
 
 def test_a_tensor_has_one_value_by_row() -> None:
-    with pytest.raises(RefusedRequest, match="one value by row"):
+    with pytest.raises(RefusedRequest, match="one value per row"):
         read(RequestColumns(NUMBERS), [Tensor("a", "FP64", [1, 2], [1, 2])])
 
 
