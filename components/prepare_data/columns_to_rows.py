@@ -6,18 +6,64 @@ strings. It is invalid only if the rule of the column says so.
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.components.prepare_data.rows import Rows
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    ArrowTable,
     Chunk,
     undamaged,
 )
-from kfp_tfjob.features.cells import Texts, shown
+from kfp_tfjob.features.cells import LONGEST, Texts, as_texts, decode, shown, temporal
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
-from kfp_tfjob.features.types.number import MANY, parse_together
+from kfp_tfjob.features.types.number import MANY, parse_number, parse_together, plain_number
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The good rows of one block.
+
+    Attributes:
+        features: float32 of shape [rows, features], finite, or NaN for a gap.
+        labels: The distinct labels of the block, as text.
+        codes: int32 of shape [rows], indices of `labels`.
+        lines: int64 of shape [rows], the line where each begins.
+        faults: The bad rows, which are left out.
+        size: The unpacked size of the block in bytes.
+        texts: The columns of categories and texts.
+        dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE for a gap.
+    """
+
+    features: np.ndarray
+    labels: list[str]
+    codes: np.ndarray
+    lines: np.ndarray
+    faults: BlockFaults
+    size: int
+    texts: tuple[Texts, ...] = ()
+    dates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
+
+    @property
+    def good(self) -> Rows:
+        """The rows without a marked fault."""
+        keep = self.faults.good
+        if keep.all():
+            return self
+        # A label that only bad rows have is not a class.
+        used, codes = np.unique(self.codes[keep], return_inverse=True)
+        return Rows(
+            self.features[keep],
+            [self.labels[code] for code in used.tolist()],
+            codes,
+            self.lines[keep],
+            self.faults,
+            self.size,
+            tuple(column.of(keep) for column in self.texts),
+            self.dates[keep] if len(self.dates) else self.dates,
+        )
 
 
 class Converter:
@@ -34,11 +80,10 @@ class Converter:
         # Their values are those of a numeric column without missing ones.
         self._direct = {item.name for item in kinds.features if item.type.is_direct}
 
-    def rows(self, table: ArrowTable, chunk: Chunk) -> Rows:
+    def rows(self, chunk: Chunk) -> Rows:
         """Return the good rows of a chunk.
 
         Args:
-            table: The table of the chunk.
             chunk: All features and the label.
         """
         faults = chunk.faults
@@ -60,7 +105,7 @@ class Converter:
                         missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
                     )
                 found[feature.type.field].append(column)
-        labels, codes = table.labels(chunk, self._label)
+        labels, codes = _labels(chunk, self._label)
         rows = len(faults.lines)
         return Rows(
             block.rows if is_whole and self._names else _columns(found[FLOATS], rows, np.float32),
@@ -90,6 +135,45 @@ class Converter:
         for rule, rows in invalid.items():
             chunk.faults.mark(rows, rule, feature.name, lambda i: shown(cells.column, i))
         return values
+
+
+def texts_of(chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
+    """Return the distinct texts of a column and the index of each row; missing ones are invalid.
+
+    Args:
+        chunk: Its faults get the rows without a text, and those whose text is not UTF-8.
+        name: The column, of any type.
+    """
+    column, faults = chunk.columns[name], chunk.faults
+    with undamaged(faults.file):
+        if temporal(column.type):
+            column = column.cast(pa.string())
+        if pa.types.is_binary(column.type):
+            text, wrong = decode(column)
+            faults.mark(wrong, "encoding", name, lambda i: shown(column, i))
+            encoded = text.dictionary_encode()
+        else:
+            encoded, wrong = as_texts(column)
+            if wrong is not None:
+                faults.mark(wrong, "encoding", name, lambda i: "")
+    texts, nulls = encoded.dictionary.to_pylist(), set(chunk.nulls.to_pylist())
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    absent = np.array([not text or text in nulls for text in texts], bool)
+    if absent.any():
+        faults.mark(absent[codes], "missing", name, lambda i: texts[codes[i]])
+    return texts, codes
+
+
+def _labels(chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
+    """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
+    texts, codes = texts_of(chunk, name)
+    long = [len(text) > LONGEST for text in texts]
+    huge = [plain_number(text) and parse_number(text) is None for text in texts]
+    for rule, found in (("long", long), ("not finite", huge)):
+        if any(found):
+            mask = np.array(found, bool)[codes]
+            chunk.faults.mark(mask, rule, name, lambda i: texts[codes[i]])
+    return texts, codes
 
 
 def _columns(columns: list[np.ndarray], rows: int, kind: type) -> np.ndarray:

@@ -15,12 +15,19 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import fit_encoding
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.job import Job
-from kfp_tfjob.components.prepare_data.plan import Plan, encoder_of, leave, shards_of
-from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.scanned import Scan
-from kfp_tfjob.components.prepare_data.shards import ShardDone, document, statistics_of
+from kfp_tfjob.components.prepare_data.shards import (
+    Plan,
+    ShardDone,
+    document,
+    encoder_of,
+    leave,
+    shards_of,
+    statistics_of,
+)
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator
 
-from kfp_tfjob.components.prepare_data.distinct_texts import MOST_TEXTS
+from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
 from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.features.text_hash import bins_of

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.distinct import distinct
+from kfp_tfjob.components.prepare_data.hashes import distinct
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types import TYPES

@@ -34,8 +34,8 @@ from kfp_tfjob.components.prepare_data.executors.processes import (
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
-from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
+from kfp_tfjob.components.prepare_data.source.readers.registry import PART_BYTES
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.components.prepare_data.source.resolve import source_digest as digest_of
 from kfp_tfjob.components.step import Step

@@ -9,13 +9,12 @@ from hashlib import sha256
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.executors.code_version import code_version
-from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.executors.exchange import dump
+from kfp_tfjob.components.prepare_data.executors.executor import Context, code_version
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds
-from kfp_tfjob.components.prepare_data.plain import dump
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.runs import edges_of, kind_of
+from kfp_tfjob.components.prepare_data.sorted_rows import edges_of, kind_of
 from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules
 from kfp_tfjob.features.types.base import FIELDS
 from kfp_tfjob.options.data import DataOptions

@@ -14,7 +14,7 @@ The rule, in this order, over the values that are no gaps:
    the run ends with the name of the column: a guess could be wrong.
 5. Other texts are a category. It is left out if every value is different, as in an identifier, if
    there are more than 100,000 different ones (fewer if those of all columns would not fit in
-   memory, see distinct_texts.py), or if one in ten is longer than 1,000 characters.
+   memory, see column_profile.py), or if one in ten is longer than 1,000 characters.
 
 The values are counted one by one, so neither the order of the files nor the size of the blocks
 plays a part. `data_options.types` replaces the rule.
@@ -27,12 +27,13 @@ from dataclasses import dataclass, replace
 
 from kfp_tfjob.components.prepare_data.column_profile import (
     LONG,
+    MOST_IN_ALL,
     MOST_OTHERS,
+    MOST_TEXTS,
     ColumnProfile,
     too_many_others,
 )
-from kfp_tfjob.components.prepare_data.distinct_texts import MOST_IN_ALL, MOST_TEXTS
-from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field, Unclear

@@ -9,11 +9,10 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kfp_tfjob.components.prepare_data.executors.executor import Executor
+from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
 from kfp_tfjob.components.prepare_data.job import Job
-from kfp_tfjob.components.prepare_data.progress import ProgressLog
-from kfp_tfjob.components.prepare_data.source.parts import Part
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.components.prepare_data.source.readers.registry import Part
 from kfp_tfjob.components.prepare_data.tasks import PartDone, document
 
 _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"

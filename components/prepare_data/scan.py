@@ -18,12 +18,15 @@ from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, merg
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Inline
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds, all_hashed
-from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.scanned import OtherKindsError, Scan
 from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.header import choose
-from kfp_tfjob.components.prepare_data.source.parts import PART_BYTES, Part, parts_of
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.header import Columns, choose
+from kfp_tfjob.components.prepare_data.source.readers.registry import (
+    PART_BYTES,
+    Part,
+    open_table,
+    parts_of,
+)
 from kfp_tfjob.components.prepare_data.source.resolve import first_kinds
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, time_limits
 from kfp_tfjob.components.prepare_data.tasks import PartDone

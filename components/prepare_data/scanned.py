@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
-from kfp_tfjob.components.prepare_data import split_overlap
+from kfp_tfjob.components.prepare_data import split_rules
 from kfp_tfjob.components.prepare_data.dictionary import (
     Dictionary,
     TooManyTextsError,
@@ -21,8 +21,8 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import Counted, counted_for
 from kfp_tfjob.components.prepare_data.job import Job
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.runs import GROUPS, Run
+from kfp_tfjob.components.prepare_data.sorted_rows import GROUPS, Run
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.split_rules import GROUP_REVISION
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tasks import PartDone
@@ -125,7 +125,7 @@ class Scan:
         None if there are none, because equal rows stay together.
         """
         return (
-            split_overlap.count(self.exchange, self.shared)
+            split_rules.count_overlap(self.exchange, self.shared)
             if self.job.split_rules.is_needed
             else None
         )

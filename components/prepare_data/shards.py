@@ -1,22 +1,220 @@
-"""The task that writes one shard of a dataset, and describes its rows."""
+"""Plans the shards once all parts are read; the task that writes one, and describes its rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
-from kfp_tfjob.components.prepare_data.column_statistics import FeatureStatistics
-from kfp_tfjob.components.prepare_data.distributions import Distributions
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import PlainSerializer, PlainValidator
+
+from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, Unstored
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.plan import Plan, plan_of, rows_of
-from kfp_tfjob.components.prepare_data.raw_rows import RawRows
-from kfp_tfjob.components.prepare_data.sorted_rows import Sorted
-from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
+from kfp_tfjob.components.prepare_data.job import Job, job_of
+from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, FeatureStatistics, Statistics
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
+
+SHARD_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A range of the rows of one split.
+
+    Attributes:
+        number: Its place in the dataset.
+        split: Index of the split.
+        index: Its place in the split.
+        before: Rows of the split that come before.
+        rows: Its rows.
+        first: The bin with its first row.
+        last: The bin after the one with its last row.
+        skipped: Rows of the bin `first` that belong to the shard before.
+    """
+
+    number: int
+    split: int
+    index: int
+    before: int
+    rows: int
+    first: int
+    last: int
+    skipped: int
+
+    @property
+    def stem(self) -> str:
+        """The name of its files without the ending."""
+        return f"{SPLITS[self.split]}-{self.index:05d}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the shards are written.
+
+    Attributes:
+        job: The pass that has read the rows.
+        base: The folder of the dataset.
+        label: The label with its task and classes; `class_of` is not used.
+        coding: What was learned.
+        edges: The bins of the distributions.
+        runs: The name and the part of each run.
+        shards: The shards.
+    """
+
+    job: Unstored[Job]
+    base: S3Address
+    label: Label
+    coding: Annotated[Coding, PlainValidator(Coding.of_schema), PlainSerializer(Coding.to_schema)]
+    edges: Annotated[Edges, PlainValidator(Edges.from_plain), PlainSerializer(Edges.to_plain)]
+    runs: list[tuple[str, int]]
+    shards: list[Shard]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the rows."""
+        classes = None if self.label.classes is None else len(self.label.classes)
+        return encoder_of(self.job, classes)
+
+
+def encoder_of(job: Job, classes: int | None) -> Encoder:
+    """Return the encoder of the rows of a job."""
+    floats, codes, dates = (job.row_kind[key].shape[0] for key in ("features", "codes", "dates"))
+    return Encoder(floats, classes, codes, dates, "weight" in (job.row_kind.names or ()))
+
+
+def shards_of(rows: SortedRows, splits: np.ndarray, record_bytes: int) -> Iterator[Shard]:
+    """Yield the shards.
+
+    Args:
+        rows: All rows.
+        splits: Of shape [bins], the split of each bin.
+        record_bytes: Bytes of a row in a shard.
+    """
+    number = 0
+    for split in range(len(SPLITS)):
+        start, end = np.searchsorted(splits, [split, split + 1]).tolist()
+        ends = np.cumsum(rows.counts[start:end])
+        before = 0
+        for index, count in enumerate(shard_rows(int(ends[-1]) if len(ends) else 0, record_bytes)):
+            first = int(np.searchsorted(ends, before, side="right"))
+            last = int(np.searchsorted(ends, before + count))
+            skipped = before - (int(ends[first - 1]) if first else 0)
+            place = (start + first, start + min(last + 1, len(ends)), skipped)
+            yield Shard(number, split, index, before, count, *place)
+            before += count
+            number += 1
+
+
+def shard_rows(rows: int, record_bytes: int) -> list[int]:
+    """Return the rows of each shard of a split: at most about 64 MiB, and as equal as possible."""
+    shards = max(1, -(-rows * record_bytes // SHARD_BYTES))
+    return [rows // shards + (i < rows % shards) for i in range(shards)]
+
+
+def leave(exchange: Exchange, name: str, plan: Plan, meanings: list[Meaning]) -> None:
+    """Leave a plan for the tasks.
+
+    Args:
+        exchange: Where to.
+        name: Of the job.
+        plan: The plan.
+        meanings: What the codes of each part mean.
+    """
+    exchange.write_plain(f"{name}/plan", plan)
+    for part, meaning in enumerate(meanings):
+        exchange.write_plain(f"{name}/meaning-{part:06d}", meaning)
+
+
+def plan_of(context: Context, name: str) -> Plan:
+    """Return the plan that the step has left."""
+    key = ("plan", name)
+    if key not in context.cache:
+        plan = context.exchange.read_plain(f"{name}/plan", Plan)
+        context.cache[key] = replace(plan, job=job_of(context, name))
+    return context.cache[key]
+
+
+def rows_of(context: Context, plan: Plan) -> SortedRows:
+    """Return the rows of a plan."""
+    name, job = plan.job.name, plan.job
+    key = ("runs", name)
+    if key not in context.cache:
+        context.cache[key] = [Run.read(context.exchange, *run) for run in plan.runs]
+
+    def meaning(part: int) -> Meaning:
+        return context.exchange.read_plain(f"{name}/meaning-{part:06d}", Meaning)
+
+    is_class = plan.label.classes is not None
+    runs = context.cache[key]
+    return SortedRows(context.exchange, runs, job.row_kind, job.edges, is_class, meaning)
+
+
+_GROUP_ROWS = 1 << 16
+
+
+class RawRows:
+    """Writes the test split as raw columns, for models that are compared by name.
+
+    Each feature has its own name: a number is float64 with NaN as gap, a boolean, category or text
+    a string with an empty one as gap, a date int64 microseconds since 1970 in UTC with -2**63 as
+    gap. A weight is float32. The label is the index of its class as int64, or float32. The rows
+    are in the order of the shards.
+
+    Args:
+        path: The file.
+        coding: The features.
+        label: The label.
+        weight: The column of weights, or None.
+    """
+
+    def __init__(self, path: Path, coding: Coding, label: Label, weight: str | None = None) -> None:
+        self._coding, self._label = coding, label
+        fields = [(it.name, pa.type_for_alias(it.raw_types[0])) for it in coding.features]
+        kind = pa.float32() if label.classes is None else pa.int64()
+        weights = [] if weight is None else [(weight, pa.float32())]
+        self._schema = pa.schema([*fields, *weights, (label.name, kind)])
+        self._writer = pq.ParquetWriter(path, self._schema)
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, rows: np.ndarray, labels: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
+        """Add rows, with the texts of each hashed column."""
+        hashed = iter(texts)
+        columns = [
+            next(hashed) if it.is_hashed else it.raw_column(rows[field.name][:, place])
+            for it, (field, place) in zip(self._coding.features, self._coding.places, strict=True)
+        ]
+        if (weights := weights_of(rows)) is not None:
+            columns.append(pa.array(weights))
+        columns.append(pa.array(labels).cast(self._schema.field(-1).type))
+        self._waiting.append(pa.Table.from_arrays(columns, schema=self._schema))
+        self._rows += len(rows)
+        if self._rows >= _GROUP_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left, and end the file."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            table = pa.concat_tables(self._waiting).combine_chunks()
+            self._writer.write_table(table, row_group_size=len(table))
+        self._waiting, self._rows = [], 0
+
 
 _ENCODE_BYTES = 8 << 20  # encoded at a time
 _TEST = SPLITS.index("test")

@@ -1,23 +1,252 @@
-"""Merges runs: the rows of a dataset in the order of their hashes, any range of bins at a time."""
+"""Sorts the rows of a dataset by their hashes, without ever having them all in memory.
+
+Each part is sorted alone and written to the exchange as one run or several, and a shard is merged
+from its range of every run. The hashes are divided into bins that are the same for all runs. The
+index of a run has, for each bin, the number of its rows and their CRC32C, so any range of bins can
+be read and verified alone.
+
+Rows whose label is not a number come after the others, in an order of their own: whether they are
+good is known only once all labels are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
-from kfp_tfjob.components.prepare_data.plain import Array
-from kfp_tfjob.components.prepare_data.runs import (
-    Run,
-    Stretch,
-    joined,
-    order_of,
-    read_stretch,
-    taken,
-)
+from kfp_tfjob.components.prepare_data.executors.exchange import Array, Exchange, damaged
+from kfp_tfjob.components.prepare_data.hashes import limits_of
+
+RUN_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
+_BIN_BYTES = 2 << 20  # of the source, about
+# The index of every run is in memory, in each process: 80 MB for a source of 100 GB.
+_FEWEST_BITS, _MOST_BITS = 8, 12
+GROUPS = 2  # rows whose label is a number, and other rows
+
+
+def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = False) -> np.dtype:
+    """Return the type of a row: its hash, its label, its values, and its weight if it has one."""
+    return np.dtype(
+        [
+            ("hash", "<u8"),
+            ("code", "<i4"),
+            ("number", "<f4"),
+            ("features", "<f4", (features,)),
+            ("codes", "<i4", (codes,)),
+            ("dates", "<i8", (dates,)),
+            *([("weight", "<f4")] if weighted else []),
+        ]
+    )
+
+
+def edges_of(size: int, fractions: list[float]) -> np.ndarray:
+    """Return the first hash of each bin: uint64, ascending from 0.
+
+    A bin is in one split, and its hashes have their first 8 bits in common.
+
+    Args:
+        size: Bytes of the source.
+        fractions: Shares of the splits.
+    """
+    bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
+    starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+    return np.unique(np.concatenate([starts, np.array(limits_of(fractions), np.uint64)]))
+
+
+def order_of(hashes: np.ndarray, labels: np.ndarray | None = None) -> np.ndarray:
+    """Return the order of rows by hash; equal ones by label if given, and then as they are.
+
+    Args:
+        hashes: uint64 of shape [rows], contiguous.
+        labels: Of shape [rows].
+    """
+    # Equal hashes are few, and a stable sort of all rows takes five times as long.
+    order = np.argsort(hashes)
+    found = hashes[order]
+    same = found[1:] == found[:-1]
+    if same.any():
+        places = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows = order[places]
+        keys = (rows, hashes[rows]) if labels is None else (rows, labels[rows], hashes[rows])
+        order[places] = rows[np.lexsort(keys)]
+    return order
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return several arrays of rows as one."""
+    kind = parts[0].dtype
+    return np.concatenate([_whole(part) for part in parts]).view(kind)
+
+
+def taken(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return the rows at some places."""
+    return _whole(rows).take(places).view(rows.dtype)
+
+
+def _whole(rows: np.ndarray) -> np.ndarray:
+    """Return rows without their fields: numpy would copy each field alone, which takes longer."""
+    return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
+
+
+class RunWriter:
+    """Sorts rows and writes them as runs.
+
+    Args:
+        exchange: Where to.
+        name: The start of the names of the runs.
+        kind: The type of a row.
+        edges: The bins.
+        texts: The number of columns whose texts are kept for the test split.
+    """
+
+    def __init__(
+        self, exchange: Exchange, name: str, kind: np.dtype, edges: np.ndarray, texts: int = 0
+    ) -> None:
+        self._exchange, self._name, self._kind, self._edges = exchange, name, kind, edges
+        self._waiting: list[np.ndarray] = []
+        self._texts: list[list[pa.Array]] = [[] for _ in range(texts)]
+        self._size = 0
+        self.names: list[str] = []
+
+    def add(self, rows: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
+        """Add rows, with the texts of each column; a text is null outside the test split."""
+        self._waiting.append(rows)
+        for kept, column in zip(self._texts, texts, strict=True):
+            kept.append(column)
+        self._size += rows.nbytes + sum(column.nbytes for column in texts)
+        if self._size >= RUN_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting as one run."""
+        rows = joined([np.empty(0, self._kind), *self._waiting])
+        self._waiting, self._size = [], 0
+        if not len(rows):
+            return
+        name = f"{self._name}-{len(self.names)}"
+        hashes = np.ascontiguousarray(rows["hash"])
+        order = order_of(hashes)
+        other = np.isnan(rows["number"][order])
+        groups = [order[~other], order[other]]
+        counts = np.stack([self._counted(hashes[group]) for group in groups])
+        rows = taken(rows, np.concatenate(groups))
+        sums, at = np.zeros(counts.shape, np.uint32), 0
+        for place in np.argwhere(counts).tolist():
+            end = at + int(counts[*place])
+            sums[*place] = google_crc32c.value(rows[at:end].tobytes())
+            at = end
+        self._exchange.write(f"{name}.rows", rows.view(np.uint8).data)
+        if self._texts:
+            places = pa.array(np.concatenate(groups))
+            columns = [pa.concat_arrays(kept).take(places) for kept in self._texts]
+            table = pa.table(columns, [str(i) for i in range(len(columns))])
+            self._texts = [[] for _ in self._texts]
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+            self._exchange.write(f"{name}.texts", sink.getvalue())
+        self._exchange.write_plain(f"{name}.index", _Index(counts.astype(np.int32), sums))
+        self.names.append(name)
+
+    def _counted(self, hashes: np.ndarray) -> np.ndarray:
+        places = np.searchsorted(hashes, self._edges)
+        return np.diff(np.append(places, len(hashes)))
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Rows and checksums by group and bin."""
+
+    counts: Array
+    sums: Array
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes:
+        name: Its name in the exchange.
+        part: The number of its part.
+        counts: Whole numbers of shape [groups, bins], without the second group if it has no rows.
+        sums: uint32 of shape [groups, bins].
+    """
+
+    name: str
+    part: int
+    counts: np.ndarray
+    sums: np.ndarray
+
+    @classmethod
+    def read(cls, exchange: Exchange, name: str, part: int) -> Run:
+        """Read its index."""
+        index = exchange.read_plain(f"{name}.index", _Index)
+        counts, sums = index.counts, index.sums
+        groups = GROUPS if counts[1:].any() else 1
+        kind = np.uint16 if counts.max(initial=0) <= np.iinfo(np.uint16).max else np.int32
+        return cls(name, part, counts[:groups].astype(kind), sums[:groups].copy())
+
+
+@dataclass
+class Stretch:
+    """The rows of a range of bins of one run and group, with what is needed to place them.
+
+    Attributes:
+        part: The number of the part.
+        rows: Rows of the run.
+        ends: For each bin of the range, where its rows end.
+        texts: The texts of the rows; none if no column is hashed.
+    """
+
+    part: int
+    rows: np.ndarray
+    ends: np.ndarray
+    texts: list[pa.Array] = field(default_factory=list)
+
+
+def read_stretch(
+    exchange: Exchange,
+    run: Run,
+    kind: np.dtype,
+    group: int,
+    first: int,
+    last: int,
+    texts: bool = False,
+) -> Stretch:
+    """Read the rows of the bins from `first` up to `last`.
+
+    Raises:
+        DataError: They are damaged.
+    """
+    if group >= len(run.counts):
+        return Stretch(run.part, np.empty(0, kind), np.zeros(last - first, np.int64))
+    before = int(run.counts[:group].sum()) + int(run.counts[group, :first].sum())
+    counts = run.counts[group, first:last]
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    if not total:
+        return Stretch(run.part, np.empty(0, kind), ends)
+    size, name = kind.itemsize, f"{run.name}.rows"
+    body = exchange.read(name, before * size, (before + total) * size)
+    at = 0
+    for count, checksum in zip(counts.tolist(), run.sums[group, first:last].tolist(), strict=True):
+        if count:
+            if google_crc32c.value(body[at : at + count * size]) != checksum:
+                raise damaged(name)
+            at += count * size
+    found = []
+    if texts:
+        with pa.ipc.open_stream(exchange.read(f"{run.name}.texts")) as stream:
+            found = [
+                pa.concat_arrays(column.chunks) for column in stream.read_all().slice(before, total)
+            ]
+    return Stretch(run.part, np.frombuffer(body, kind), ends, found)
+
 
 _GROUP_BYTES = 16 << 20  # of rows that are sorted at once; it is part of what statistics depend on
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -17,18 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
-from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.hashes import among, limits_of, split_of
 from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
 )
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.components.prepare_data.values import strings
-from kfp_tfjob.features.cells import as_texts, numeric, temporal
+from kfp_tfjob.features.cells import numeric, temporal
 from kfp_tfjob.features.types import date as dates
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
@@ -96,7 +97,7 @@ class SplitRules:
         return place(hashes, splits, self._fractions, self._folders)
 
     def _named(self, chunk: Chunk, name: str) -> np.ndarray:
-        texts, codes = self._texts(chunk, name)
+        texts, codes = texts_of(chunk, name)
         words = [WORDS.get(text.strip().lower()) for text in texts]
         known = np.array([SPLITS.index(word) if word else _BY_HASH for word in words], np.int8)
         found = known[codes]
@@ -104,30 +105,11 @@ class SplitRules:
         return np.maximum(found, 0)
 
     def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
-        texts, codes = self._texts(chunk, name)
+        texts, codes = texts_of(chunk, name)
         groups, key = values_as_texts(texts), self._options.salt.encode()
         digests = [blake2b(text.encode(), digest_size=8, key=key).digest() for text in groups]
         hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
         return split_of(hashes, self._fractions).astype(np.int8)[codes]
-
-    def _texts(self, chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
-        """Return the distinct texts of a column and the index of each row; gaps are faults."""
-        column, faults = chunk.columns[name], chunk.faults
-        if temporal(column.type):
-            column = column.cast(pa.string())
-        if pa.types.is_binary(column.type):
-            column = strings(column, name, faults).dictionary_encode()
-        else:
-            column, wrong = as_texts(column)
-            if wrong is not None:
-                faults.mark(wrong, "encoding", name, lambda i: "")
-        texts = column.dictionary.to_pylist()
-        codes = column.indices.to_numpy(zero_copy_only=False)
-        nulls = set(chunk.nulls.to_pylist())
-        gaps = np.array([not text or text in nulls for text in texts], bool)
-        if gaps.any():
-            faults.mark(gaps[codes], "missing", name, lambda i: texts[codes[i]])
-        return texts, codes
 
     def as_times(self, chunk: Chunk, name: str) -> np.ndarray:
         """Return float64 of shape [rows]: numbers as they are, dates as microseconds."""
@@ -141,7 +123,7 @@ class SplitRules:
             times = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             self._note("a number", ~np.isnan(times), faults, lambda i: str(column[i]))
         else:
-            texts, codes = self._texts(chunk, name)
+            texts, codes = texts_of(chunk, name)
             parsed, good = dates.parse_all(dates.of_dotted(pa.array(texts, pa.string())))
             numbers = [parse_number(text) for text in texts]
             known = np.array(
@@ -320,3 +302,56 @@ def _scaled(hashes: np.ndarray, width: int) -> np.ndarray:
     b1, b0 = np.uint64(width >> 32), np.uint64(width & 0xFFFFFFFF)
     middle = a1 * b0 + ((a0 * b0) >> half)
     return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half)
+
+
+_BINS = 64
+_KIND = np.dtype([("hash", "<u8"), ("split", "u1")])
+
+
+class OverlapWriter:
+    """Keeps what tells which rows of validation and test have features that are also in train.
+
+    Only splits that do not come from the hash of the features can have such rows. These are the
+    hashes of the rows of one part with their splits: 9 bytes for each row.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[np.ndarray] = []
+
+    def add(self, hashes: np.ndarray, splits: np.ndarray) -> None:
+        """Add rows; both arrays have the shape [rows]."""
+        rows = np.empty(len(hashes), _KIND)
+        rows["hash"], rows["split"] = hashes, splits
+        self._rows.append(rows)
+
+    def to_bytes(self) -> bytes:
+        """Return the ends of the bins, which are the first bits of the hashes, then the rows."""
+        rows = np.concatenate([np.empty(0, _KIND), *self._rows])
+        bins = (rows["hash"] >> np.uint64(58)).astype(np.int64)
+        rows = rows[np.argsort(bins, kind="stable")]
+        ends = np.cumsum(np.bincount(bins, minlength=_BINS)).astype("<i8")
+        return ends.tobytes() + rows.tobytes()
+
+
+def count_overlap(exchange: Exchange, names: Sequence[str]) -> dict[str, int]:
+    """Return the rows of validation and of test that are also in train.
+
+    Args:
+        exchange: Where the objects of the parts are.
+        names: Their names.
+    """
+    head = 8 * _BINS
+    ends = [np.frombuffer(exchange.read(name, 0, head), "<i8") for name in names]
+    found = np.zeros(len(SPLITS), np.int64)
+    for i in range(_BINS):
+        pieces = [np.empty(0, _KIND)]
+        for name, places in zip(names, ends, strict=True):
+            start, end = (int(places[i - 1]) if i else 0), int(places[i])
+            at = (head + start * _KIND.itemsize, head + end * _KIND.itemsize)
+            pieces.append(np.frombuffer(exchange.read(name, *at), _KIND))
+        rows = np.concatenate(pieces)
+        train = np.sort(rows["hash"][rows["split"] == 0])
+        others = rows[rows["split"] > 0]
+        shared = others["split"][among(others["hash"], train)]
+        found += np.bincount(shared, minlength=len(SPLITS))
+    return dict(zip(SPLITS[1:], found[1:].tolist(), strict=True))

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import split_overlap, weights
+from kfp_tfjob.components.prepare_data import split_rules, weights
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Faults
@@ -23,13 +23,11 @@ from kfp_tfjob.components.prepare_data.fit_encoding import counted_for
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.job import Job, job_of
 from kfp_tfjob.components.prepare_data.kinds import columns_of
-from kfp_tfjob.components.prepare_data.rows import Columns, Rows
-from kfp_tfjob.components.prepare_data.runs import GROUPS, RunWriter
+from kfp_tfjob.components.prepare_data.sorted_rows import GROUPS, RunWriter
 from kfp_tfjob.components.prepare_data.source.files import SourceFile
-from kfp_tfjob.components.prepare_data.source.header import choose
-from kfp_tfjob.components.prepare_data.source.parts import Part
+from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.readers.registry import Part, open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.features.types.base import CODES
@@ -172,7 +170,7 @@ class _Found:
             context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
         )
         self._counted = [counted_for(kinds) for _ in range(GROUPS)]
-        self._overlap = split_overlap.Writer() if job.split_rules.is_needed else None
+        self._overlap = split_rules.OverlapWriter() if job.split_rules.is_needed else None
         self.seen = {name: ColumnProfile(name) for name in job.columns.features}
 
     def add(
@@ -255,7 +253,7 @@ def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
             beside = _Beside(splits, None if weight is None else weights.read(chunk, weight))
             if job.assumed:
                 profile(found.seen, chunk)
-            rows = converter.rows(table, chunk)
+            rows = converter.rows(chunk)
             codes, hashed = _coded(rows, found.texts)
             hashes = row_hashes(rows.features, job.options.split.salt, hashed, rows.dates)
             found.add(rows, hashes, beside.of(chunk.faults.good), codes)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
+from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
-from kfp_tfjob.components.prepare_data.plain import Array
-from kfp_tfjob.components.prepare_data.rows import Rows
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
 from kfp_tfjob.features.types.number import parse_number
 from kfp_tfjob.storage.errors import DataError, Problem

@@ -7,8 +7,8 @@ import pytest
 
 from examples import own_reader as example
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table

@@ -168,7 +168,7 @@ def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
 
 
 def test_a_record_that_is_no_picture(dataset: Dataset, tmp_path: Path) -> None:
-    from kfp_tfjob.components.prepare_data.images.records import PictureEncoder
+    from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder
     from kfp_tfjob.features.records import TFRecords
     from kfp_tfjob.trainer.picture_rows import PictureRows
 

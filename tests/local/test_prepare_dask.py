@@ -13,9 +13,8 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors import distributed
-from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline, code_version
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address

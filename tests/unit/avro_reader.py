@@ -11,9 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
-from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
+from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
+    Chunk,
+    Content,
+    FileFormat,
+    undamaged,
+)
 from kfp_tfjob.storage.errors import Problem
 
 _TYPES = {

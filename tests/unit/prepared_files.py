@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import scan
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of
-from kfp_tfjob.components.prepare_data.rows import Columns, Rows
-from kfp_tfjob.components.prepare_data.source.header import choose
+from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
@@ -59,7 +58,7 @@ def number_rows(table: ArrowTable, columns: Columns) -> Iterator[Rows]:
     kinds = Kinds(tuple(Feature(name, "number", None, 0) for name in columns.features), ())
     converter = Converter(kinds, columns.label)
     for chunk in table.chunks(columns_of(kinds, columns.label)):
-        yield converter.rows(table, chunk)
+        yield converter.rows(chunk)
 
 
 def faults_of(faults: Faults) -> list[tuple]:

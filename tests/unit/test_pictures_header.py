@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from kfp_tfjob.components.prepare_data.images.header import Header, Unusable, look
-from kfp_tfjob.components.prepare_data.images.records import PictureEncoder, split_records
-from kfp_tfjob.components.prepare_data.images.verify import decoding_fault
+from kfp_tfjob.components.prepare_data.images.header import Header, Unusable, decoding_fault, look
 from kfp_tfjob.components.prepare_data.source.readers.tfrecord_table import _example
+from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, split_records
 from tests.unit.picture_files import SIZE, deep, drawn, encoded, png_of_size
 
 COLOUR = drawn()

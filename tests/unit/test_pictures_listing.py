@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data.images.check import problems_of
+from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     list_source,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.prepare_data.distinct import among, distinct
+from kfp_tfjob.components.prepare_data.hashes import among, distinct
 
 
 @pytest.mark.parametrize("kind", [np.uint64, np.int64, np.int32])

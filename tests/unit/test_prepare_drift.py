@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import leaks
 from kfp_tfjob.components.prepare_data.drift import Drift, measure
-from kfp_tfjob.components.prepare_data.report_columns import drift_cell
+from kfp_tfjob.components.prepare_data.report import drift_cell
 from kfp_tfjob.components.prepare_data.sample import Sample
 
 

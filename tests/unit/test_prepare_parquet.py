@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kfp_tfjob.components.prepare_data import scan
-from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source import header
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import parquet_table
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source

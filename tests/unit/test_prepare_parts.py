@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import column_profile, dictionary, distinct_texts, vocabulary
+from kfp_tfjob.components.prepare_data import column_profile, dictionary, vocabulary
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
+from kfp_tfjob.components.prepare_data.executors.exchange import dump, load
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of, decide
-from kfp_tfjob.components.prepare_data.plain import dump, load
-from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
@@ -87,7 +87,7 @@ def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) 
     found.codes = {name: [] for name in found.dictionaries}
     table = opened(rows, block)
     for chunk in table.chunks(columns_of(kinds, "y")):
-        good = converter.rows(table, chunk)
+        good = converter.rows(chunk)
         found.faults.add(good.faults)
         numbers = np.nan_to_num(good.features.astype(float), nan=-0.125)
         for floats, days in zip(numbers, good.dates, strict=True):
@@ -155,9 +155,9 @@ few = settings(
 def small_limits():
     """Make limits so small that a few rows exceed them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distinct_texts, "MOST_TEXTS", 5)
-        patch.setattr(distinct_texts, "_LARGEST", 40)
-        patch.setattr(distinct_texts, "MOST_BYTES", 80)
+        patch.setattr(column_profile, "MOST_TEXTS", 5)
+        patch.setattr(column_profile, "_LARGEST", 40)
+        patch.setattr(column_profile, "MOST_BYTES", 80)
         patch.setattr(dictionary, "MOST_TEXTS", 7)
         patch.setattr(vocabulary, "MOST_CLASSES", 4)
         yield
@@ -229,9 +229,9 @@ def merged_rows(rows, cuts, block, kinds) -> Counted:
 
 def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
     """However many columns have many texts, those that are kept fit in memory together."""
-    monkeypatch.setattr(distinct_texts, "MOST_TEXTS", 100_000)
-    monkeypatch.setattr(distinct_texts, "_LARGEST", 1 << 20)
-    monkeypatch.setattr(distinct_texts, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(column_profile, "MOST_TEXTS", 100_000)
+    monkeypatch.setattr(column_profile, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(column_profile, "MOST_BYTES", 1 << 16)
     names = [f"c{i}" for i in range(40)]
     found = {name: ColumnProfile(name) for name in names}
     for block in range(5):
@@ -254,7 +254,7 @@ def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
 def test_many_identifiers_leave_a_category_its_texts(monkeypatch):
     """40 columns of identifiers beside a category of 4 MB: only the identifiers are left out."""
     for name, limit in (("MOST_TEXTS", 100_000), ("_LARGEST", 800_000), ("MOST_BYTES", 128 << 20)):
-        monkeypatch.setattr(distinct_texts, name, limit)
+        monkeypatch.setattr(column_profile, name, limit)
     names = [*(f"id{i}" for i in range(40)), "city"]
     found = {name: ColumnProfile(name) for name in names}
     rows = 20_000

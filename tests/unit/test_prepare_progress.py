@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import progress
-from kfp_tfjob.components.prepare_data.progress import ProgressLog
+from kfp_tfjob.components.prepare_data.executors import executor
+from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_line(monkeypatch, caplog, total: int, seconds: float, end: str) -> No
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     counted = ProgressLog("read", total)
-    with caplog.at_level(logging.INFO, progress.__name__):
+    with caplog.at_level(logging.INFO, executor.__name__):
         counted.add(50_000, 10_000_000)
         assert not caplog.messages  # not yet five seconds
         counted.add(150_000, 40_000_000)
@@ -43,7 +43,7 @@ def test_a_line_every_five_seconds(monkeypatch, caplog) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     counted = ProgressLog("wrote", 1000)
-    with caplog.at_level(logging.INFO, progress.__name__):
+    with caplog.at_level(logging.INFO, executor.__name__):
         for _ in range(100):
             clock[0] += 0.5
             counted.add(1, 10)
@@ -52,7 +52,7 @@ def test_a_line_every_five_seconds(monkeypatch, caplog) -> None:
 
 def test_the_last_line_says_something_new(caplog) -> None:
     counted = ProgressLog("wrote", 1000)
-    with caplog.at_level(logging.INFO, progress.__name__):
+    with caplog.at_level(logging.INFO, executor.__name__):
         counted.log()
         assert not caplog.messages  # no work at all
         counted.add(1, 10)

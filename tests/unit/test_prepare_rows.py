@@ -6,17 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from kfp_tfjob.components.prepare_data.column_statistics import FeatureStatistics
+from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.components.prepare_data.moments import Moments
-from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES, shard_rows
-from kfp_tfjob.components.prepare_data.rows import Rows
-from kfp_tfjob.components.prepare_data.runs import Run, RunWriter, edges_of, kind_of
-from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, SortedRows
-from kfp_tfjob.components.prepare_data.statistics import Statistics
+from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
+from kfp_tfjob.components.prepare_data.sorted_rows import (
+    Meaning,
+    Run,
+    RunWriter,
+    SortedRows,
+    edges_of,
+    kind_of,
+)
+from kfp_tfjob.components.prepare_data.statistics import FeatureStatistics, Moments, Statistics
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import NO_DATE

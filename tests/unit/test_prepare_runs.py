@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
-from kfp_tfjob.components.prepare_data.runs import (
+from kfp_tfjob.components.prepare_data.sorted_rows import (
     GROUPS,
     Run,
     RunWriter,

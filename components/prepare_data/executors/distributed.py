@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kfp_tfjob.components.prepare_data.executors.code_version import code_version
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
     answer,
+    code_version,
     result_of,
 )
 from kfp_tfjob.storage.credentials import SecretVolume

@@ -8,16 +8,23 @@ this process, in a process of its own, or on a worker of Dask.
 from __future__ import annotations
 
 import importlib
+import logging
+import platform
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
+from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.formatting import minutes
 from kfp_tfjob.storage.store import Store
 
 
@@ -152,3 +159,86 @@ def result_of(answer: Any) -> Any:
 def _run(context: Context, task: str, item: Any) -> Any:
     module, _, name = task.partition(":")
     return getattr(importlib.import_module(module), name)(context, item)
+
+
+_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class ProgressLog:
+    """Counts rows and bytes, and logs the counts about every five seconds, on every executor alike.
+
+        read 1,250,000 rows, 340.0 MB (25%), 410,000 rows/s, 111.5 MB/s, about 9 s left
+
+    Args:
+        verb: The first word of each line, for instance `read`.
+        total_bytes: The size of all the work; 0 if it is not known. Then no line has the share that
+            is done and the time that is left.
+    """
+
+    def __init__(self, verb: str, total_bytes: int = 0) -> None:
+        self._verb, self._total = verb, total_bytes
+        self._rows = self._bytes = 0
+        self._said = (0, 0)
+        self._start = self._last = time.monotonic()
+
+    def add(self, rows: int, size: int) -> None:
+        """Add to the counts; write a line if the last one is five seconds old."""
+        self._rows += rows
+        self._bytes += size
+        if time.monotonic() - self._last >= _SECONDS:
+            self.log()
+
+    def log(self) -> None:
+        """Write a line now, unless there is nothing new to say."""
+        counts = (self._rows, self._bytes)
+        if counts == self._said:
+            return
+        self._said = counts
+        self._last = time.monotonic()
+        log.info("%s", self._line(max(self._last - self._start, 1e-3)))
+
+    def _line(self, seconds: float) -> str:
+        """Return the line after these seconds."""
+        size = f"{self._bytes / 1e6:.1f} MB"
+        left = 0.0
+        if self._total and self._bytes:
+            share = min(self._bytes / self._total, 1.0)
+            size += f" ({share:.0%})"
+            left = seconds * (1 - share) / share
+        speed = f"{self._rows / seconds:,.0f} rows/s, {self._bytes / 1e6 / seconds:.1f} MB/s"
+        parts = [f"{self._verb} {self._rows:,} rows", size, speed]
+        if left >= 1:
+            parts.append(f"about {minutes(left)} left")
+        return ", ".join(parts)
+
+
+# A task of prepare_data runs code of these.
+_PACKAGES = ("components", "features", "options", "storage", "user_code")
+_LIBRARIES = ("distributed", "numpy", "pyarrow")
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the code that runs here, to the last byte: a tag of an image may move.
+
+    Returns:
+        For instance `0.3.0, code 0f3a5b7c9d1e, Python 3.11, numpy 2.4.1`.
+    """
+    digest = sha256()
+    for package in _PACKAGES:
+        (folder,) = importlib.import_module(f"kfp_tfjob.{package}").__path__
+        for path in sorted(Path(folder).rglob("*.py")):
+            name = f"{package}/{path.relative_to(folder).as_posix()}"
+            digest.update(f"{name}\0".encode() + sha256(path.read_bytes()).digest())
+    python = ".".join(platform.python_version_tuple()[:2])
+    libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
+    return f"{VERSION}, code {digest.hexdigest()[:12]}, Python {python}, {libraries}"
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:  # Dask, in an environment without it
+        return "is not installed"

@@ -15,12 +15,11 @@ import numpy as np
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import discard
-from kfp_tfjob.components.prepare_data.executors.executor import Executor
+from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.images import parts
-from kfp_tfjob.components.prepare_data.images.check import LABEL
+from kfp_tfjob.components.prepare_data.images.folders import LABEL
 from kfp_tfjob.components.prepare_data.images.plan import Plan
-from kfp_tfjob.components.prepare_data.progress import ProgressLog
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label

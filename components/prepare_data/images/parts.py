@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.executors.exchange import damaged
+from kfp_tfjob.components.prepare_data.executors.exchange import Array, Value, damaged, dump
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.images.header import (
@@ -31,11 +31,10 @@ from kfp_tfjob.components.prepare_data.images.header import (
     Unusable,
     look,
 )
-from kfp_tfjob.components.prepare_data.images.records import PictureEncoder, split_records
-from kfp_tfjob.components.prepare_data.plain import Array, Value, dump
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.split_rules import place
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, split_records
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
 from kfp_tfjob.storage.address import S3Address
@@ -262,7 +261,7 @@ def _checked(file: SourceFile, content: bytes | None, options: Pictures) -> Head
     if found.mode == CMYK and options.channels == 1:
         return Unusable("channels", "data_options.pictures.channels is 1")
     if options.verify == "decode":
-        from kfp_tfjob.components.prepare_data.images.verify import decoding_fault
+        from kfp_tfjob.components.prepare_data.images.header import decoding_fault
 
         if fault := decoding_fault(content):
             return Unusable("broken", fault)

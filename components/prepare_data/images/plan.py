@@ -19,7 +19,7 @@ from kfp_tfjob.components.prepare_data.images.header import (
     WITH_ALPHA,
 )
 from kfp_tfjob.components.prepare_data.images.parts import Shard
-from kfp_tfjob.components.prepare_data.plan import SHARD_BYTES
+from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.options.data import DataOptions

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-from kfp_tfjob.components.prepare_data.plain import Unstored
+from kfp_tfjob.components.prepare_data.executors.exchange import Unstored
 from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import StoredReader
 from kfp_tfjob.options.pictures import PICTURE

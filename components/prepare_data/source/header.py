@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from kfp_tfjob.components.prepare_data.rows import Columns
+from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.features.types.number import plain_number
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
@@ -17,6 +18,32 @@ _MOST_CHARACTERS = 200  # of each name
 _MOST_COMPARED = 1000  # names to compare with an unknown one
 # Delimiters that are rare inside names come first.
 _DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns to read from a file.
+
+    Attributes:
+        features: Names, in the order of the model's input.
+        label: Name.
+        parsed: The types of the features that a reader of text may parse as `arrow_type`.
+        extra: Columns that decide about the split; a reader of text leaves them as they are.
+        texts: The features that a reader of text may return as dictionaries.
+        gaps: Whether a reader of text may parse a block with missing values.
+    """
+
+    features: tuple[str, ...]
+    label: str
+    parsed: Mapping[str, type[ColumnType]] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+    texts: frozenset[str] = frozenset()
+    gaps: bool = True
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every column to read, each once."""
+        return tuple(dict.fromkeys((*self.features, self.label, *self.extra)))
 
 
 def choose(
@@ -167,6 +194,17 @@ def too_many_columns(file: str, columns: int) -> Problem:
         received=f"{columns:,}",
         expected=f"at most {MOST_COLUMNS:,}",
         fix="write fewer columns; in a CSV, check data_options.delimiter",
+    )
+
+
+def empty(name: str) -> DataError:
+    """Return the error for a file without a header."""
+    return DataError(
+        Problem(
+            f"{name} is empty",
+            expected="a header with the names of the columns, and rows",
+            fix="correct data_uri, or write the file again",
+        )
     )
 
 

@@ -10,12 +10,11 @@ from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, prof
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.images import folders
-from kfp_tfjob.components.prepare_data.images.check import problems_of
+from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature, Kinds, decide
-from kfp_tfjob.components.prepare_data.rows import Columns
 from kfp_tfjob.components.prepare_data.source import finished_dataset
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import choose, no_rows
+from kfp_tfjob.components.prepare_data.source.header import Columns, choose, no_rows
 from kfp_tfjob.components.prepare_data.source.listing import (
     addresses_of,
     list_address,
@@ -161,7 +160,7 @@ def _first_block(
         kinds, problems = decide(seen.values(), options)
         for name in weight:
             weights.read(chunk, name)
-        Converter(kinds, data_label).rows(table, chunk)
+        Converter(kinds, data_label).rows(chunk)
         faults = Faults()
         faults.add(chunk.faults)
         if faults.shape_problem():

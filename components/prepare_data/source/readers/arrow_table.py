@@ -6,20 +6,20 @@ A reader of a format is a `Reader`: it opens one file and yields its columns in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import values
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.features.cells import Cells, as_texts, numeric, temporal, textual
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, Columns, too_many_columns
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.features.cells import Cells, numeric, temporal, textual
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -190,21 +190,6 @@ class ArrowTable:
                     chunk.columns[name] = _encodable(column)
             yield chunk
 
-    def labels(self, chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
-        """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
-        with undamaged(self._name):
-            label = self._label(chunk, name)
-        return values.labels(label, name, frozenset(chunk.nulls.to_pylist()), chunk.faults)
-
-    def _label(self, chunk: Chunk, name: str) -> pa.Array:
-        column = chunk.columns[name]
-        if pa.types.is_binary(column.type):
-            return values.strings(column, name, chunk.faults)
-        label, wrong = as_texts(column)
-        if wrong is not None:
-            chunk.faults.mark(wrong, "encoding", name, lambda i: "")
-        return label
-
 
 @contextmanager
 def undamaged(name: str, expected: str = "a file that can be read to its end") -> Iterator[None]:
@@ -268,3 +253,36 @@ def _no_value(name: str, file: str, kind: pa.DataType) -> Problem:
         expected="numbers, texts, dates or timestamps",
         fix="name another column in data_options, or write it as one of these",
     )
+
+
+HEAD = 512  # bytes by which a format is recognised
+
+
+class Content(Enum):
+    """What a reader gets of a file."""
+
+    STORED = "as it is stored"
+    UNPACKED = "unpacked"
+    TEXT = "unpacked, as UTF-8"
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How the files of a format are recognised and opened.
+
+    Attributes:
+        recognise: Tells whether a file has the format, by the first HEAD bytes of its content.
+        open: Returns the reader of a stream, given the stream, the name of the file, the options,
+            the bytes of text to parse at a time, and the range to read.
+        content: What is in the stream.
+        has_lines: Whether each line ends a record or is within one, so that a range of bytes can
+            be read.
+        units: Of a format whose files consist of units that can be read alone: returns the bytes
+            of each, given a stream and the name of the file. A range is one of units then.
+    """
+
+    recognise: Callable[[bytes], bool]
+    open: Callable[[Any, str, DataOptions, int, Span | None], Reader]
+    content: Content
+    has_lines: bool = False
+    units: Callable[[IO[bytes], str], list[int]] | None = None

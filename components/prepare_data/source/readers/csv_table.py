@@ -12,9 +12,13 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.rows import Columns, empty
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.header import (
+    MOST_COLUMNS,
+    Columns,
+    empty,
+    too_many_columns,
+)
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Content, FileFormat
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     BLOCK,
@@ -22,7 +26,6 @@ from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     Block,
     CsvRecords,
 )
-from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.features.cells import shown
 from kfp_tfjob.features.types.number import plain_number
 from kfp_tfjob.options.data import DataOptions

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, Columns, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     CHUNK_VALUES,
     Chunk,

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, too_many_columns
+from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, Columns, too_many_columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
+    Content,
+    FileFormat,
     undamaged,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
-from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.features.cells import LONGEST, textual
 from kfp_tfjob.storage.errors import DataError, Problem
 

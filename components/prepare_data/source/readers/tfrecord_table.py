@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.rows import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Content, FileFormat
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import LONGEST_RECORD
-from kfp_tfjob.components.prepare_data.source.readers.file_format import Content, FileFormat
 from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.storage.errors import DataError, Problem
 
