@@ -103,7 +103,7 @@ def test_nothing_else_asks_which_type_a_column_has(repository: Path) -> None:
         r"""\.kind\b|isinstance\([^)]*\b(Number|Boolean|Category|Date|String)\b"""
     )
     allowed = {"kfp_tfjob/features", "components/prepare_data/distributions.py"}
-    allowed |= {"components/prepare_data/report_columns.py", "kfp_tfjob/serving/request_counts.py"}
+    allowed |= {"components/prepare_data/report.py", "kfp_tfjob/serving/request_counts.py"}
     wrong = [
         f"{path.relative_to(repository)}: {found.group()}"
         for folder in ("components", "kfp_tfjob", "trainer", "pipelines")
