@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import IO, Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
@@ -343,7 +344,7 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
     os.write(lock.fileno(), endpoint.encode())  # means ready
     if inherited is not None:
         eventlet.spawn(_end_when_unused, folder)
-    run(front, _for_this_machine(_creates_take_turns(proxy)))
+    run(front, _for_this_machine(_creates_take_turns(_with_cache(proxy))))
     lock.close()
 
 
@@ -463,6 +464,40 @@ def _creates_take_turns(application: Application) -> Application:
             return application(environ, start_response)
         with turns.setdefault(environ["PATH_INFO"], Semaphore()):
             return application(environ, start_response)
+
+    return call
+
+
+class _Cache:
+    """What Swift expects of memcached, within the one process that changes accounts and buckets.
+
+    Without it, Swift looks up the account and the bucket for every request, which doubles its work.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Mapping[str, Any], float]] = {}
+
+    def get(self, key: str, **_: Any) -> Mapping[str, Any] | None:
+        """Return what is known of an account or bucket, or None."""
+        value, until = self._kept.get(key, (None, 0.0))
+        return value if monotonic() < until else None
+
+    def set(self, key: str, value: Mapping[str, Any], time: float = 0, **_: Any) -> None:
+        """Keep what is known of an account or bucket, unless it may be created at this moment."""
+        if value.get("status") != 404:
+            self._kept[key] = value, monotonic() + time
+
+    def delete(self, key: str) -> None:
+        """Forget an account or bucket that has changed."""
+        self._kept.pop(key, None)
+
+
+def _with_cache(application: Application) -> Application:
+    """Let the requests to Swift share a cache."""
+    cache = _Cache()
+
+    def call(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        return application({**environ, "swift.cache": cache}, start_response)
 
     return call
 
