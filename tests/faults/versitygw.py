@@ -30,18 +30,16 @@ class Versitygw:
     Args:
         program: Of `executable`.
         folder: The folder of its data.
-        tls: Certificate and key; None for plain HTTP.
     """
 
-    def __init__(self, program: Path, folder: Path, tls: tuple[Path, Path] | None = None) -> None:
+    def __init__(self, program: Path, folder: Path) -> None:
         self.folder, self._program = folder, program
-        self._tls = ["--cert", tls[0], "--key", tls[1]] if tls else []
         data = folder / "data"
         data.mkdir(parents=True)
         self._users = folder / "users"
         self._users.mkdir()
         self.port = free_port()
-        self.endpoint = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
+        self.endpoint = f"http://127.0.0.1:{self.port}"
         self.secret = folder / "secret"
         self.secret.mkdir()
         for name, value in {
@@ -61,7 +59,7 @@ class Versitygw:
         }
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [self._program, "--port", f"127.0.0.1:{self.port}", *self._tls]
+                [self._program, "--port", f"127.0.0.1:{self.port}"]
                 + ["--iam-dir", self._users, "posix", self.folder / "data"],
                 env=os.environ | keys,
                 stdout=log,

@@ -33,39 +33,16 @@ def home(tmp_path: Path) -> Iterator[Path]:
         processes.end(token.read_text(), 0)
 
 
-def test_killed_and_stopped_runs_end_with_the_same_model(home: Path, digits_csv: Path) -> None:
-    common = ("--data", str(digits_csv), "--label", "digit", "--workers", "0", *SETTINGS)
+def words(csv: Path) -> tuple[str, ...]:
+    return ("--data", str(csv), "--label", "digit", "--workers", "0", *SETTINGS)
 
-    # The chief is killed in the middle: a second attempt resumes from the newest checkpoint. Then
-    # the S3 server is killed: it is started again, and nothing is lost.
-    first = Run(home, *common)
-    first.read_until("stored checkpoint")
-    first.find(is_chief).kill()
-    first.read_until("attempt 2")
-    first.read_until("training ")
-    first.find(is_server).kill()
-    assert first.wait() == 0, first.text
-    assert "S3 server is gone" in first.text
-    assert "verdict    blessed:" in first.text
-    assert "champion   s3://kfp-tfjob/models/digits/versions/1" in first.text
-    # The store is stopped with the run: its model and reports are there for other programs.
-    assert (home / "models/digits/1/model/saved_model.pb").exists()
-    page = (home / "runs" / first.run_id / "index.html").read_text()
-    summary = (home / "runs" / first.run_id / "summary.md").read_text()
-    assert summary.startswith("# Published: `digits`, version 1")
-    assert "attempt 1 preempted or lost" in summary and "attempt 2 succeeded" in summary
-    for name in ("report.html", "training.html", "data.html", "parameters.md", "tfjob.html"):
-        assert (home / "runs" / first.run_id / name).stat().st_size
-        assert f'<a href="{name}">' in page
-    assert "failure.md" not in page and str(home / "models/digits/1") in page
-    accuracy = float(first.text.split("test       accuracy ")[1].split(",")[0])
-    assert accuracy >= 0.9
-    assert len(first.weights) == 1
-    first.assert_nothing_left()
 
-    # SIGKILL in the middle of the same training: only the watchdog is left to clean up.
-    killed = Run(home, *common)
-    killed.read_until("stored checkpoint")
+def test_a_killed_run_leaves_no_process_and_ctrl_c_ends_what_continues_it(
+    home: Path, digits_csv: Path
+) -> None:
+    # SIGKILL: only the watchdog is left to clean up.
+    killed = Run(home, *words(digits_csv))
+    killed.read_until("launch_tfjob")
     killed.signal(signal.SIGKILL)
     killed.wait()
     killed.assert_nothing_left()
@@ -81,6 +58,34 @@ def test_killed_and_stopped_runs_end_with_the_same_model(home: Path, digits_csv:
     assert b"cancelled" in failure
     assert (home / "runs" / killed.run_id / "failure.md").read_bytes() == failure
     assert f"to continue: kfp-tfjob run --home {home} --run-id {killed.run_id}" in stopped.text
+
+
+@pytest.mark.slow
+def test_killed_runs_end_with_the_same_model(home: Path, digits_csv: Path) -> None:
+    # The chief is killed in the middle: a second attempt resumes from the newest checkpoint. Then
+    # the S3 server is killed: it is started again, and nothing is lost.
+    first = Run(home, *words(digits_csv))
+    first.read_until("stored checkpoint")
+    first.find(is_chief).kill()
+    first.read_until("attempt 2")
+    first.read_until("training ")
+    first.find(is_server).kill()
+    assert first.wait() == 0, first.text
+    assert "S3 server is gone" in first.text
+    assert "verdict    blessed:" in first.text
+    assert "champion   s3://kfp-tfjob/models/digits/versions/1" in first.text
+    summary = (home / "runs" / first.run_id / "summary.md").read_text()
+    assert "attempt 1 preempted or lost" in summary and "attempt 2 succeeded" in summary
+    accuracy = float(first.text.split("test       accuracy ")[1].split(",")[0])
+    assert accuracy >= 0.9
+    assert len(first.weights) == 1
+    first.assert_nothing_left()
+
+    killed = Run(home, *words(digits_csv))
+    killed.read_until("stored checkpoint")
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    killed.assert_nothing_left()
 
     # It is continued to its end: the weights are those of the run that the other kills disturbed.
     continued = Run(home, "--run-id", killed.run_id)

@@ -14,6 +14,14 @@ import pytest
 LAST = '    ColumnType(of_pictures.PICTURE, "image", "Image", ()),\n'
 LINE = '    ColumnType("geo point", "geo_point", "GeoPoint", ("fail", "drop", "most_frequent"),'
 LINE += ' "most_frequent"),\n'
+FOUND = """
+import sys
+from pathlib import Path
+from tests.unit.prepared_files import read
+
+found = read(Path(sys.argv[1]))
+print(*(item.kind for item in found.kinds.features), sep=", ")
+"""
 PROGRAM = """
 import sys
 from datetime import UTC, datetime, timedelta
@@ -72,21 +80,37 @@ def copied(repository: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_a_new_column_type_is_one_file_and_one_line(copied: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    """A table with a place in each row."""
     choose = random.Random(3)
-    rows = ["where,size,half"]
+    rows = ["where,size,y"]
     for i in range(600):
         north = choose.uniform(-80, 80)
         where = "" if i % 40 == 7 else f'"{north:.4f}, {choose.uniform(-180, 180):.6f}"'
         rows.append(f"{where},{choose.random()},{'north' if north > 0 else 'south'}")
     (tmp_path / "places.csv").write_text("\n".join([*rows, ""]))
-    env = os.environ | {"PYTHONPATH": str(copied)}
-    words = ["run", "--home", str(tmp_path / "home"), "--data", str(tmp_path / "places.csv")]
-    words += ["--label", "half", "--workers", "0", "--epochs", "20"]
-    command = [sys.executable, "-m", "kfp_tfjob.pipelines", *words]
-    done = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True)
+    return tmp_path / "places.csv"
+
+
+def run(code: Path, *words: str) -> str:
+    env = os.environ | {"PYTHONPATH": str(code)}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=code, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "verdict    blessed:" in done.stdout
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "home")]
-    served = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True)
-    assert served.returncode == 0, served.stdout + served.stderr
+    return done.stdout
+
+
+def test_a_new_column_type_is_read(copied: Path, places: Path) -> None:
+    assert run(copied, "-c", FOUND, str(places)) == "geo point, number\n"
+
+
+@pytest.mark.slow
+def test_a_new_column_type_is_one_file_and_one_line(
+    copied: Path, places: Path, tmp_path: Path
+) -> None:
+    words = ["run", "--home", str(tmp_path / "home"), "--data", str(places)]
+    words += ["--label", "y", "--workers", "0", "--epochs", "20"]
+    assert "verdict    blessed:" in run(copied, "-m", "kfp_tfjob.pipelines", *words)
+    run(copied, "-c", PROGRAM, str(tmp_path / "home"))

@@ -27,15 +27,10 @@ QUICK = (
     "loss scaling, inf on one replica",
     "micro-batches, inf in one",
     "a loss of all pairs",
-    "a loss of each row",
-    "a mask on the output",
-    "a root of the mean",
-    "one number, with weights",
     "own loss",
     "own loss without weights",
     "own state, averaged",
     "plain BatchNormalization",
-    "weights of two types",
 )
 ALSO_ALONE = {
     "a loss of all pairs": "the loss compares every label with every row",

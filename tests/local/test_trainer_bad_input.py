@@ -59,15 +59,15 @@ class Case:
 
 
 CASES = {
-    # One thing each that stops one replica only: a row that it reads, a disk that it has.
+    # It stops one replica only: a row that it reads.
     "a label outside the classes": Case(
         3, "a label in the dataset is not one of its classes", data="wrong"
     ),
+}
+MORE_CASES = {
     "an output that cannot be written to": Case(
         2, "the output cannot be written to", output_is_a_file=True
     ),
-}
-MORE_CASES = {
     "a label outside the classes that are weighted": Case(
         3,
         "a label in the dataset is not one of its classes",

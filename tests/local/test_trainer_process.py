@@ -165,10 +165,11 @@ def test_an_attempt_after_the_last_step_only_exports(
     assert (again.output / "model.keras").exists()
 
 
-def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> None:
-    job = jobs("nan", 2, data="regression", HYPERPARAMETERS='{"learning_rate": 1e30}')
-    assert job.end() == [4, 4], job.log()
-    assert all("epoch 1, step " in job.words(at) for at in range(2))
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start, size: int) -> None:
+    job = jobs("nan", size, data="regression", HYPERPARAMETERS='{"learning_rate": 1e30}')
+    assert job.end() == [4] * size, job.log()
+    assert all("epoch 1, step " in job.words(at) for at in range(size))
     assert not (job.output / "model").exists()
 
 
@@ -209,6 +210,7 @@ def test_what_is_the_users_to_mend_is_said(
     assert not (job.output / "completion.json").exists()
 
 
+@pytest.mark.slow
 def test_a_callback_that_waits_for_the_others_ends_every_replica_with_2(jobs: Start) -> None:
     """Without the guard the chief would wait for a sum that no other replica takes part in."""
     reads = "def on_epoch_begin(self, epoch, logs=None): self.model.metrics[0].result()"

@@ -84,7 +84,8 @@ def test_a_plain_program_trains_in_the_same_job(home: Path, data: Path) -> None:
 KERAS_2 = "Keras 3 cannot run model.fit on several replicas: the program gets Keras 2"
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_tutorial_becomes_the_champion(home: Path, data: Path, workers: int) -> None:
     run = start(home, data, "tutorial_train", f"train_workers={workers}", "train_epochs=4")
     assert run.wait() == 0, run.text

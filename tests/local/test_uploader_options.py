@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
+import ssl
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -20,7 +24,6 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull, push
 from tests.faults.proxy import Exchange, Fault, FaultProxy, accepts_token
-from tests.faults.versitygw import Versitygw, executable
 
 OPTIONS = {
     "STORAGE_ENCRYPTION": "aws:kms:key-1",
@@ -110,10 +113,49 @@ def test_where_a_bucket_is(store, monkeypatch, endpoint, addressing, host, prefi
     assert route.secure is not endpoint.startswith("http://")
 
 
-def test_a_store_with_a_certificate_of_its_own(base, tmp_path, monkeypatch):
-    program = executable()
-    if not program:
-        pytest.skip("there is no Go to build versitygw with")
+class TlsFront:
+    """Speaks TLS for a server that does not."""
+
+    def __init__(self, endpoint: str, certificate: Path, key: Path) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self._behind = urlsplit(endpoint)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._context = context
+        self.endpoint = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> TlsFront:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                caller = self._listener.accept()[0]
+                threading.Thread(target=self._serve, args=[caller], daemon=True).start()
+
+    def _serve(self, caller: socket.socket) -> None:
+        with suppress(OSError):  # a caller that does not trust the certificate, or hangs up
+            with self._context.wrap_socket(caller, server_side=True) as secure:
+                with socket.create_connection((self._behind.hostname, self._behind.port)) as plain:
+                    back = threading.Thread(target=_copy, args=[plain, secure], daemon=True)
+                    back.start()
+                    _copy(secure, plain)
+                    back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_a_store_with_a_certificate_of_its_own(s3, base, tmp_path, monkeypatch):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
@@ -122,14 +164,14 @@ def test_a_store_with_a_certificate_of_its_own(base, tmp_path, monkeypatch):
         check=True,
         capture_output=True,
     )
-    server = Versitygw(program, tmp_path / "server", tls=(certificate, key))
-    try:
-        secret = SecretVolume(server.secret)
+    with TlsFront(s3.endpoint, certificate, key) as front:
+        shutil.copytree(s3.secret, tmp_path / "secret")
+        (tmp_path / "secret" / "AWS_ENDPOINT_URL").write_text(front.endpoint)
+        secret = SecretVolume(tmp_path / "secret")
         with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
-            Store(secret=secret, patience=Patience(5)).make_bucket("test")
+            Store(secret=secret, patience=Patience(5)).write(base / "x", b"x")
         monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
         store = Store(secret=secret)
-        store.make_bucket("test")
         (tmp_path / "folder").mkdir()
         for name, size in (("small", 10), ("large", 2 * PART + 1)):
             (tmp_path / "folder" / name).write_bytes(os.urandom(size))
@@ -141,8 +183,6 @@ def test_a_store_with_a_certificate_of_its_own(base, tmp_path, monkeypatch):
         unknown = Store(secret=secret, patience=Patience(5))
         with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
             unknown.write(base / "x", b"x")
-    finally:
-        server.stop()
 
 
 def test_a_body_is_the_same_both_ways(tmp_path):
