@@ -134,8 +134,9 @@ def uploaded(back_end: BackEnd, pipeline_id: str, version_id: str) -> Package:
 def _parsed(path: Path) -> dict[str, Any]:
     import yaml
 
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), fast))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             Problem(
