@@ -85,7 +85,8 @@ def images_of(text: str) -> list[str]:
     Args:
         text: YAML that `compile_all` wrote.
     """
-    specification = next(yaml.safe_load_all(text))
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    specification = next(yaml.load_all(text, fast))
     inputs = specification["root"].get("inputDefinitions", {}).get("parameters", {})
     default = inputs.get("train_image", {}).get("defaultValue")
     return sorted(images_of_steps(specification) | ({default} if default else set()))
