@@ -10,7 +10,7 @@ READY = .venv/.ready
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kfp fuzz lint images release compile docs clean
+.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kfp fuzz lint images compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,10 +96,6 @@ lint: $(READY) ## format and check the code
 images: $(READY) ## build the images for REGISTRY=...; PUSH=1 pushes, GPU=1 adds CUDA, SERVING=1 the server, BUILDER=docker|podman|buildah
 	.venv/bin/python -m images.build --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \
 		$(if $(SERVING),--serving) $(if $(BUILDER),--builder '$(BUILDER)') $(if $(BASE),--base '$(BASE)') $(ARGS)
-
-release: $(READY) ## make a release in dist/ for REGISTRY=...; options as of `make images`
-	.venv/bin/python -m images.release --registry '$(REGISTRY)' $(if $(PUSH),--push) $(if $(GPU),--gpu) \
-		$(if $(BUILDER),--builder '$(BUILDER)') $(if $(BASE),--base '$(BASE)') $(ARGS)
 
 compile: $(READY) ## compile the YAML for Kubeflow Pipelines
 	.venv/bin/kfp-tfjob compile

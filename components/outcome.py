@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.notify import Notice
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.records import record_of
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.run_folder import note
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
+from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_or_none
 
 
 def tell_end(step: Step | None, model_name: str, key: str = "") -> None:
@@ -37,15 +33,15 @@ def of_end(step: Step, model_name: str) -> Notice:
         StepError: Its records cannot be read.
     """
     store = step.store.within(0)
-    if verdict := _verdict(step, store):
+    if verdict := verdict_or_none(store, step.run):
         return _of_verdict(step, store, model_name, verdict)
-    if earlier := _record(store, step.run.unchanged):
+    if earlier := note(store, step.run.unchanged):
         said = f"nothing has changed since run {earlier['run_id']}: the model was not trained again"
         ended = (notify.SKIPPED, step.run_id, "preflight", "unchanged", 0)
         return Notice(*ended, said, model_name=model_name)
     ended = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
     said = "every step has succeeded"
-    if record := _record(store, step.run.not_evaluated):
+    if record := note(store, step.run.not_evaluated):
         said = f"the output is stored and verified; no model was evaluated: {record['why']}"
     return Notice(*ended, said, model_name=model_name)
 
@@ -75,17 +71,3 @@ def _of_lost_race(step: Step, model_name: str, lost: LostRace, addresses: dict[s
     message, _, remedy = lost.message.partition("; ")
     ended = (notify.LOST_RACE, step.run_id, "publish", lost.verdict, lost.code, message, remedy)
     return Notice(*ended, model_name=model_name, addresses=addresses)
-
-
-def _verdict(step: Step, store: Store) -> ModelVerdict | None:
-    try:
-        return verdict_in_force(store, step.run)
-    except ObjectNotFoundError:
-        return None
-
-
-def _record(store: Store, address: S3Address) -> dict[str, Any] | None:
-    try:
-        return json.loads(store.read(address))
-    except ObjectNotFoundError:
-        return None

@@ -238,22 +238,6 @@ class Builder:
     def _push_arguments(self) -> list[str]:
         return [one for one in self.arguments if one.startswith("--tls-verify")]
 
-    def save(self, reference: str, target: Path) -> None:
-        """Write an image as an archive that docker, podman and containerd can load."""
-        target.unlink(missing_ok=True)  # an archive is never written over
-        if self.kind == "buildah":
-            _run(
-                [
-                    *self.command,
-                    "push",
-                    "--quiet",
-                    reference,
-                    f"docker-archive:{target}:{reference}",
-                ]
-            )
-        else:
-            _run([*self.command, "save", "--output", target, reference])
-
 
 def _pip_conf() -> str:
     found = {key: os.environ[name] for name, key in _PIP.items() if os.environ.get(name)}
@@ -317,7 +301,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="more options of each build, as in =--tls-verify=false",
     )
     add("--base", default=BASE, help=f"base image [default: {BASE}]")
-    add("--archives", type=Path, help="folder for an archive and an SBOM of each image")
     given = parser.parse_args(arguments)
     try:
         _build(given)
@@ -342,11 +325,6 @@ def _build(given: argparse.Namespace) -> None:
     for name in names:
         images[name] = IMAGES[name].reference(registry or PLACEHOLDER)
         builder.build(name, images[name])
-        if given.archives:
-            given.archives.mkdir(parents=True, exist_ok=True)
-            builder.save(images[name], given.archives / f"{name}.tar")
-            file = CONTEXT / f"{IMAGES[name].requirements}-sbom.json"
-            shutil.copy(file, given.archives / f"{name}-sbom.json")
     if given.push:
         images = {name: builder.push(reference) for name, reference in images.items()}
         References(VERSION, registry, images).write(REFERENCES)

@@ -28,12 +28,10 @@ class Wanted:
 
     Attributes:
         replicas: For instance `chief-0`, or `worker` for all workers; none for all.
-        attempt: Its number; 0 for all.
         tail: How many of the last lines; None for all.
     """
 
     replicas: Sequence[str] = ()
-    attempt: int = 0
     tail: int | None = None
 
     def name(self, where: str) -> bool:
@@ -58,9 +56,7 @@ def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
     first = True
     while True:
         over = not follow or found.is_over()  # before the last look
-        numbers = [
-            number for number in attempts(found.store, found.run) if wanted.attempt in (0, number)
-        ]
+        numbers = attempts(found.store, found.run)
         for number in numbers:
             readers.setdefault(number, LogReader(found.store, found.run, number, wanted.name))
         if first and numbers:
@@ -76,7 +72,7 @@ def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
             break
         time.sleep(_POLL_SECONDS)
     if first:
-        raise _no_log(found, wanted)
+        raise _no_log(found)
 
 
 def _tail(readers: dict[int, LogReader], wanted: Wanted) -> list[Said]:
@@ -107,16 +103,7 @@ def _check(wanted: Wanted, readers: dict[int, LogReader]) -> None:
     )
 
 
-def _no_log(found: StoredRun, wanted: Wanted) -> DataError:
-    known = attempts(found.store, found.run)
-    if known:
-        return DataError(
-            Problem(
-                f"attempt {wanted.attempt} has no log",
-                received=f"--attempt {wanted.attempt}",
-                expected=f"one of {', '.join(map(str, known))}, or all",
-            )
-        )
+def _no_log(found: StoredRun) -> DataError:
     if not any(found.store.list(found.run.base)):
         return nothing_stored(found.run, found.known, "RUN")
     return DataError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.pipelines.local.stored import embedded_store, is_held, store_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
-from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
+from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find, full_id
 from kfp_tfjob.storage.store import Store
@@ -66,7 +65,7 @@ def stored_run(
     """
     place = Home(home.absolute())
     if given.startswith("s3://"):
-        run = RunLayout(_folder(given)).task(task)
+        run = named_folder(given, "RUN").task(task)
         with store_of(run.base, endpoint, place, _PATIENCE) as store:
             yield StoredRun(store, run, lambda: _is_over(store, run))
     elif folder := _local(place, given, local):
@@ -79,18 +78,28 @@ def stored_run(
         yield _of_back_end(given, endpoint, connection, task)
 
 
-def _folder(given: str) -> S3Address:
-    address = S3Address.parse(given, "RUN")
-    if RUNS not in address.key.split("/")[:-1]:
+def named_folder(given: str, argument: str) -> RunLayout:
+    """Return the folder of a run by its address.
+
+    Args:
+        given: The address.
+        argument: What names it on the command line.
+
+    Raises:
+        ConfigurationError: It is the address of something else.
+    """
+    address = S3Address.parse(given, argument)
+    above = address.key.split("/")[:-1]
+    if RUNS not in above or OUTPUT in above[above.index(RUNS) :]:
         raise ConfigurationError(
             Problem(
-                "RUN is not the folder of a run",
+                f"{argument} is not the folder of a run",
                 received=given,
                 expected="s3://BUCKET/PREFIX/runs/ID",
                 fix="copy it from the page of the last step, or give the run id",
             )
         )
-    return address
+    return RunLayout(address)
 
 
 def _local(home: Home, given: str, local: bool) -> Path | None:
@@ -128,13 +137,13 @@ def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Stor
 
 
 def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -> StoredRun:
+    from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
     from kfp_tfjob.pipelines.kubeflow.runs import find_run, read_run
 
     back_end = connection.open()
     found = find_run(back_end, given)
     parameters = found.parameters
-    here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    url = endpoint or here or str(parameters.get("storage_endpoint", ""))
+    url = endpoint_of(parameters, endpoint)
     store = Store(url, str(parameters.get("storage_region", "")), patience=_PATIENCE)
     output = str(parameters.get("output_uri", ""))
     if not output:

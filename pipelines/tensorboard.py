@@ -14,10 +14,10 @@ from botocore.config import Config
 
 from kfp_tfjob.pipelines.local.home import DEFAULT, Home
 from kfp_tfjob.pipelines.local.stored import store_of
-from kfp_tfjob.pipelines.stored_run import nothing_stored
+from kfp_tfjob.pipelines.stored_run import named_folder, nothing_stored
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.layout import OUTPUT, RUNS, RunLayout
+from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
@@ -41,29 +41,13 @@ def serve(
         ConfigurationError: The address, the endpoint, the keys or the port are wrong.
         DataError: There is no such run, or it has no logs yet.
     """
-    run = _run(run_uri)
+    run = named_folder(run_uri, "RUN_URI")
     with store_of(run.base, endpoint, Home(DEFAULT.absolute()), _PATIENCE) as store:
         _require_logs(store, run, known)
         url = _launch(store, run.logs, port)
         show(f"TensorBoard shows {run.logs} at {url}. Press Ctrl-C to stop.")
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
-
-
-def _run(run_uri: str) -> RunLayout:
-    address = S3Address.parse(run_uri, "RUN_URI")
-    above = address.key.split("/")[:-1]
-    if RUNS not in above or OUTPUT in above[above.index(RUNS) :]:
-        raise ConfigurationError(
-            Problem(
-                "RUN_URI is not the folder of a run",
-                received=run_uri,
-                expected="s3://BUCKET/PREFIX/runs/ID",
-                fix="copy it from the page of launch_tfjob, or build it from output_uri and the"
-                " run id",
-            )
-        )
-    return RunLayout(address)
 
 
 def _require_logs(store: Store, run: RunLayout, known: str) -> None:

@@ -8,11 +8,9 @@ store, the Workflow and the logs of its pods have it.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.components import notify
@@ -31,13 +29,13 @@ from kfp_tfjob.components.summary import proven_summary, summary, unchanged_summ
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.registry.records import record_of
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.escaping import code, prose, row
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.run_folder import note
 from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.storage.verdict_record import ModelVerdict, lost_race, verdict_in_force
+from kfp_tfjob.storage.verdict_record import ModelVerdict, lost_race, verdict_or_none
 from kfp_tfjob.supervisor import exit_codes
 
 log = logging.getLogger(__name__)
@@ -151,12 +149,14 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     about = _lines(page.about(left, step.run_id)) if left else ""
     succeeded = left is not None and left.succeeded
     left = left or Left()
-    verdicts = {task: verdict for task in tasks if (verdict := _verdict(task))}
+    verdicts = {
+        task: verdict for task in tasks if (verdict := verdict_or_none(task.store, task.run))
+    }
     if not (failures or verdicts or left.cause) and (same := _unchanged(step)):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same), None)
     done = all(_is_done(*judged, model_name) for judged in verdicts.items())
-    proven = [task for task in tasks if _json(task, task.run.not_evaluated)]
+    proven = [task for task in tasks if note(task.store, task.run.not_evaluated)]
     done = done and bool(verdicts or succeeded or proven)
     # evaluate may have been killed after its verdict; a published model stays published.
     published = verdicts and all(verdict.blessed for verdict in verdicts.values())
@@ -202,22 +202,15 @@ def _is_done(step: Step, verdict: ModelVerdict, model_name: str) -> bool:
     return record_of(step.store, step.layout, model_name, trained_by, verdict.met) is not None
 
 
-def _verdict(step: Step) -> ModelVerdict | None:
-    try:
-        return verdict_in_force(step.store, step.run)
-    except ObjectNotFoundError:
-        return None
-
-
 def _unchanged(step: Step) -> TrainedRun | None:
     """Return the earlier run with the same inputs, if this run did not train because of it."""
-    record = _json(step, step.run.unchanged)
+    record = note(step.store, step.run.unchanged)
     return TrainedRun(**record) if record else None
 
 
 def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:
     """Return the report for a run without a verdict: it may train and not evaluate."""
-    trained = [task for task in tasks if _json(task, task.run.manifest)]
+    trained = [task for task in tasks if note(task.store, task.run.manifest)]
     return _lines(
         [
             f"# Run {prose(tasks[0].run_id)} is complete",
@@ -320,12 +313,3 @@ def _attempts(step: Step) -> int:
 def _newest_checkpoint(step: Step) -> str:
     steps = step.store.numbers(step.run.checkpoints)
     return f"step {steps[-1]}" if steps else "none"
-
-
-def _json(step: Step, address: S3Address) -> dict[str, Any] | None:
-    try:
-        return json.loads(step.store.read(address))
-    except ObjectNotFoundError:
-        return None
-    except ValueError as error:
-        raise StepError(f"{address} is not JSON: {error}") from error

@@ -169,7 +169,7 @@ def _compare(
     counts, obstacle = None, ""
     if found.distributions is None:
         obstacle = f"{found.name} has no {DISTRIBUTIONS}"
-        if (options.max_psi, options.max_js) != (None, None):
+        if options.max_psi is not None:
             beyond.append(_unknown(found, obstacle))
     else:
         coding = Coding.of_schema(prepared.schema)
@@ -249,23 +249,25 @@ def _drifted(
     ]
     if label and label_name not in options.ignore:
         columns.append((label_name, f"the label {label_name}", label))
-    for key, measured, limit in (("psi", "PSI", options.max_psi), ("js", "JS", options.max_js)):
-        far = [
-            (getattr(item, key), shown, name)
-            for name, shown, item in columns
-            if limit is not None and getattr(item, key) > limit and not item.is_chance
-        ]
-        if far:
-            far.sort(reverse=True)
-            shown = listed([f"{shown} {value:.3g}" for value, shown, _ in far], _MOST_NAMED)
-            names = json.dumps([name for *_, name in far][:_MOST_NAMED], ensure_ascii=False)
-            yield Problem(
-                f"the data has moved away from that of {found.name}",
-                received=f"{measured} of {shown}",
-                expected=f"at most {limit:g} (data_options.contract.max_{key})",
-                fix="look at these columns in data_report; if they are right, raise the limit, or"
-                f" name them in data_options.contract.ignore={names}",
-            )
+    limit = options.max_psi
+    if limit is None:
+        return
+    far = [
+        (item.psi, shown, name)
+        for name, shown, item in columns
+        if item.psi > limit and not item.is_chance
+    ]
+    if far:
+        far.sort(reverse=True)
+        shown = listed([f"{shown} {value:.3g}" for value, shown, _ in far], _MOST_NAMED)
+        names = json.dumps([name for *_, name in far][:_MOST_NAMED], ensure_ascii=False)
+        yield Problem(
+            f"the data has moved away from that of {found.name}",
+            received=f"PSI of {shown}",
+            expected=f"at most {limit:g} (data_options.contract.max_psi)",
+            fix="look at these columns in data_report; if they are right, raise the limit, or"
+            f" name them in data_options.contract.ignore={names}",
+        )
 
 
 def _report(validation: Validation, options: Contract) -> list[Problem]:

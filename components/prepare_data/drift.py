@@ -1,9 +1,7 @@
 """Measures how far the values of a column have moved from those of another dataset.
 
-Both measures compare the shares of the rows in the same bins:
-
-- PSI, the population stability index: sum of (p - q) * ln(p / q). Below 0.1 is usual.
-- The Jensen-Shannon divergence in bits: 0 for equal shares, 1 for none in common.
+PSI, the population stability index, compares the shares of the rows in the same bins: sum of
+(p - q) * ln(p / q). Below 0.1 is usual.
 
 A bin without rows counts as half a row, so no figure is infinite. Few rows differ by chance alone:
 among equal distributions, PSI is about chi-squared with one degree of freedom for each bin but one,
@@ -27,12 +25,10 @@ class Drift:
 
     Attributes:
         psi: The population stability index.
-        js: The Jensen-Shannon divergence, in bits.
         chance: The PSI that rows of one distribution reach by chance, once in 2,000 columns.
     """
 
     psi: float
-    js: float
     chance: float
 
     @property
@@ -58,10 +54,8 @@ def measure(before: Sequence[float], now: Sequence[float]) -> Drift | None:
     if not rows[0] or not rows[1]:
         return None
     p, q = _shares(old), _shares(new)
-    middle = (p + q) / 2
-    js = (p * np.log2(p / middle) + q * np.log2(q / middle)).sum() / 2
     chance = _chi_squared(len(p) - 1) * (1 / rows[0] + 1 / rows[1])
-    return Drift(float(((p - q) * np.log(p / q)).sum()), max(float(js), 0.0), float(chance))
+    return Drift(float(((p - q) * np.log(p / q)).sum()), float(chance))
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:

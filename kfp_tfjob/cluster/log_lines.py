@@ -1,13 +1,7 @@
-"""The lines of replicas with the time that Kubernetes gave them, and where a stream was left.
-
-A stream is the log of one container of one pod. Its times are almost ordered: a container writes
-its two outputs at the same moment. So a stream that is read again continues after a number of lines
-and not after a time.
-"""
+"""The lines of replicas with the time that Kubernetes gave them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -34,71 +28,6 @@ class LogLine(NamedTuple):
     def replica(self) -> str:
         """The replica, for instance `chief-0`."""
         return self.where.partition("/")[0]
-
-
-@dataclass
-class Position:
-    """How far a stream was read.
-
-    It counts the lines of the newest second and of the one before it in which there were lines.
-
-    Attributes:
-        before: The second before; empty until there is one.
-        second: The newest second.
-        earlier: Lines since `before` that are older than `second`.
-        latest: Lines of the newest second.
-        newest: The newest stamp.
-    """
-
-    before: str = ""
-    second: str = ""
-    earlier: int = 0
-    latest: int = 0
-    newest: str = ""
-
-    def add(self, stamp: str) -> None:
-        """Count a line."""
-        second = stamp[:_SECOND]
-        if second == self.second:
-            self.latest += 1
-        elif second > self.second:
-            self.before, self.second = self.second, second
-            self.earlier, self.latest = self.latest, 1
-        elif second >= self.before:
-            self.earlier += 1
-        if stamp > self.newest:
-            self.newest = stamp
-
-    @property
-    def since(self) -> str:
-        """The second from which to read the stream again, as RFC 3339; empty for its start."""
-        start = self.before or self.second
-        return f"{start}Z" if start else ""
-
-
-class Continued:
-    """Tells which lines of a stream that is read again are new.
-
-    Args:
-        left: Where the stream was left; later changes of it do not count.
-    """
-
-    def __init__(self, left: Position) -> None:
-        self._start = left.before or left.second
-        self._newest = left.newest
-        self._old = left.earlier + left.latest
-
-    def is_new(self, stamp: str) -> bool:
-        """Tell whether a line is new; call it for every line, in the order of the stream."""
-        if self._old <= 0:
-            return True
-        if stamp[:_SECOND] < self._start:
-            return False
-        if stamp > self._newest:
-            self._old = 0  # the node has removed the older lines
-            return True
-        self._old -= 1
-        return False
 
 
 def cut(line: bytes) -> tuple[str, str]:

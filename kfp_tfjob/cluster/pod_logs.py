@@ -18,7 +18,7 @@ import urllib3
 from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ApiError
-from kfp_tfjob.cluster.log_lines import Continued, LogLine, Position, cut
+from kfp_tfjob.cluster.log_lines import LogLine, cut
 from kfp_tfjob.jobs.status import replica_of
 
 log = logging.getLogger(__name__)
@@ -84,23 +84,23 @@ class PodLogs:
         where = self._api.kind.log_name(replica, container)
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        position, pause, told, spoke = Position(), 0.2, False, 0.0
+        newest, pause, told, spoke = "", 0.2, False, 0.0
         while not self._ended.is_set():
             done = self._is_done(pod, container)
-            again = Continued(position)
-            if position.since:
-                query["sinceTime"] = position.since
+            left = newest
+            if left:
+                query["sinceTime"] = f"{left[:19]}Z"
             try:
                 for line in self._api.lines(path, query, _SILENCE):
                     stamp, text = cut(line)
                     if stamp:
-                        new = again.is_new(stamp)
+                        new = stamp > left  # else it arrived before the stream broke
                         spoke = time.monotonic() if new else spoke
                         if container == main:
                             self._heard[replica] = spoke
                         if not new:
-                            continue  # it arrived before the stream broke
-                        position.add(stamp)
+                            continue
+                        newest = max(newest, stamp)
                         pause = 0.2
                     self._put(LogLine(where, uid, stamp, text))
             except ApiError as error:

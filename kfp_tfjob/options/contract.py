@@ -41,12 +41,6 @@ class Contract(Group):
         ge=0,
         allow_inf_nan=False,
     )
-    max_js: float | None = option(
-        None,
-        "Largest Jensen-Shannon divergence, in bits from 0 to 1; null for no limit.",
-        ge=0,
-        le=1,
-    )
     ignore: tuple[Text, ...] = option((), "Columns that the limits do not cover.")
 
     @field_validator("ignore", mode="before")

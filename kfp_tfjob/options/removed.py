@@ -12,6 +12,7 @@ REMOVED: dict[str, str] = {
     "gate.relative_margin": "use mode non_inferior with a margin in units of the metric",
     "data_options.append": "delete it; prepare_data reads every file",
     "train_options.warm_spare": "delete it; a trainer that dies is restarted in its pod anyway",
+    "data_options.contract.max_js": "limit the same columns with data_options.contract.max_psi",
     "data_options.tfrecord_features": "delete it; write the feature into one of the first 1,000"
     " records of the files",
     "data_options.workers": "name the scheduler of a Dask cluster of yours in data_options.dask",

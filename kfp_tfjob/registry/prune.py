@@ -82,7 +82,9 @@ class PruningPlan:
     kept: dict[int, str]
 
 
-def plan(store: Store, layout: Layout, model_name: str, keep: int, hours: float) -> PruningPlan:
+def plan(
+    store: Store, layout: Layout, model_name: str, keep: int, hours: float = 24
+) -> PruningPlan:
     """Return what can be deleted of a model.
 
     Args:

@@ -9,7 +9,7 @@ from kfp_tfjob.registry.chain import Proven, prove
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.records import DamagedRecord, champions, pass_by
 from kfp_tfjob.registry.servable import publish_newest, servers_see
-from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_champion
+from kfp_tfjob.storage.champion import ROLLBACK, Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import Layout
@@ -78,7 +78,7 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
     """
     now = read_champion(store, layout, model_name)
     if now is None:
-        raise ConfigurationError(_no_champion(model_name))
+        raise ConfigurationError(no_champion(layout, model_name))
     if version == now.version or (not version and _is_unfinished(store, layout, model_name, now)):
         return RollbackPlan(model_name, now, now)
     pruned = set(store.numbers(layout.model(model_name).tombstones))
@@ -198,15 +198,6 @@ def _whole(store: Store, layout: Layout, model_name: str, champion: Champion) ->
     assert proven is not None
     DataError.raise_if(verify(store, proven.version, proven.manifest))
     return proven
-
-
-def _no_champion(model_name: str) -> Problem:
-    return Problem(
-        f"{model_name} has no champion",
-        expected="a model that a run has published",
-        fix="correct the name, or the address of the store: kfp-tfjob models list",
-        path="model_name",
-    )
 
 
 def _damaged(model_name: str, back_to: Champion, kept: list[Champion], error: DataError) -> Problem:

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from kfp_tfjob.registry.chain import Proven, fetch, prove
+from kfp_tfjob.storage.champion import no_champion
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.layout import MODEL, Layout
@@ -65,14 +66,7 @@ class ChampionFolder:
         """
         proven = prove(self._store, self._layout, self._model_name)
         if proven is None:
-            raise DataError(
-                Problem(
-                    f"{self._model_name} has no champion",
-                    received=f"no record below {self._layout.model(self._model_name).champions}",
-                    expected="a model that a run has published",
-                    fix="correct the name or output_uri, or publish a model",
-                )
-            )
+            raise DataError(no_champion(self._layout, self._model_name))
         target = self._folder / str(proven.serving)
         is_new, incoming = not target.is_dir(), self._folder / _INCOMING
         right = (proven.serving, proven.manifest.digest)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.serving.loaded import LoadedModel
-from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -71,15 +71,7 @@ class Follower:
         """
         proven = prove(self._store, self._layout, self._model_name)
         if proven is None:
-            raise ConfigurationError(
-                Problem(
-                    f"the model {self._model_name} has no champion",
-                    received=f"no record below {self._layout.model(self._model_name).champions}",
-                    expected="a run that published a model with this name",
-                    fix="compare the name and the folder with `kfp-tfjob models list`, or start"
-                    " a run",
-                )
-            )
+            raise ConfigurationError(no_champion(self._layout, self._model_name))
         try:
             self._take(LoadedModel.of(self._store, proven))
         except StepError:

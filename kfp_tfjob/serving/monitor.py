@@ -10,13 +10,12 @@ from itertools import islice
 from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import has_columns
-from kfp_tfjob.registry.records import champions, pass_by
 from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.serving.monitored import Limits, Monitored
 from kfp_tfjob.serving.request_counts import RequestCounts, shown
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
@@ -32,10 +31,9 @@ def monitor(
     model_name: str,
     until: datetime,
     days: float = 7,
-    version: int = 0,
     limits: Limits | None = None,
 ) -> Monitored:
-    """Compare the sampled requests of a version with the data it was trained on.
+    """Compare the sampled requests of the champion with the data it was trained on.
 
     Args:
         store: The store.
@@ -43,15 +41,16 @@ def monitor(
         model_name: The model.
         until: The end of the time to look at, UTC.
         days: Its length.
-        version: A version that is or was the champion; 0 for the champion.
         limits: When a column has moved too far.
 
     Raises:
-        ConfigurationError: There is no such champion.
+        ConfigurationError: The model has no champion.
         DataError: There is no sample in that time, or no training data to compare with.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
-    champion = _champion(store, layout, model_name, version)
+    champion = read_champion(store, layout, model_name)
+    if champion is None:
+        raise ConfigurationError(no_champion(layout, model_name))
     trained = _trained_on(store, layout, model_name, champion)
     since = until - timedelta(days=days)
     found = RequestCounts(trained, limits or Limits())
@@ -60,37 +59,6 @@ def monitor(
     if not found.rows:
         raise DataError(_no_samples(store, layout, champion, found, model_name, since, until))
     return found.result(model_name, champion, since, until)
-
-
-def _champion(store: Store, layout: Layout, model_name: str, version: int) -> Champion:
-    """Return the champion, or the newest record of a version."""
-    champion = read_champion(store, layout, model_name)
-    place = layout.model(model_name)
-    if champion is None:
-        raise ConfigurationError(
-            Problem(
-                f"{model_name} has no champion",
-                received=f"no record below {place.champions}",
-                expected="a model that a run has published",
-                fix="correct the name, or output_uri",
-            )
-        )
-    if version in (0, champion.version):
-        return champion
-    versions = [champion.version]
-    for record in champions(store, layout, model_name, pass_by, below=champion.number):
-        if record.version == version:
-            return record
-        versions.append(record.version)
-    known = sorted(set(versions))
-    raise ConfigurationError(
-        Problem(
-            f"version {version} of {model_name} was never the champion, so no server has loaded it",
-            received=str(version),
-            expected=f"one of {listed(map(str, known), 20)}",
-            fix="name one of these versions",
-        )
-    )
 
 
 def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champion) -> Reference:
@@ -186,6 +154,5 @@ def _no_samples(
         " answered",
         received=received,
         expected=f"files below {layout.model(model_name).requests_of(champion.version)}",
-        fix="serve the model with --sample-rows, look further back with --days, or at another"
-        " version with --version",
+        fix="serve the model with --sample-rows, or look further back with --days",
     )

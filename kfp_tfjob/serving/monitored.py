@@ -39,7 +39,6 @@ class ColumnDrift:
         kind: number, boolean, date, category or text.
         rows: The sampled rows that have the column, gaps too.
         psi: The population stability index.
-        js: The Jensen-Shannon divergence, in bits.
         chance: Whether so few rows may differ so much by chance.
         gaps_before: The share of gaps in train.
         gaps_now: The share of gaps in the requests.
@@ -52,7 +51,6 @@ class ColumnDrift:
     kind: str
     rows: int
     psi: float
-    js: float
     chance: bool
     gaps_before: float
     gaps_now: float

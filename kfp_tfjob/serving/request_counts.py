@@ -263,7 +263,6 @@ class RequestCounts:
             column.bins.kind,
             column.rows,
             drift.psi,
-            drift.js,
             drift.is_chance,
             gaps,
             now,

@@ -104,6 +104,16 @@ def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | N
     return read_record(store, layout, model_name, numbers[-1]) if numbers else None
 
 
+def no_champion(layout: Layout, model_name: str) -> Problem:
+    """Return the problem of a model that no run has published."""
+    return Problem(
+        f"the model {model_name} has no champion",
+        received=f"no record below {layout.model(model_name).champions}",
+        expected="a model that a run has published",
+        fix="compare the name and the folder with `kfp-tfjob models list`, or start a run",
+    )
+
+
 def read_record(store: Store, layout: Layout, model_name: str, number: int) -> Champion:
     """Return one champion record of a model.
 

@@ -124,6 +124,12 @@ class StepError(Exception):
         return "\n".join(said)
 
     @property
+    def first(self) -> str:
+        """What is wrong first, in a few words."""
+        problem = self.problems[0]
+        return problem.what if isinstance(problem, Problem) else str(problem)
+
+    @property
     def received(self) -> str:
         """What was received, for all problems."""
         return "; ".join(str(it.received) for it in self.problems if isinstance(it, Problem))

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
     ObjectNotFoundError,
     Problem,
+    StepError,
 )
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import Layout, RunLayout
@@ -55,6 +58,20 @@ def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
             )
         ) from error
     return layout.run(run_id, folder)
+
+
+def note(store: Store, address: S3Address) -> dict[str, Any] | None:
+    """Return a note that a step leaves for the end of its run; None if there is none.
+
+    Raises:
+        StepError: It is not JSON.
+    """
+    try:
+        return json.loads(store.read(address))
+    except ObjectNotFoundError:
+        return None
+    except ValueError as error:
+        raise StepError(f"{address} is not JSON: {error}") from error
 
 
 def full_id(given: str, known: Iterable[str]) -> str:

@@ -189,6 +189,18 @@ def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
     return (second_verdict(store, run) or first) if first.blessed else first
 
 
+def verdict_or_none(store: Store, run: RunLayout) -> ModelVerdict | None:
+    """Return the verdict in force; None if the model was not judged.
+
+    Raises:
+        ValueError: The document is not a verdict.
+    """
+    try:
+        return verdict_in_force(store, run)
+    except ObjectNotFoundError:
+        return None
+
+
 def second_verdict(store: Store, run: RunLayout) -> ModelVerdict | None:
     """Return the verdict of publish; None if the model was evaluated only once."""
     try:

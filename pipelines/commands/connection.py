@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.package import Package
@@ -92,38 +90,27 @@ class Chosen:
 
     Attributes:
         file: A compiled pipeline; None for that of this version.
-        pipeline_id: An uploaded pipeline, instead of a file.
-        version_id: Its version; empty for the newest.
         account: The service account of the pods; empty for that of the back end.
     """
 
     file: Path | None
-    pipeline_id: str
-    version_id: str
     account: str
 
     def package(self, client: Client) -> Package:
         """Return the pipeline.
 
         Raises:
-            ConfigurationError: There is none, or two were named.
+            ConfigurationError: There is none.
         """
-        if self.file and self.pipeline_id:
-            raise ConfigurationError(
-                Problem("--pipeline and --pipeline-id exclude each other", fix="remove one of them")
-            )
-        return client.package(self.file or "", self.pipeline_id, self.version_id)
+        return client.package(self.file or "")
 
 
 def with_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a pipeline; the command receives them as `chosen`."""
 
     @wraps(command)
-    def chosen(
-        pipeline: Path | None, pipeline_id: str, version_id: str, service_account: str, **given: Any
-    ) -> Any:
-        it = Chosen(pipeline, pipeline_id, version_id, service_account)
-        return command(chosen=it, **given)
+    def chosen(pipeline: Path | None, service_account: str, **given: Any) -> Any:
+        return command(chosen=Chosen(pipeline, service_account), **given)
 
     options = (
         click.option(
@@ -131,19 +118,6 @@ def with_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
             metavar="FILE",
             help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
-        ),
-        click.option(
-            "--pipeline-id",
-            default="",
-            metavar="ID",
-            help="an uploaded pipeline, instead of a file",
-        ),
-        click.option(
-            "--version",
-            "version_id",
-            default="",
-            metavar="ID",
-            help="its version [default: the newest]",
         ),
         click.option(
             "--service-account",

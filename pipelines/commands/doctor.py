@@ -65,7 +65,7 @@ def doctor(
 ) -> None:
     """Check from this machine whether a run can start, before anything is installed.
 
-    It examines this machine, the cluster in your kubeconfig, the namespace of the runs, the images,
+    It examines the cluster in your kubeconfig, the namespace of the runs, the images,
     the back end and, with --output, the store. In the cluster it makes only dry runs; in the store
     it creates and deletes small objects. No run parameter is required; those that you pass
     describe the job to check. --endpoint is the store's address for the pods; this machine uses

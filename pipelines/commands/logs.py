@@ -10,7 +10,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.local.home import DEFAULT
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.escaping import lines as safe
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 @click.option(
     "--replica", "replicas", multiple=True, metavar="NAME", help="chief-0, or worker for all"
 )
-@click.option("--attempt", default="all", show_default=True, metavar="N|all", help="one attempt")
 @click.option("--follow", "-f", is_flag=True, help="wait for more lines until training ends")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="only the last N lines")
 @click.option("--timestamps", is_flag=True, help="show the time of each line, in UTC")
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 def logs(
     run: str,
     replicas: tuple[str, ...],
-    attempt: str,
     follow: bool,
     tail: int | None,
     timestamps: bool,
@@ -60,7 +58,7 @@ def logs(
     from kfp_tfjob.storage.task_keys import check_task_key
 
     ConfigurationError.raise_if(check_task_key(task))
-    wanted = Wanted(replicas, _number(attempt), tail)
+    wanted = Wanted(replicas, tail)
     shown = 0
     place, local = home or DEFAULT, home is not None
     with stored_run(run, place, endpoint, connection, local, task) as found:
@@ -77,18 +75,3 @@ def logs(
                 click.echo(safe(f"{stamp}[{line.where}] {line.text}"))
         except KeyboardInterrupt:
             return  # following has no other end
-
-
-def _number(attempt: str) -> int:
-    if attempt == "all":
-        return 0
-    if attempt.isdecimal() and int(attempt):
-        return int(attempt)
-    raise ConfigurationError(
-        Problem(
-            "--attempt is not valid",
-            received=attempt,
-            expected="a number from 1, or all",
-            fix="omit it for all attempts",
-        )
-    )

@@ -160,33 +160,21 @@ def promote(
     metavar="N",
     help="how many earlier champions to keep for a rollback",
 )
-@click.option(
-    "--in-flight-hours",
-    "hours",
-    type=click.FloatRange(min=1),
-    default=24.0,
-    show_default=True,
-    metavar="HOURS",
-    help="how long to keep a version that was never the champion, because its run may still"
-    " promote it",
-)
 @click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
 @_by
 @with_models
 @as_json
-def prune(
-    place: Models, model: str, keep: int, hours: float, really: bool, by: str, json_: bool
-) -> None:
+def prune(place: Models, model: str, keep: int, really: bool, by: str, json_: bool) -> None:
     """Delete versions that are no longer needed; without --apply, only list them.
 
-    The champion, the last N champions before it, versions whose runs may be in flight and all
-    records are kept. If the command is killed, run it again.
+    The champion, the last N champions before it, versions of the last 24 hours, whose runs may be
+    in flight, and all records are kept. If the command is killed, run it again.
     """
     from kfp_tfjob.registry import prune as engine
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)
-    planned = engine.plan(place.store, place.layout, model, keep, hours)
+    planned = engine.plan(place.store, place.layout, model, keep)
     found = [(it, "") for it in planned.candidates]
     if really:
         found = list(engine.execute(place.store, place.layout, planned, keep, _person(by)))

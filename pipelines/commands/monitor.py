@@ -34,13 +34,6 @@ _LIMIT = click.FloatRange(min=0)
     show_default=True,
     help="compare the requests of this many days",
 )
-@click.option("--until", metavar="TIME", default="", help="up to this time [default: now]")
-@click.option(
-    "--version",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="a version that is or was the champion [default: the champion]",
-)
 @click.option(
     "--max-psi",
     type=_LIMIT,
@@ -79,8 +72,6 @@ def monitor(
     model: str,
     place: Models,
     days: float,
-    until: str,
-    version: int | None,
     max_psi: float,
     max_unseen: float,
     max_gap_rise: float,
@@ -100,7 +91,7 @@ def monitor(
 
     limits = Limits(max_psi, max_unseen, max_gap_rise, min_rows, ignore)
     try:
-        found = look(place.store, place.layout, model, _time(until), days, version or 0, limits)
+        found = look(place.store, place.layout, model, datetime.now(UTC), days, limits)
     except (StepError, click.ClickException):
         raise
     except Exception as error:  # Python would end with 1, which means that something has moved
@@ -109,7 +100,7 @@ def monitor(
                 "the requests cannot be compared",
                 received=f"{type(error).__name__}: {error}",
                 expected="samples as `kfp-tfjob serve` writes them",
-                fix="report this as a defect; --days and --until select other samples",
+                fix="report this as a defect; --days selects other samples",
             )
         ) from error
     if as_json:
@@ -117,19 +108,6 @@ def monitor(
     else:
         _show(found, min_rows)
     sys.exit(1 if found.moved else 0)
-
-
-def _time(given: str) -> datetime:
-    if not given:
-        return datetime.now(UTC)
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        raise click.BadParameter(
-            f"{given!r} is not a time such as 2026-01-31 or 2026-01-31T12:00:00Z",
-            param_hint="--until",
-        ) from None
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _show(found: Monitored, min_rows: int) -> None:
@@ -140,7 +118,7 @@ def _show(found: Monitored, min_rows: int) -> None:
     )
     still = [column for column in found.columns if not column.beyond]
     shown = [*found.moved, *still[:_MOST_NAMED]]
-    head = ("", "PSI", "JS", "gaps before", "gaps now", "not in train", "")
+    head = ("", "PSI", "gaps before", "gaps now", "not in train", "")
     rows = [_row(column.name, column) for column in shown]
     if found.predictions:
         rows.append(_row("(predictions)", found.predictions))
@@ -156,7 +134,6 @@ def _row(name: str, column: ColumnDrift) -> tuple[str, ...]:
     return (
         name,
         f"{column.psi:.3f}",
-        f"{column.js:.3f}",
         f"{column.gaps_before:.1%}",
         f"{column.gaps_now:.1%}",
         unseen,

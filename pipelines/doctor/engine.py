@@ -19,12 +19,12 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.pipelines.doctor import back_end, images, machine, store
+from kfp_tfjob.pipelines.doctor import back_end, images, store
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
 
-_MACHINE, _BACK_END, _STORE, _IMAGES = "this machine", "Kubeflow Pipelines", "store", "images"
-TOPICS = (_MACHINE, CLUSTER, NAMESPACE, _IMAGES, _BACK_END, _STORE)
+_BACK_END, _STORE, _IMAGES = "Kubeflow Pipelines", "store", "images"
+TOPICS = (CLUSTER, NAMESPACE, _IMAGES, _BACK_END, _STORE)
 
 Report = Mapping[str, list[Finding]]
 
@@ -58,7 +58,6 @@ def examine(question: Question, seconds: float) -> Report:
         seconds: A check that takes longer is reported and left behind.
     """
     checks = _Checks(time.monotonic() + seconds)
-    checks.start(_MACHINE, "the packages", machine.check)
     checks.start(_STORE, "the store", partial(store.check, question.values))
     checks.start(CLUSTER, "the cluster", partial(_of_cluster, question, checks))
     return checks.wait()

@@ -82,21 +82,15 @@ class Client:
         """The open connection."""
         return self._connection.open()
 
-    def package(
-        self, pipeline: str | Path = "", pipeline_id: str = "", version_id: str = ""
-    ) -> Package:
+    def package(self, pipeline: str | Path = "") -> Package:
         """Return a compiled pipeline.
 
         Args:
             pipeline: A YAML file; empty for the pipeline of this version, compiled now.
-            pipeline_id: The id of an uploaded pipeline, instead of a file.
-            version_id: The id of its version; empty for the newest.
 
         Raises:
             ConfigurationError: There is none, or it is not of this project.
         """
-        if pipeline_id:
-            return packages.uploaded(self.back_end, pipeline_id, version_id)
         return packages.from_file(Path(pipeline)) if pipeline else packages.this_version()
 
     def plan(

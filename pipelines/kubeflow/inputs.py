@@ -72,7 +72,7 @@ def look(
     try:
         look_at = _Look(values, endpoint, seen)
     except StepError as error:  # the environment of this machine, not that of the pods
-        seen.notes.append(f"the store cannot be looked at from here: {first(error)}")
+        seen.notes.append(f"the store cannot be looked at from here: {error.first}")
         return seen
     if "data_uri" not in wrong:
         look_at.data(later, with_header=not wrong & {"data_label", "data_options"})
@@ -156,7 +156,7 @@ class _Look:
             subject = "the store" if self._is_away else what
             self._seen.notes.append(
                 f"{subject} cannot be looked at from here, preflight does it in the run:"
-                f" {first(error)}"
+                f" {error.first}"
             )
 
     def _placed(self, problem: Problem | str, parameter: str) -> Problem | str:
@@ -183,9 +183,3 @@ def _is_certain(error: StepError) -> bool:
 
 def _names_nothing(cause: BaseException) -> bool:
     return isinstance(cause, Exception) and code_of(cause) in _ABSENT
-
-
-def first(error: StepError) -> str:
-    """Return the first problem of an error in a few words."""
-    problem = error.problems[0]
-    return problem.what if isinstance(problem, Problem) else str(problem)

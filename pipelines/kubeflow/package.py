@@ -1,4 +1,4 @@
-"""A compiled pipeline: that of this version, a file, or one that was uploaded."""
+"""A compiled pipeline: that of this version, or a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from kfp_tfjob.options.images import is_placeholder
 from kfp_tfjob.pipelines.compilation import images_of_steps
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.runs import defaults_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -24,14 +23,10 @@ class Package:
     Attributes:
         source: Where it comes from, as text.
         spec: `pipeline_spec` and perhaps `platform_spec`, as the API takes them.
-        pipeline_id: The id of an uploaded pipeline; empty for one that is sent with the run.
-        version_id: The id of its version.
     """
 
     source: str
     spec: Mapping[str, Any]
-    pipeline_id: str = ""
-    version_id: str = ""
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -92,43 +87,6 @@ def from_file(path: Path) -> Package:
         ConfigurationError: It is no compiled pipeline of this project.
     """
     return _checked(Package(str(path), _parsed(path)))
-
-
-def uploaded(back_end: BackEnd, pipeline_id: str, version_id: str) -> Package:
-    """Return a pipeline that was uploaded to the back end.
-
-    Args:
-        back_end: The back end.
-        pipeline_id: Its id, as the UI shows it.
-        version_id: The id of a version; empty for the newest.
-
-    Raises:
-        ConfigurationError: There is no such version, or it is no pipeline of this project.
-    """
-    api = back_end.sdk.pipelines
-    if not version_id:
-        versions = back_end.call(
-            "list the versions of the pipeline",
-            api.pipeline_service_list_pipeline_versions,
-            pipeline_id,
-            page_size=1,
-            sort_by="created_at desc",
-        )
-        if not versions.pipeline_versions:
-            raise ConfigurationError(
-                Problem("the pipeline has no version", received=pipeline_id, fix="upload one")
-            )
-        version_id = versions.pipeline_versions[0].pipeline_version_id
-    found = back_end.call(
-        "read the version of the pipeline",
-        api.pipeline_service_get_pipeline_version,
-        pipeline_id,
-        version_id,
-    )
-    spec = found.pipeline_spec or {}
-    spec = spec if "pipeline_spec" in spec else {"pipeline_spec": spec}
-    name = f"pipeline {pipeline_id}, version {found.display_name or version_id}"
-    return _checked(Package(name, spec, pipeline_id, version_id))
 
 
 def _parsed(path: Path) -> dict[str, Any]:

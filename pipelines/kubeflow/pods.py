@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.status import is_over
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.errors import StepError
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient
@@ -93,7 +93,7 @@ class RunOnCluster:
         try:
             return self._look(self._api)
         except StepError as error:
-            self.trouble = _first(error)
+            self.trouble = error.first
             return None
 
     def failed(self) -> list[FailedTask]:
@@ -126,7 +126,7 @@ class RunOnCluster:
             except StepError as error:
                 tried.append(error)
         if tried:
-            self.trouble = _first(tried[0])
+            self.trouble = tried[0].first
             return None
         return api  # perhaps no pod exists yet
 
@@ -186,8 +186,3 @@ def _alive(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _names(items: list[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(sorted(item["metadata"]["name"] for item in items))
-
-
-def _first(error: StepError) -> str:
-    problem = error.problems[0]
-    return problem.what if isinstance(problem, Problem) else str(problem)

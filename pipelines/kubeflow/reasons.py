@@ -18,7 +18,7 @@ from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
-from kfp_tfjob.storage.verdict_record import ModelVerdict
+from kfp_tfjob.storage.verdict_record import ModelVerdict, VerdictCheck
 
 _LINES = 12  # of a log
 
@@ -40,21 +40,6 @@ class Attempt:
     sentence: str
     remedy: str
     log: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check of the gate.
-
-    Attributes:
-        name: For instance `champion`.
-        passed: Whether it passed.
-        explanation: With the value, its bound and the threshold.
-    """
-
-    name: str
-    passed: bool
-    explanation: str
 
 
 @dataclass(frozen=True)
@@ -81,7 +66,7 @@ class Why:
     step: str = ""
     code: int | None = None
     attempts: tuple[Attempt, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[VerdictCheck, ...] = ()
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -131,7 +116,7 @@ def _green(run: Run, records: Records) -> Why:
     champion = records.champion(verdict) if verdict.blessed else None
     reasons = verdict.reason
     checks = tuple(
-        Check(it.name, it.passed, it.explanation)
+        it
         for it in verdict.checks
         if it.name != "primary_metric" or not it.passed  # that it has a value says nothing new
     )
@@ -157,7 +142,7 @@ def _green(run: Run, records: Records) -> Why:
     )
 
 
-def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
+def _gate_remedy(verdict: ModelVerdict, checks: Sequence[VerdictCheck]) -> str:
     failed = {check.name for check in checks if not check.passed}
     if "gate" in failed:
         return "set `gate`, for instance --set gate.mode=superior"

@@ -116,7 +116,7 @@ def list_runs(back_end: BackEnd, model: str = "", experiment: str = "") -> Itera
     for raw in _listed(back_end, experiment):
         if raw.storage_state == _ARCHIVED or not _is_ours(raw):
             continue
-        if not model or _parameters(raw).get("model_name") == model:
+        if not model or parameters_of(raw).get("model_name") == model:
             yield run_of(back_end, raw)
 
 
@@ -210,7 +210,7 @@ def read_run(back_end: BackEnd, run_id: str) -> Run:
 
 def run_of(back_end: BackEnd, raw: Any) -> Run:
     """Return a run of the API as ours."""
-    parameters = _parameters(raw)
+    parameters = parameters_of(raw)
     state = _state(raw.state)
     ended = raw.finished_at if state in OVER and raw.finished_at else None
     if ended and ended.year < 2000:  # the zero time of the back end
@@ -221,8 +221,8 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
         name=raw.display_name or "",
         state=state,
         model=str(parameters.get("model_name", "")),
-        created=_time(raw.created_at),
-        finished=_time(ended),
+        created=in_utc(raw.created_at),
+        finished=in_utc(ended),
         seconds=_seconds(raw.created_at, ended),
         page=back_end.page(raw.run_id),
         folder=_folder(str(parameters.get("output_uri", "")), raw.run_id),
@@ -303,10 +303,11 @@ def _began(task: Any) -> datetime:
 
 
 def _is_ours(raw: Any) -> bool:
-    return {"model_name", "output_uri"} <= set(_parameters(raw))
+    return {"model_name", "output_uri"} <= set(parameters_of(raw))
 
 
-def _parameters(raw: Any) -> dict[str, Any]:
+def parameters_of(raw: Any) -> dict[str, Any]:
+    """Return the run parameters that the API shows for a run or a schedule."""
     return dict((raw.runtime_config.parameters if raw.runtime_config else None) or {})
 
 
@@ -327,8 +328,9 @@ def _message(error: Any) -> str:
     return str(error.message or "") if error else ""
 
 
-def _time(moment: datetime | None) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else ""
+def in_utc(moment: datetime | None) -> str:
+    """Return a time of the API as RFC 3339; empty for none, for which protobuf has its zero."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment and moment.year > 1970 else ""
 
 
 def _seconds(began: datetime | None, ended: datetime | None) -> float:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
-from kfp_tfjob.pipelines.kubeflow.runs import RUNNING, WAITING, Run, run_of
+from kfp_tfjob.pipelines.kubeflow.runs import RUNNING, WAITING, Run, in_utc, parameters_of, run_of
 from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -98,16 +97,10 @@ def create(
     """
     models, api = back_end.sdk.api_models, back_end.sdk.recurring_runs
     old = list(_raw(back_end, name))
-    reference = None
-    if package.pipeline_id:
-        reference = models.V2beta1PipelineVersionReference(
-            pipeline_id=package.pipeline_id, pipeline_version_id=package.version_id
-        )
     body = models.V2beta1RecurringRun(
         display_name=name,
         experiment_id=back_end.experiment_id(),
-        pipeline_spec=None if reference else dict(package.spec),
-        pipeline_version_reference=reference,
+        pipeline_spec=dict(package.spec),
         runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
         service_account=account or None,
         max_concurrency=str(at_once),
@@ -200,7 +193,7 @@ def _raw(back_end: BackEnd, name: str = "") -> Iterator[Any]:
         namespace=back_end.namespace,
         **where,
     ):
-        known = _parameters(raw)
+        known = parameters_of(raw)
         if {"model_name", "output_uri", "data_uri"} <= set(known):
             if not name or raw.display_name == name:
                 yield raw
@@ -240,19 +233,19 @@ def _trigger(models: Any, trigger: Trigger) -> Any:
 
 
 def _schedule(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:
-    values, trigger = _parameters(raw), raw.trigger
+    values, trigger = parameters_of(raw), raw.trigger
     it = (trigger.cron_schedule or trigger.periodic_schedule) if trigger else None
     return Schedule(
         schedule_id=raw.recurring_run_id,
         name=raw.display_name or "",
         state="active" if _is_active(raw) else "paused",
         when=_when(it),
-        start=_time(it.start_time if it else None),
-        end=_time(it.end_time if it else None),
+        start=in_utc(it.start_time if it else None),
+        end=in_utc(it.end_time if it else None),
         catch_up=not raw.no_catchup,
         at_once=int(raw.max_concurrency or 1),
         model=str(values.get("model_name", "")),
-        created=_time(raw.created_at),
+        created=in_utc(raw.created_at),
         in_flight=tuple(in_flight),
         page=f"{back_end.page('').partition('/#/')[0]}/#/recurringrun/details/{raw.recurring_run_id}",
         parameters=masked(values),
@@ -266,13 +259,3 @@ def _is_active(raw: Any) -> bool:
 def _when(it: Any) -> str:
     cron = getattr(it, "cron", "")
     return cron or (f"every {it.interval_second or 1} s" if it else "unknown")
-
-
-def _parameters(raw: Any) -> dict[str, Any]:
-    return dict((raw.runtime_config.parameters if raw.runtime_config else None) or {})
-
-
-def _time(moment: datetime | None) -> str:
-    if moment is None or moment.year <= 1970:  # protobuf's zero stands for none
-        return ""
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

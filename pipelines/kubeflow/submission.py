@@ -83,16 +83,10 @@ def body(
         account: The service account of its pods; empty for that of the back end.
     """
     models = back_end.sdk.api_models
-    reference = None
-    if package.pipeline_id:
-        reference = models.V2beta1PipelineVersionReference(
-            pipeline_id=package.pipeline_id, pipeline_version_id=package.version_id
-        )
     return models.V2beta1Run(
         display_name=name,
         experiment_id=back_end.experiment_id(),
-        pipeline_spec=None if reference else dict(package.spec),
-        pipeline_version_reference=reference,
+        pipeline_spec=dict(package.spec),
         runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
         service_account=account or None,
     )

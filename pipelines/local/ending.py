@@ -5,7 +5,6 @@ The embedded store stops with the run, so the last lines point to files on this 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,12 +24,13 @@ from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
-from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
+from kfp_tfjob.storage.run_folder import note
 from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
+from kfp_tfjob.storage.verdict_record import lost_race, verdict_or_none
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
 _REPORTS = {
@@ -126,9 +126,8 @@ class Ending:
         notify.notify(notice, self.step.store, self.step.whole_run, key)
 
     def _tell_end(self) -> int:
-        try:
-            verdict = verdict_in_force(self.step.store, self.step.run)
-        except ObjectNotFoundError:
+        verdict = verdict_or_none(self.step.store, self.step.run)
+        if verdict is None:
             return self._tell_without_verdict()
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
         known = in_short(verdict.metrics)
@@ -154,13 +153,13 @@ class Ending:
         return 0
 
     def _tell_without_verdict(self) -> int:
-        run, champion, result = self.step.run, None, ""
-        if self._holds(run.unchanged):
-            earlier = TrainedRun(**json.loads(self.step.store.read(run.unchanged))).run_id
+        store, run, champion, result = self.step.store, self.step.run, None, ""
+        if unchanged := note(store, run.unchanged):
+            earlier = TrainedRun(**unchanged).run_id
             champion = read_champion(self.step.store, self.step.layout, self.model_name)
             outcome = f"Nothing has changed since run {earlier}: the model was not trained again"
             result = f"champion   {champion.version_uri if champion else 'none'}"
-        elif self._holds(run.not_evaluated):
+        elif note(store, run.not_evaluated):
             outcome = f"The output is stored and verified. Not evaluated: {WHY_NOT_EVALUATED}"
             result = f"output     {self._copied(self._keep_output)}" if self.embedded else ""
         else:
@@ -172,13 +171,6 @@ class Ending:
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
         self._notify(None)
         return 0
-
-    def _holds(self, address: S3Address) -> bool:
-        try:
-            self.step.store.head(address)
-        except ObjectNotFoundError:
-            return False
-        return True
 
     def _copied(self, copy: Callable[[], object]) -> str:
         """Return the path of a copy, or why there is none; the store has the original."""

@@ -81,7 +81,6 @@ def test_all_lines_of_all_attempts_in_the_order_of_time(logs):
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
-        (["--attempt", "1", "--replica", "chief-0"], ["a0", "u0", "a1"]),
         (["--replica", "worker"], ["w0", "w1", "v0"]),
         (["--tail", "2"], [r"\x1b[2Jevil\x07", "b2"]),
         (["--tail", "2", "--replica", "worker-0"], ["w1", "v0"]),
@@ -108,8 +107,6 @@ def test_times_and_json(logs):
     ("arguments", "code", "said"),
     [
         (["--replica", "wroker-0"], 2, "no attempt has a replica wroker-0"),
-        (["--attempt", "7"], 3, "attempt 7 has no log"),
-        (["--attempt", "x"], 2, "--attempt is not valid"),
     ],
 )
 def test_what_is_wrong_is_said(logs, arguments, code, said):

@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import kfp_server_api as api
 import pytest
 from click.testing import Result
 
@@ -318,25 +317,6 @@ def test_a_lost_answer_does_not_lose_the_run(fake, package, data, base):
     client = Client(fake.host)
     run = client.submit(values, client.package(package), "once")
     assert list(fake.runs) == [run.run_id]
-
-
-def test_an_uploaded_pipeline_is_named_and_not_sent(fake, package, data, base):
-    from kfp_tfjob.pipelines.kubeflow.package import from_file
-
-    spec = from_file(package).spec
-    fake.versions["v"] = api.V2beta1PipelineVersion(
-        pipeline_id="p", pipeline_version_id="v", display_name="two", pipeline_spec=dict(spec)
-    )
-    found = kfp_tfjob(
-        *("submit", "--data", data, "--label", "y", "--name", "m", "--output", base, "--yes"),
-        *("--pipeline-id", "p", "--version", "v"),
-    )
-    assert found.exit_code == 0, found.output
-    (run,) = fake.runs.values()
-    assert run.pipeline_spec is None
-    assert run.pipeline_version_reference.pipeline_version_id == "v"
-    found = kfp_tfjob("submit", "--yes", "--pipeline-id", "p", "--version", "w")
-    assert found.exit_code == 2 and "not found" in found.stderr
 
 
 def test_another_pipeline_is_refused(tmp_path):

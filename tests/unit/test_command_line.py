@@ -47,7 +47,7 @@ def test_every_command_has_a_file():
 _HERE = {"--home", "--run-id", "--tick"}  # the folder, the run and the clock of this machine
 _ON_KUBEFLOW = {
     *("--host", "--namespace", "--experiment", "--token-file", "--ca-file"),  # the back end
-    *("--pipeline", "--pipeline-id", "--version", "--service-account"),  # what it runs, and as whom
+    *("--pipeline", "--service-account"),  # what it runs, and as whom
     *("--run-name", "--watch"),  # here the id names the run, and the command follows it
     *("--yes", "--dry-run", "--json"),  # here there is no plan to show, and no question
     "--wait-for-nodes",

@@ -3,7 +3,6 @@
 import threading
 import time
 from decimal import Decimal
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +14,7 @@ from kfp_tfjob.checks.placement import _largest
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.quota import left
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.doctor import engine, machine
+from kfp_tfjob.pipelines.doctor import engine
 from kfp_tfjob.pipelines.doctor.back_end import _judged
 from kfp_tfjob.pipelines.doctor.images import _spellings, pullable
 from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
@@ -56,21 +55,6 @@ def quota(used: str, hard: str) -> dict:
 def test_a_quota_is_compared_with_the_job(used, hard, state, words):
     (found,) = _compared("team", left(quota(used, hard)), {"requests.cpu": Decimal(8)})
     assert found.status == state and words in found.what and "team" in found.what
-
-
-def test_packages_that_are_missing_or_old(monkeypatch):
-    assert [found.status for found in machine.check()] == ["ok"]
-
-    def version(name: str) -> str:
-        if name == "kfp":
-            raise PackageNotFoundError(name)
-        return {"kubernetes": "31.0.0"}.get(name, installed(name))
-
-    installed = machine.version
-    monkeypatch.setattr(machine, "version", version)
-    (found,) = machine.check()
-    assert found.status == "problem" and "kfp-tfjob[tools]" in found.fix
-    assert "kfp " in found.what and "31.0.0" in found.what and "<31,>=30.1" in found.what
 
 
 def test_a_node_names_an_image_in_full():
@@ -120,19 +104,19 @@ def test_a_defect_of_a_check_hides_no_other_finding():
 
     checks = engine._Checks(time.monotonic() + 100)
     checks.start("store", "the store", check)
-    checks.start("this machine", "the packages", lambda: [ok("fine")])
+    checks.start("images", "the images", lambda: [ok("fine")])
     report = checks.wait()
-    assert report["this machine"] == [ok("fine")]
+    assert report["images"] == [ok("fine")]
     assert report["store"][0].status == "problem" and "bug" in report["store"][0].what
 
 
 def test_a_slow_check_does_not_delay_the_others():
     began, checks = time.monotonic(), engine._Checks(time.monotonic() + 1)
     checks.start("store", "the store", lambda: threading.Event().wait(600) and [])
-    checks.start("this machine", "the packages", lambda: [ok("fine")])
+    checks.start("images", "the images", lambda: [ok("fine")])
     report = checks.wait()
     assert time.monotonic() - began < 100
-    assert list(report) == ["this machine", "store"]
+    assert list(report) == ["images", "store"]
     assert report["store"][0].status == "unknown" and "the store" in report["store"][0].what
 
 

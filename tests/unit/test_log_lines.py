@@ -1,10 +1,7 @@
-"""Lines with times, and streams that are read again: each line once, whatever the clock does."""
-
-from hypothesis import given
-from hypothesis import strategies as st
+"""Lines with times."""
 
 from kfp_tfjob.cluster.follower import Follower
-from kfp_tfjob.cluster.log_lines import Continued, LogLine, Position, cut, stamp_of
+from kfp_tfjob.cluster.log_lines import LogLine, cut, stamp_of
 
 
 def stamp(tenths: int) -> str:
@@ -42,29 +39,3 @@ def test_the_last_lines_of_a_container_are_its_own():
     follower.start()
     follower.finish(10)
     assert follower.last_lines("chief-0", 5) == ["step 1"]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 3)), max_size=60),
-    st.lists(st.integers(0, 60), min_size=1, max_size=4),
-)
-def test_a_stream_that_breaks_gives_every_line_once(times, breaks):
-    """Times are almost ordered, equal times occur, and a reader is cut off anywhere."""
-    lines = [stamp(max(at + late, 0)) for at, late in sorted(times)]
-    position, got = Position(), []
-    for most in [*breaks, len(lines)]:
-        again = Continued(position)
-        sent = [one for one in enumerate(lines) if one[1] >= position.since[:19]]
-        for index, at in sent[: most if most < len(lines) else None]:
-            if again.is_new(at):
-                position.add(at)
-                got.append(index)
-    assert got == list(range(len(lines)))
-
-
-def test_lines_that_the_node_has_removed_hide_no_new_ones():
-    left = Position()
-    for tenths in (1, 2, 3, 4):
-        left.add(stamp(tenths))
-    continued = Continued(left)
-    assert [continued.is_new(stamp(tenths)) for tenths in (5, 6)] == [True, True]

@@ -118,7 +118,7 @@ def judgement(names: list[str], classes: int) -> Validation:
     before = {"label": {"counts": {"train": {HOSTILE: 3}}} if classes else {}}
     reference = Reference(HOSTILE, 3, HOSTILE, "d" * 32, {}, before, columns)
     problem = Problem(HOSTILE, received=HOSTILE, expected=HOSTILE, fix=HOSTILE)
-    drift = Drift(1.5, 0.5, 0.1)
+    drift = Drift(1.5, 0.1)
     comparison = Comparison(
         reference,
         changes=[problem] * 30,
