@@ -204,7 +204,7 @@ def test_cancel_waits_for_the_end_and_says_what_was_checked(fake, store, base):
     assert "step 40" in found.stdout
     assert "were not checked" in found.stdout
     found = kfp_tfjob("cancel", "one")
-    assert found.exit_code == 2 and "is over" in found.stderr
+    assert found.exit_code == 2 and "failed, finished" in found.stderr
 
 
 def test_a_cancelled_run_is_not_a_failed_one(fake, base):
