@@ -101,7 +101,7 @@ def test_open_requests_are_limited_together() -> None:
 
     refused, health, *rest = asyncio.run(many())
     assert refused[0] == 503 and refused[2][b"retry-after"] == b"1"
-    assert "too much to do" in json.loads(refused[1])["error"]
+    assert "8.0 kB of open requests" in json.loads(refused[1])["error"]
     assert health[0] == 200
     assert [it[0] for it in rest] == [200] * 9
     assert ("", 200) not in counts.answers  # only requests for predictions count
