@@ -31,7 +31,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
                 fix="correct the Secret named by storage_secret or the AWS environment",
             )
         )
-    if not creates_once(store, prefix):
+    if not _creates_once(store, prefix):
         raise ConfigurationError(
             Problem(
                 f"the store of {root} does not support conditional creates",
@@ -43,7 +43,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
     return [ok(f"{root} can be written, read and deleted; of several creates, one wins")]
 
 
-def creates_once(store: Store, prefix: S3Address) -> bool:
+def _creates_once(store: Store, prefix: S3Address) -> bool:
     """Tell whether a store refuses to create an object that exists; it deletes the object again.
 
     Args:

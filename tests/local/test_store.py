@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.checks.store import creates_once
+from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import SMALL
@@ -183,13 +183,13 @@ def test_the_probe_leaves_nothing_behind_and_says_when_it_cannot(
     assert not Store(proxy.endpoint).probe(base).deletes
 
 
-@pytest.mark.parametrize("unconditional", [False, True])
-def test_a_store_that_overwrites_is_found(
-    proxy: FaultProxy, base: S3Address, unconditional: bool
-) -> None:
-    proxy.faults = [Fault(ignore_conditions, times=float("inf"))] if unconditional else []
+def test_a_store_that_overwrites_is_refused(proxy: FaultProxy, base: S3Address) -> None:
     store = Store(proxy.endpoint)
-    assert creates_once(store, base) is not unconditional
+    assert [it.status for it in check_store(store, base, base)] == ["ok"]
+    proxy.faults = [Fault(ignore_conditions, times=float("inf"))]
+    with pytest.raises(ConfigurationError) as caught:
+        check_store(store, base, base)
+    assert caught.value.received == "a second PUT of one object with If-None-Match: * succeeded"
     assert list(store.list(base)) == []
 
 
