@@ -118,8 +118,9 @@ def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
 
 def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
     executor = Processes(Context(str(tmp_path)), 3)
-    items = [[i, os.getpid()] for i in range(3)]
-    assert list(executor.map(f"{HERE}:die_once", items)) == [0, 1, 2]
+    # Each dies once, perhaps one after the other: the third loss in a row would end the step.
+    items = [[i, os.getpid()] for i in range(2)]
+    assert list(executor.map(f"{HERE}:die_once", items)) == [0, 1]
     executor.close()
 
 
