@@ -79,14 +79,24 @@ def compile_all(
     return files
 
 
+def parse(text: str) -> list[Any]:
+    """Return the documents of a compiled pipeline.
+
+    The parser of libyaml takes a tenth of the time.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+    """
+    return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
 def images_of(text: str) -> list[str]:
     """Return the images that a compiled pipeline or step names, sorted.
 
     Args:
         text: YAML that `compile_all` wrote.
     """
-    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    specification = next(yaml.load_all(text, fast))
+    specification = parse(text)[0]
     inputs = specification["root"].get("inputDefinitions", {}).get("parameters", {})
     default = inputs.get("train_image", {}).get("defaultValue")
     return sorted(images_of_steps(specification) | ({default} if default else set()))

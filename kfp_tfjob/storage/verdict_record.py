@@ -190,7 +190,7 @@ def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
 
 
 def verdict_or_none(store: Store, run: RunLayout) -> ModelVerdict | None:
-    """Return the verdict in force; None if the model was not judged.
+    """Return the verdict in force; None if the model was not evaluated.
 
     Raises:
         ValueError: The document is not a verdict.

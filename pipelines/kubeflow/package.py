@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.options.images import is_placeholder
-from kfp_tfjob.pipelines.compilation import images_of_steps
+from kfp_tfjob.pipelines import compilation
 from kfp_tfjob.pipelines.kubeflow.runs import defaults_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -36,7 +36,7 @@ class Package:
     @property
     def images(self) -> list[str]:
         """The images of its steps, sorted."""
-        return sorted(images_of_steps(self.spec["pipeline_spec"]))
+        return sorted(compilation.images_of_steps(self.spec["pipeline_spec"]))
 
     def problems(self, train_image: str) -> list[Problem]:
         """Return the images that no node can pull.
@@ -92,9 +92,8 @@ def from_file(path: Path) -> Package:
 def _parsed(path: Path) -> dict[str, Any]:
     import yaml
 
-    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time
     try:
-        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), fast))
+        documents = compilation.parse(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             Problem(
