@@ -17,7 +17,6 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.inventory import scan
-from kfp_tfjob.uploader.journal import Journal
 from kfp_tfjob.uploader.mirror import Mirror
 from kfp_tfjob.uploader.ownership import Ownership
 
@@ -28,17 +27,7 @@ def main(folder: Path, address: S3Address, endpoint: str, workers: int) -> None:
     store, run = Store(endpoint), RunLayout(address)
     with tempfile.TemporaryDirectory() as state:
         owner = Ownership(store, run, "bench", 1, Path(state))
-        journal = Journal(Path(state), "bench")
-        mirror = Mirror(
-            store,
-            folder,
-            run,
-            "bench",
-            1,
-            workers,
-            journal=journal,
-            check_owner=owner.check,
-        )
+        mirror = Mirror(store, folder, run, "bench", 1, workers, check_owner=owner.check)
         store.probe(address)
         owner.claim()
         mirror.store(scan(folder.parent / "nothing"), scan(folder.parent / "nothing"))

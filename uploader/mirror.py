@@ -3,8 +3,8 @@
 A checkpoint is an immutable directory. The mirror sends its objects first and its manifest last,
 and deletes its manifest first. So a reader of manifests finds only complete checkpoints. The
 manifest also lists the other files of that moment, because the mirror never removes those from the
-store; files that are not being written are stored before it. A journal records what is stored, so a
-pass or a restart without changes takes one scan and no request.
+store; files that are not being written are stored before it. The mirror remembers what it has
+stored, so a pass without changes takes one scan and no request.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, MANIFEST, OUTPUT, 
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import Resumable
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
-from kfp_tfjob.uploader.earlier import Earlier, step_of
+from kfp_tfjob.uploader.earlier import Stored, recognised, step_of, unfinished_uploads
 from kfp_tfjob.uploader.folder import name_problem, same_content
 from kfp_tfjob.uploader.inventory import LocalFile, Scan
-from kfp_tfjob.uploader.journal import Journal, Stored
 from kfp_tfjob.uploader.ownership import FencedError
 from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
 
@@ -46,7 +45,6 @@ class Mirror:
         snapshot_seconds: The shortest time before a growing file is sent again; a file up to 16 MiB
             is also sent before each checkpoint.
         tick: Called about twice a second while files are sent.
-        journal: The journal of earlier processes; None for a new one in memory.
         check_owner: Called before every write, with True right before a manifest; it raises
             FencedError if this sidecar no longer owns the run.
 
@@ -66,7 +64,6 @@ class Mirror:
         workers: int = 0,
         snapshot_seconds: float = 30.0,
         tick: Callable[[], None] = lambda: None,
-        journal: Journal | None = None,
         check_owner: Callable[[bool], None] = lambda now: None,
     ) -> None:
         self.away = self._said_away = self.refused = False
@@ -75,13 +72,12 @@ class Mirror:
         self._run_id, self._attempt = run_id, attempt
         self._workers, self._tick, self._snapshot_seconds = workers, tick, snapshot_seconds
         self._snapshots: dict[str, float] = {}
-        self._journal = journal or Journal(None, "")
-        self._stored = self._journal.stored
+        self._stored: dict[str, Stored] = {}
+        self._uploads: dict[str, str] = {}  # the ids of unfinished uploads in parts, by path
         self._check_owner = check_owner
-        self._published = self._journalled_steps()
+        self._published: dict[int, frozenset[LocalFile]] = {}  # steps with a manifest in the store
         self._settled: Scan | None = None  # the last scan that is completely stored
         self._compared: set[LocalFile] = set()  # stored with the bytes after all programs ended
-        self._earlier = Earlier(store, folder, run, self._journal)
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
         self._learned = False
@@ -92,7 +88,7 @@ class Mirror:
         steps, _ = _by_step(scan)
         manifest = MANIFEST
         return sorted(
-            [path for path, file in scan.files.items() if not self._journal.has(file)]
+            [path for path, file in scan.files.items() if not self._has(file)]
             + [
                 f"{CHECKPOINTS}/{step}/{manifest}"
                 for step, files in steps.items()
@@ -172,7 +168,7 @@ class Mirror:
                 self._forget_changed(plain)
             self._store_plain(due(), ended)
             if final:
-                self._compared.update(filter(self._journal.has, plain))
+                self._compared.update(filter(self._has, plain))
         except FencedError:
             raise
         except (ConfigurationError, StoreUnavailableError) as error:
@@ -196,8 +192,7 @@ class Mirror:
                 try:
                     self._check_owner(False)
                     self._published.pop(step, None)
-                    self._journal.publish(step, False)
-                    self._journal.forget([p for p in self._stored if step_of(p) == step])
+                    self._forget([p for p in self._stored if step_of(p) == step])
                     self._store.delete(address / MANIFEST)
                     for item in self._store.list(address):
                         self._store.delete(item.address)
@@ -234,29 +229,28 @@ class Mirror:
         waited = last is None or time.monotonic() - last >= self._snapshot_seconds
         return waited or (with_step and file.size <= PART)
 
-    def _journalled_steps(self) -> dict[int, frozenset[LocalFile]]:
-        """Return the steps that have a manifest according to the journal, with their files."""
-        steps: dict[int, set[LocalFile]] = {step: set() for step in self._journal.published}
-        for path, stored in self._stored.items():
-            if (step := step_of(path)) in steps:
-                steps[step].add(stored.file)
-        return {step: frozenset(files) for step, files in steps.items()}
+    def _has(self, file: LocalFile) -> bool:
+        """Return whether a file is stored in this state."""
+        stored = self._stored.get(file.path)
+        return stored is not None and (stored.file, stored.object.size) == (file, file.size)
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._stored.pop(path, None)
 
     def _learn(self, scan: Scan) -> None:
         """Find out once what earlier processes and attempts stored."""
         try:
             self._check_owner(False)
-            self._earlier.look(scan.files)
-            self._remote |= self._earlier.steps
-            self._published = {s: f for s, f in self._published.items() if s in self._remote}
+            self._remote |= set(self._store.numbers(self._run.checkpoints))
+            self._uploads = unfinished_uploads(self._store, self._run, scan.files)
             for step, files in _by_step(scan)[0].items():
-                if (
-                    step in self._remote
-                    and self._published.get(step) != files
-                    and self._earlier.recognise_step(step, files)
-                ):
+                if step not in self._remote:
+                    continue
+                known, whole = recognised(self._store, self._folder, self._run, step, files)
+                self._stored |= {stored.file.path: stored for stored in known}
+                if whole:
                     self._published[step] = files
-                    self._journal.publish(step)
                     log.info("checkpoint %d is already stored", step)
         except (ConfigurationError, FencedError, StoreUnavailableError):
             raise
@@ -265,11 +259,11 @@ class Mirror:
         self._learned = True
 
     def _abort_dead_uploads(self, scan: Scan) -> None:
-        """Abort the uploads of files that have changed or are gone."""
-        for path, (file, upload_id) in list(self._journal.uploads.items()):
-            if scan.files.get(path) != file:
+        """Abort the uploads in parts of files that are gone, or no longer large."""
+        for path, upload_id in list(self._uploads.items()):
+            if path not in scan.files or scan.files[path].size <= PART:
                 self._store.abort(self._run.output / path, upload_id)
-                self._journal.upload(file, "")
+                self._uploads.pop(path, None)
 
     def _forget_changed(self, files: Iterable[LocalFile]) -> None:
         """Find stored files whose bytes have changed since, once all programs have ended.
@@ -277,14 +271,14 @@ class Mirror:
         A scan does not show every change: a write through a mapping, as by numpy.memmap, may leave
         the times of a file as they are, and on tmpfs always does.
         """
-        sent = {f.path: f for f in files if self._journal.has(f) and f not in self._compared}
+        sent = {f.path: f for f in files if self._has(f) and f not in self._compared}
         known = {path: self._stored[path].object for path in sent}
         same = {file.path for file in same_content(self._folder, sent, known)}
-        self._journal.forget(sent.keys() - same)
+        self._forget(sent.keys() - same)
 
     def _store_plain(self, due: Iterable[LocalFile], ended: Callable[[], bool]) -> None:
         """Store files outside checkpoints."""
-        due = [file for file in due if not self._journal.has(file)]
+        due = [file for file in due if not self._has(file)]
         if not due or ended():
             return
         self._check_owner(False)
@@ -308,11 +302,11 @@ class Mirror:
         if step in self._remote:
             # The step is half sent, or was written again, so readers must not trust it now. Its
             # objects are not compared: a step found damaged is also written again.
-            self._journal.publish(step, False)
+            self._published.pop(step, None)
             self._store.delete(address / MANIFEST)
         self._remote.add(step)
-        sent = self._send((file for file in sorted(files) if not self._journal.has(file)), ended)
-        if not all(map(self._journal.has, files)):
+        sent = self._send((file for file in sorted(files) if not self._has(file)), ended)
+        if not all(map(self._has, files)):
             return
         objects = [self._stored[path].object for path in paths]
         manifest = Manifest.of(
@@ -325,7 +319,6 @@ class Mirror:
         self._check_owner(True)
         self._store.write(address / MANIFEST, manifest.to_bytes(), "application/json")
         self._published[step] = files
-        self._journal.publish(step)
         log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
     def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> TransferProgress:
@@ -335,7 +328,6 @@ class Mirror:
 
         def tick() -> None:
             progress.tick()
-            self._journal.flush()
             self._tick()
 
         if not files:
@@ -344,7 +336,7 @@ class Mirror:
         workers = self._workers or workers_for(self._store.probe(self._run.base).latency)
         for file, sent in each(self._send_file, wanted, min(workers, len(files)), tick):
             try:
-                self._journal.add(Stored(file, sent.result()))
+                self._stored[file.path] = Stored(file, sent.result())
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan finds the new state
             except Exception as error:  # no error may end the sidecar
@@ -355,7 +347,6 @@ class Mirror:
                 self._logged.pop(file.path, None)
                 self._snapshots[file.path] = time.monotonic()
                 progress.add(file.size)
-        self._journal.flush()
         return progress
 
     def _send_file(self, file: LocalFile) -> ManifestObject:
@@ -368,9 +359,14 @@ class Mirror:
     def _resumable(self, file: LocalFile) -> Resumable | None:
         if file.size <= PART:
             return None
-        earlier, upload_id = self._journal.uploads.get(file.path, (None, ""))
-        upload_id = upload_id if earlier == file else ""
-        return Resumable(upload_id, lambda begun: self._journal.upload(file, begun))
+
+        def note(upload_id: str) -> None:
+            if upload_id:
+                self._uploads[file.path] = upload_id
+            else:
+                self._uploads.pop(file.path, None)
+
+        return Resumable(self._uploads.get(file.path, ""), note)
 
     def note(self, what: str, error: Exception) -> None:
         """Keep an error for the reply to the trainer, and log it if it is new."""

@@ -93,7 +93,6 @@ class _Sidecar:
     """The passes of one process."""
 
     def __init__(self, settings: Settings, store: Store, ended: Event) -> None:
-        from kfp_tfjob.uploader.journal import Journal
         from kfp_tfjob.uploader.mirror import Mirror
         from kfp_tfjob.uploader.ownership import Ownership
 
@@ -101,7 +100,6 @@ class _Sidecar:
         self._settings, self._store, self._ended = settings, store, ended
         self._barrier = Barrier(settings.folder, settings.run_id, settings.attempt)
         self._owner = Ownership(store, run, settings.run_id, settings.attempt, keep)
-        whose = f"{store.endpoint} {settings.run} {settings.run_id} {settings.attempt}"
         self._mirror = Mirror(
             store,
             settings.folder,
@@ -111,7 +109,6 @@ class _Sidecar:
             settings.workers,
             settings.snapshot_seconds,
             self._tick,
-            Journal(keep, whose),
             self._owner.check,
         )
         self._grace = _Grace(settings.grace)

@@ -59,7 +59,7 @@ CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # i
 UPLOADER = barrier.FOLDER
 FLUSH_REQUEST, FLUSH_REPLY = barrier.REQUEST, barrier.REPLY
 CHIEF_END = termination_message.END
-UPLOADER_JOURNAL, UPLOADER_IDENTITY = "journal.jsonl", "identity.json"
+UPLOADER_IDENTITY = "identity.json"
 
 # In the folder of a published version, beside MODEL, SCHEMA, STATISTICS and VERDICT.
 VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"

@@ -147,7 +147,7 @@ def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
     """A run with a stored checkpoint, and what its pod has left beside it and later."""
     layout, first = RunLayout(base), tmp_path / "first"
     _write(first, {path: b"old" for path in MADE_ANEW} | BESIDE | {"checkpoints/5/data": b"five"})
-    _write(first, {"own/x.tmp": b"half", ".uploader/journal.jsonl": b"{}"})
+    _write(first, {"own/x.tmp": b"half", ".uploader/identity.json": b"{}"})
     mirror = _mirror(store, layout, first, 1)
     _write(first, {"own/later.txt": b"of a step that is not in the checkpoint"})
     mirror.store(scan(first), scan(first))

@@ -14,7 +14,6 @@ from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, FileChangedError
 from kfp_tfjob.uploader.inventory import scan
-from kfp_tfjob.uploader.journal import Journal
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault
@@ -157,36 +156,6 @@ def _(world: World) -> None:
 def _(world: World) -> None:
     plant(world, {"a": b"a", "/".join(["d" * 200] * 5): b"x"})
     assert "too long" in str(world.assert_refused(DataError))
-
-
-@TABLE.line("the disk fills up: the journal ends")
-def _(world: World) -> None:
-    plant(world, {"checkpoints/3/data": b"three"})
-    keep = world.folder / ".uploader"
-    run, journal = RunLayout(world.base), Journal(keep, "mine")
-    mirror = Mirror(world.store(), world.folder, run, "r", 1, journal=journal)
-    mirror.store(scan(world.folder), scan(world.folder))
-    journal._file = open("/dev/full", "ab")  # noqa: SIM115 - the journal's from here on
-    plant(world, {"checkpoints/4/data": b"four"})
-    mirror.store(scan(world.folder), scan(world.folder))
-    assert mirror.missing(scan(world.folder)) == []
-    world.truth.read_manifest(run.checkpoints / "4" / "manifest.json")
-    # Nothing is left that a restart would believe, and that does not know what happens from now on.
-    assert Journal(keep, "mine").stored == {}
-    world.mirror()
-
-
-@TABLE.line("the disk is full: no journal")
-def _(world: World) -> None:
-    plant(world, {"checkpoints/3/data": b"three"})
-    keep = world.folder / ".uploader"
-    keep.mkdir()
-    (keep / ".journal.jsonl.part").symlink_to("/dev/full")
-    journal = Journal(keep, "mine")
-    mirror = Mirror(world.store(), world.folder, RunLayout(world.base), "r", 1, journal=journal)
-    mirror.store(scan(world.folder), scan(world.folder))
-    assert mirror.missing(scan(world.folder)) == []
-    world.truth.read_manifest(RunLayout(world.base).checkpoints / "3" / "manifest.json")
 
 
 @pytest.mark.parametrize(("name", "world"), TABLE.cases(), indirect=["world"])

@@ -14,7 +14,6 @@ from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader.inventory import scan
-from kfp_tfjob.uploader.journal import Journal
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, slow_down
 
@@ -131,7 +130,6 @@ def test_a_checkpoint_has_a_manifest_of_its_own(store, run, start, tmp_path):
 
 
 def test_a_pod_that_was_replaced_sends_only_files_beside_checkpoints_again(proxy, run, tmp_path):
-    """It has restored what was stored, and has no journal."""
     write(tmp_path / "checkpoints/7/data", b"a" * 100)
     write(tmp_path / "model.keras", b"b" * 100)
     store = Store(proxy.endpoint)
@@ -178,39 +176,15 @@ def test_a_file_that_fails_holds_back_no_checkpoint(proxy, run, tmp_path):
     assert mirror.missing(scan(tmp_path)) == []
 
 
-def test_the_journal_survives_a_restart(proxy, run, tmp_path):
-    for path in ("checkpoints/7/data", "model/saved_model.pb", "ünï \n code"):
-        write(tmp_path / path, path.encode())
-    journal = lambda: Journal(tmp_path / ".uploader", "mine")  # noqa: E731
-    store = Store(proxy.endpoint)
-    settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
-    made(proxy)
-
-    settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
-    assert "PUT" not in made(proxy)
-
-    write(tmp_path / "model/saved_model.pb", b"written again")
-    with open(tmp_path / ".uploader" / "journal.jsonl", "ab") as file:
-        file.write(b'{"file": {"path": "cut o')  # killed while it wrote
-    settle(Mirror(store, tmp_path, run, "r", 1, journal=journal()), tmp_path)
-    assert made(proxy).count("PUT") == 1
-    assert store.read(run.output / "model/saved_model.pb") == b"written again"
-
-    other = Journal(tmp_path / ".uploader", "another run, attempt or store")
-    settle(Mirror(store, tmp_path, run, "r", 1, journal=other), tmp_path)
-    assert made(proxy).count("PUT") == 2, "what it names is not believed, and no manifest has it"
-
-
 def test_an_upload_in_parts_goes_on_after_a_restart(proxy, run, tmp_path):
     content = os.urandom(4 * PART + 1)
     write(tmp_path / "checkpoints/7/data", content)
-    journal = lambda: Journal(tmp_path / ".uploader", "mine")  # noqa: E731
     store = Store(proxy.endpoint, patience=Patience(0.1))
     dead = store._client.create_multipart_upload(
         Bucket=run.base.bucket, Key=f"{run.output.key}/dead"
     )
     proxy.faults = [Fault(slow_down, target="partNumber=4", times=float("inf"))]
-    first = Mirror(store, tmp_path, run, "r", 1, journal=journal())
+    first = Mirror(store, tmp_path, run, "r", 1)
     settle(first, tmp_path)
     assert first.away
     stored = [part.status for part in proxy.of("PUT", "partNumber")].count(200)
@@ -218,7 +192,7 @@ def test_an_upload_in_parts_goes_on_after_a_restart(proxy, run, tmp_path):
 
     proxy.faults = []
     made(proxy)
-    second = Mirror(store, tmp_path, run, "r", 1, journal=journal())
+    second = Mirror(store, tmp_path, run, "r", 1)
     settle(second, tmp_path)
     sent = len(proxy.of("PUT", "partNumber"))
     assert sent == 5 - stored, "only what was missing is sent"

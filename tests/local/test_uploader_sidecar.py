@@ -285,7 +285,7 @@ def test_permission_that_comes_back(pod, store, run, proxy):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("no folder for the journal: read-only output")
+@pytest.mark.fault("no folder for its files: read-only output")
 def test_output_that_cannot_be_written_to(pod, store, run):
     (pod.output / ".uploader").write_text("in the way")
     pod.checkpoint(1)

@@ -15,7 +15,7 @@ PACKAGES += "cluster pages jobs registry uploader storage".split()
 FILES = re.compile(
     r"(^|/)(\.uploader|manifest\.json|schema\.json|statistics\.json|failure\.(json|md)|verdict(-2)?\.json|lost-race\.json"
     r"|report\.html|model\.keras|saved_model\.pb|progress\.jsonl|completion\.json|checkpoint\.json"
-    r"|request\.json|variables\.bin|flush-request\.json|flush-reply\.json|state\.json|journal\.jsonl"
+    r"|request\.json|variables\.bin|flush-request\.json|flush-reply\.json|state\.json"
     r"|identity\.json|claim\.json|champion\.json)$|\.end\.json$|-uploader-"
 )
 # Labels and folders of a pod, pages of the UI, examples in messages, variables of a model.
