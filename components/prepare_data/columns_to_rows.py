@@ -17,9 +17,11 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     undamaged,
 )
-from kfp_tfjob.features.cells import LONGEST, Texts, as_texts, decode, shown, temporal
+from kfp_tfjob.features.cells import LONGEST, Texts, as_texts, decode, numeric, shown, temporal
+from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
 from kfp_tfjob.features.types.number import MANY, parse_number, parse_together, plain_number
+from kfp_tfjob.options.value_format import kind_in
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,11 @@ class Converter:
     Args:
         kinds: The kinds of its features.
         label: The label column.
+        label_format: How files write it, if `data_options.types` says so.
     """
 
-    def __init__(self, kinds: Kinds, label: str) -> None:
-        self._kinds, self._label = kinds, label
+    def __init__(self, kinds: Kinds, label: str, label_format: str = "") -> None:
+        self._kinds, self._label, self._label_format = kinds, label, label_format
         self._names = tuple(item.name for item in kinds.features)
         # Their values are those of a numeric column without missing ones.
         self._direct = {item.name for item in kinds.features if item.type.is_direct}
@@ -105,7 +108,7 @@ class Converter:
                         missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
                     )
                 found[feature.type.field].append(column)
-        labels, codes = _labels(chunk, self._label)
+        labels, codes = _labels(chunk, self._label, self._label_format)
         rows = len(faults.lines)
         return Rows(
             block.rows if is_whole and self._names else _columns(found[FLOATS], rows, np.float32),
@@ -133,16 +136,20 @@ class Converter:
             cells = cells.rewritten(feature.type.plain(cells.texts, feature.format))
         values, invalid = feature.type.parse(cells)
         for rule, rows in invalid.items():
+            other = kind_in(feature.format) == feature.kind and rule in ("text", "date")
+            rule = "format" if other else rule
             chunk.faults.mark(rows, rule, feature.name, lambda i: shown(cells.column, i))
         return values
 
 
-def texts_of(chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
+def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.ndarray]:
     """Return the distinct texts of a column and the index of each row; missing ones are invalid.
 
     Args:
         chunk: Its faults get the rows without a text, and those whose text is not UTF-8.
         name: The column, of any type.
+        format: How files write it, if `data_options.types` says so; strings in it become plain
+            numbers or dates in ISO 8601, others are invalid.
     """
     column, faults = chunk.columns[name], chunk.faults
     with undamaged(faults.file):
@@ -161,12 +168,19 @@ def texts_of(chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
     absent = np.array([not text or text in nulls for text in texts], bool)
     if absent.any():
         faults.mark(absent[codes], "missing", name, lambda i: texts[codes[i]])
+    if format and not (numeric(column.type) or temporal(column.type)):
+        known = TYPES[kind_in(format)]
+        plain = known.plain(pa.array(texts, pa.string()), format).to_pylist()
+        wrong = np.array([known.constant(text) is None for text in plain], bool) & ~absent
+        written = texts
+        faults.mark(wrong[codes], "format", name, lambda i: written[codes[i]])
+        texts = plain
     return texts, codes
 
 
-def _labels(chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
+def _labels(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray]:
     """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
-    texts, codes = texts_of(chunk, name)
+    texts, codes = texts_of(chunk, name, format)
     long = [len(text) > LONGEST for text in texts]
     huge = [plain_number(text) and parse_number(text) is None for text in texts]
     for rule, found in (("long", long), ("not finite", huge)):

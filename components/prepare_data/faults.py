@@ -44,6 +44,7 @@ RULES = {
     "pixels": "more pixels than data_options.pictures.max_megapixels allows",
     "bytes": "a file that is too large for a record",
     "channels": "four inks (CMYK), which cannot become one channel",
+    "format": "not in the format that data_options.types names",
 }
 _WITHOUT_VALUES = ("columns", "quotes", "json", "keys")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
@@ -61,6 +62,7 @@ _COLUMN_RULES = {
     "long": "has more than 1,000 characters",
     "boolean": "is not true or false",
     "date": "is not a date",
+    "format": "is not in the format that data_options.types names",
 }
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
 _GAP = "name a text of a CSV that means a missing value in data_options.null_values"
@@ -257,6 +259,8 @@ class Faults:
             fix = (
                 "choose a different data_label, or shorten its values"
                 if rules == ["long"]
+                else "correct data_options.types"
+                if "format" in rules
                 else f'leave it out with data_options.drop=["{column}"], or '
                 + self._other_kind(column, rules)
             )
@@ -335,6 +339,8 @@ class Faults:
 def _expected(rules: list[str]) -> str:
     if "boolean" in rules or "date" in rules:
         return "a date in every row" if "date" in rules else "true or false in every row"
+    if "format" in rules:
+        return "this format in every row"
     return "shorter texts" if rules == ["long"] else "a number in every row"
 
 

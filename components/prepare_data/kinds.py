@@ -11,7 +11,8 @@ The rule, in this order, over the values that are no gaps:
 4. Numbers such as 1.234,50 are read where a value has both separators, which proves what each
    means, and none contradicts it. So are dates such as 31.12.2024, which are day, month and year.
    If nine in ten values are numbers or dates written in another way, such as 1,5 or 12/31/2024,
-   the run ends with the name of the column: a guess could be wrong.
+   the run ends with the name of the column, its readings and the option for each: a guess could
+   be wrong.
 5. Other texts are a category. It is left out if every value is different, as in an identifier, if
    there are more than 100,000 different ones (fewer if those of all columns would not fit in
    memory, see column_profile.py), or if one in ten is longer than 1,000 characters.
@@ -22,6 +23,7 @@ plays a part. `data_options.types` replaces the rule.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -157,7 +159,7 @@ def _decide(seen: ColumnProfile, options: DataOptions) -> Feature | LeftOut | Pr
     name = seen.name
     if not seen.count and not seen.undecodable:
         return LeftOut(name, NO_VALUE)
-    kind = options.types.get(name) or _kind(seen)
+    kind = options.kind_of(name) or _kind(seen)
     if isinstance(kind, Problem):
         return kind
     gaps = options.gaps(name, kind)
@@ -169,7 +171,8 @@ def _decide(seen: ColumnProfile, options: DataOptions) -> Feature | LeftOut | Pr
         if seen.texts.is_lost:
             return too_many(name, reason)
     asked = name in options.missing or EVERY_COLUMN in options.missing
-    return Feature(name, kind, gaps, seen.gaps, asked, TYPES[kind].format_in(seen.votes))
+    format = options.format_of(name) or TYPES[kind].format_in(seen.votes)
+    return Feature(name, kind, gaps, seen.gaps, asked, format)
 
 
 def _kind(seen: ColumnProfile) -> str | Problem:
@@ -200,9 +203,13 @@ def _unclear(seen: ColumnProfile, found: Unclear) -> Problem:
         f"column {seen.name!r} has {found.what} ({file}, line {line})",
         received=f"{value!r}, and {like:,} of {seen.count:,} values like it",
         expected=found.expected,
-        fix=f'write them so, or leave the column out with data_options.drop=["{seen.name}"]; only'
-        f' if they are codes and no amounts or days, set data_options.types={{"{seen.name}":'
-        ' "category"}',
+        fix="name the format: "
+        + " or ".join(
+            f"data_options.types={json.dumps({seen.name: format}, ensure_ascii=False)} for {words}"
+            for words, format in found.readings
+        )
+        + f'; or leave the column out with data_options.drop=["{seen.name}"]; for codes that are no'
+        f' amounts or days: data_options.types={{"{seen.name}": "category"}}',
     )
 
 

@@ -63,7 +63,7 @@ class SplitRules:
     """
 
     def __init__(self, source: Source, options: DataOptions, limits: np.ndarray) -> None:
-        self._options = options.split
+        self._options, self._format_of = options.split, options.format_of
         self._fractions = list(options.split.fractions.values())
         self._limits = limits
         DataError.raise_if(folder_problems(source, options))
@@ -105,7 +105,7 @@ class SplitRules:
         return np.maximum(found, 0)
 
     def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
-        texts, codes = texts_of(chunk, name)
+        texts, codes = texts_of(chunk, name, self._format_of(name))
         groups, key = values_as_texts(texts), self._options.salt.encode()
         digests = [blake2b(text.encode(), digest_size=8, key=key).digest() for text in groups]
         hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
@@ -123,7 +123,7 @@ class SplitRules:
             times = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             self._note("a number", ~np.isnan(times), faults, lambda i: str(column[i]))
         else:
-            texts, codes = texts_of(chunk, name)
+            texts, codes = texts_of(chunk, name, self._format_of(name))
             parsed, good = dates.parse_all(dates.of_dotted(pa.array(texts, pa.string())))
             numbers = [parse_number(text) for text in texts]
             known = np.array(

@@ -239,9 +239,13 @@ class _Found:
         )
 
 
+def _converter(job: Job) -> Converter:
+    return Converter(job.kinds, job.label, job.options.format_of(job.label))
+
+
 def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
     """Add the rows of a part; return how far a range of a text was read."""
-    reader, converter = _Reader(job, part), Converter(job.kinds, job.label)
+    reader, converter = _Reader(job, part), _converter(job)
     for file, table, columns in reader.tables():
         columns = columns_of(job.kinds, columns.label, columns.extra)
         if job.assumed:  # those that may be left out, too

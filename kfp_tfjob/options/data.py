@@ -7,14 +7,15 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import field_validator, model_validator
+from pydantic import Discriminator, Tag, field_validator, model_validator
 
 from kfp_tfjob.options import pictures as of_pictures
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.parse import Group, Text, option
 from kfp_tfjob.options.pictures import Pictures
+from kfp_tfjob.options.value_format import ValueFormat
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
@@ -221,6 +222,13 @@ class Gaps(Group):
         return self
 
 
+_Kind = Literal[KINDS]  # pyright: ignore[reportInvalidTypeForm]
+_Type = Annotated[
+    Annotated[_Kind, Tag("type")] | Annotated[ValueFormat, Tag("format")],
+    Discriminator(lambda value: "type" if isinstance(value, str) else "format"),
+]
+
+
 class DataOptions(Group):
     """The keys of `data_options`."""
 
@@ -267,10 +275,14 @@ class DataOptions(Group):
         "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
         " byte order mark.",
     )
-    types: dict[Text, Literal[KINDS]] = option(  # pyright: ignore[reportInvalidTypeForm]
+    types: dict[Text, _Type] = option(
         {},
         "Column types by column name, to override the inferred ones: `number`, `boolean`,"
-        " `category`, `date`, or `text`, which is hashed into bins.",
+        " `category`, `date`, or `text`, which is hashed into bins. A dict says how files write"
+        ' the values: `{"number": {"decimal": ",", "thousands": "."}}`, where a currency or percent'
+        ' sign is ignored, or `{"date": "%d.%m.%Y"}` with directives of Python\'s `strptime`, or a'
+        " list of them. Such a format may also be that of the label, of `split.time` and of"
+        " `split.group`.",
     )
     missing: dict[Text, Gaps] = option(
         {},
@@ -360,11 +372,21 @@ class DataOptions(Group):
         wrong = [
             f"for the {kind} {name!r} one of {', '.join(RULES_BY_KIND[kind])}, not {gaps.rule}"
             for name, gaps in self.missing.items()
-            if (kind := self.types.get(name)) and gaps.rule not in RULES_BY_KIND[kind]
+            if (kind := self.kind_of(name)) and gaps.rule not in RULES_BY_KIND[kind]
         ]
         if wrong:
             raise ValueError(f"in missing, {'; '.join(wrong)}")
         return self
+
+    def kind_of(self, name: str) -> str:
+        """Return the type that `types` gives a column; empty if it is inferred."""
+        found = self.types.get(name, "")
+        return found.kind if isinstance(found, ValueFormat) else found
+
+    def format_of(self, name: str) -> str:
+        """Return how files write a column according to `types`; empty if it does not say."""
+        found = self.types.get(name)
+        return str(found) if isinstance(found, ValueFormat) else ""
 
     def gaps(self, name: str, kind: str) -> Gaps | None:
         """Return the rule for the gaps of a column; None if a gap has a code of its own.

@@ -181,8 +181,9 @@ def no_path(name: str, path: Path, expected: str) -> Problem:
 
 def inner_group(annotation: Any) -> type[Group] | None:
     """Return the group that a key of this type may hold, if any."""
-    kinds = (annotation, *getattr(annotation, "__args__", ()))
-    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Group)), None)
+    if isinstance(annotation, type) and issubclass(annotation, Group):
+        return annotation
+    return next(filter(None, map(inner_group, getattr(annotation, "__args__", ()))), None)
 
 
 def whole_numbers(value: Any) -> Any:
@@ -235,7 +236,7 @@ def _is_key(value: Any, path: Iterable[str | int], name: str) -> bool:
     return isinstance(value, Mapping) and name in value
 
 
-def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], str]:
+def _place(location: tuple[str | int, ...], value: Any) -> tuple[list[str | int], str]:
     """Return the path of an error and what was received there.
 
     Args:
@@ -243,13 +244,15 @@ def _place(location: Iterable[str | int], value: Any) -> tuple[list[str | int], 
         value: The parsed value.
     """
     path: list[str | int] = []
-    for part in location:
+    for part, below in zip(location, (*location[1:], None), strict=True):
         if isinstance(value, Mapping) and part in value:
             value = value[part]
         elif isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
         elif part == "[key]":
             return path, str(path[-1])  # the key itself is wrong
+        elif isinstance(value, Mapping) and below in value:
+            continue  # the name of the type that the value has
         else:
             break
         path.append(part)

@@ -31,8 +31,8 @@ def expected(root: Schema, path: Iterable[str | int] = ()) -> str:
 
 def in_words(root: Schema, schema: Schema) -> str:
     """Return the allowed values of a part of the schema `root`."""
-    if "anyOf" in schema:
-        *first, last = [in_words(root, one) for one in schema["anyOf"]]
+    if several := schema.get("anyOf") or schema.get("oneOf"):
+        *first, last = [in_words(root, one) for one in several]
         return f"{', '.join(first)}{',' if ',' in first[-1] else ''} or {last}" if first else last
     if values := [schema["const"]] if "const" in schema else schema.get("enum", ()):
         *first, last = [json.dumps(value) for value in values if value != ""]
@@ -77,7 +77,7 @@ def _resolved(root: Schema, schema: Schema) -> Schema:
 
 def _inner(root: Schema, schema: Schema, part: str | int) -> Schema:
     """Return the schema of a key or an item; with several types, from the first that has it."""
-    for one in schema.get("anyOf", [schema]):
+    for one in schema.get("anyOf") or schema.get("oneOf") or [schema]:
         one = _resolved(root, one)
         if part in one.get("properties", {}):
             return one["properties"][part]

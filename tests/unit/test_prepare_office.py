@@ -144,7 +144,9 @@ def test_what_proves_nothing_is_refused_and_the_advice_leads_on(
     with pytest.raises(DataError) as refused:
         read(path, delimiter=";")
     (problem,) = refused.value.problems
-    assert "1234.5" in problem.expected and "codes" in problem.fix
+    assert "1234.5" in problem.expected
+    for format in ('{"decimal": ",", "thousands": "."}', '{"decimal": ".", "thousands": ","}'):
+        assert f'data_options.types={{"amount": {{"number": {format}}}}}' in problem.fix
     # Who takes it as a number is not sent to a category and back.
     (said,) = check(path, delimiter=";", types={"amount": "number"})
     assert "category" not in said and "1234.5" in said
@@ -189,3 +191,49 @@ def test_files_of_one_folder_may_be_typed_and_not(tmp_path: Path) -> None:
     pa.parquet.write_table(table, tmp_path / "in" / "2.parquet")
     found = read(tmp_path / "in", delimiter=";", types={"amount": "number", "day": "date"})
     assert not found.faults.bad and sum(found.rows(found.vocabulary.decide("auto")).values()) == 800
+
+
+NAMED = {
+    ",.": [("1.234,50 €", 1234.5), ("12,5", 12.5), ("-€3", -3), ("7 %", 7), ("1.234", 1234)],
+    ".,": [("$1,234.50", 1234.5), (".5", 0.5), ("1,234", 1234), ("USD 12.", 12), ("\u22123", -3)],
+    ", ": [("1\u202f234,5", 1234.5), ("1 234 567", 1234567), ("12", 12)],
+    ",": [("1,5", 1.5), ("1234,5", 1234.5)],
+}
+NOT_SO = {
+    ",.": ["12.50", "1,234.50", "1e3", "12.34", "--1", "TRUE"],
+    ".,": ["12,5", "1.234,50"],
+    ", ": ["12 34", "1.5", "1,5,0"],
+    ",": ["1.5", "1.234,5"],
+}
+
+
+@pytest.mark.parametrize("separators", NAMED)
+def test_a_format_that_the_user_names(tmp_path: Path, scanned, separators: str) -> None:
+    """Only what is in the format is a number; 12.50 is none where the point separates thousands."""
+    format = {"number": {"decimal": separators[0], "thousands": separators[1:]}}
+    good, bad = NAMED[separators], NOT_SO[separators]
+    amounts = [text for text, _ in good] * 20 + bad
+    path = write(tmp_path / "f.csv", amounts, ["2022-01-01"] * len(amounts))
+    found = scanned(path, delimiter=";", types={"amount": format}, on_bad_row="drop")
+    values = sorted([value for _, value in good] * 20)
+    assert values_of(found, "amount") == np.float32(values).tolist()
+    assert [fault.value for fault in found.faults.examples] == bad
+    assert {fault.rule for fault in found.faults.examples} == {"format"}
+
+
+def test_a_named_format_is_that_of_the_label_the_time_and_the_group_too(tmp_path: Path) -> None:
+    """1.234 and 1234,0 are one group, and 3/2/2022 is a day in February."""
+    days = [f"{day.day}/{day.month}/{day.year}" for day in DAYS]
+    lines = [f"{german(amount)};{day};1" for amount, day in zip(AMOUNTS, days, strict=True)]
+    (tmp_path / "f.csv").write_text("\n".join(["y;day;x", *lines, "x;1/1/2022;1"]) + "\n")
+    given = {"delimiter": ";", "on_bad_row": "drop", "drop": ["day"], "split": {"time": "day"}}
+    types = {
+        "y": {"number": {"decimal": ",", "thousands": "."}},
+        "day": {"date": "%d/%m/%Y"},
+    }
+    found = read(tmp_path / "f.csv", **given, types=types)
+    limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
+    assert list(found.job.limits) == limits.astype("M8[us]").astype(float).tolist()
+    labels = found.vocabulary.decide("auto")
+    assert sum(found.rows(labels).values()) == 400 and not labels.classes
+    assert [(it.rule, it.value) for it in found.faults.examples] == [("format", "x")]

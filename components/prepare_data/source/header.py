@@ -127,7 +127,7 @@ def _uses_of_label(label: str, options: DataOptions) -> Iterator[Problem]:
     """Yield what names the label and may not."""
     names: dict[str, Iterable[str]] = {
         "columns": options.columns or (),
-        "types": options.types,
+        "types": [name for name in options.types if not options.format_of(name)],
         "drop": options.drop,
         **{f"split.{key}": [name] for key, name in options.split.extra.items()},
     }

@@ -160,7 +160,7 @@ def _first_block(
         kinds, problems = decide(seen.values(), options)
         for name in weight:
             weights.read(chunk, name)
-        Converter(kinds, data_label).rows(chunk)
+        Converter(kinds, data_label, options.format_of(data_label)).rows(chunk)
         faults = Faults()
         faults.add(chunk.faults)
         if faults.shape_problem():

@@ -86,11 +86,15 @@ class Votes(NamedTuple):
 
 
 class Unclear(NamedTuple):
-    """Why values are written in a way that has several readings: their forms, and messages."""
+    """Why values are written in a way that has several readings: their forms, and messages.
+
+    The readings have a format of `data_options.types` for each.
+    """
 
     forms: tuple[str, ...]
     what: str
     expected: str
+    readings: tuple[tuple[str, Mapping[str, Any]], ...]
 
 
 @dataclass(frozen=True)

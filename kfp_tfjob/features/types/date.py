@@ -9,7 +9,9 @@ microseconds since 1970, UTC.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 
 import numpy as np
@@ -40,6 +42,7 @@ from kfp_tfjob.features.types.base import (
     text_of,
 )
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.value_format import patterns_of
 
 SECOND = 1_000_000  # microseconds
 _DAY_SECONDS = 86_400
@@ -146,7 +149,12 @@ class Date(ColumnType):
             return None
         several = "dates in several forms"
         what = several if votes.of(*cls.parsed_forms) else "dates in a form of several readings"
-        return Unclear(cls.odd_forms, what, "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00")
+        expected = "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00"
+        readings = (
+            ("31/12/2024", {"date": "%d/%m/%Y"}),
+            ("12/31/2024", {"date": "%m/%d/%Y"}),
+        )
+        return Unclear(cls.odd_forms, what, expected, readings)
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:
@@ -155,8 +163,9 @@ class Date(ColumnType):
 
     @classmethod
     def plain(cls, texts: pa.Array, written: str) -> pa.Array:
-        """Return days such as 31.12.2024 in ISO 8601."""
-        return of_dotted(texts)
+        """Return dates in a format in ISO 8601."""
+        patterns = patterns_of(written)
+        return of_patterns(texts, patterns) if patterns else of_dotted(texts)
 
     @classmethod
     def parse(cls, cells: Cells) -> Parsed:
@@ -314,6 +323,28 @@ def of_dotted(text: pa.Array) -> pa.Array:
     ):
         iso = pc.replace_substring_regex(iso, pattern, new)
     return pc.if_else(dotted, iso, text)
+
+
+def of_patterns(text: pa.Array, patterns: Sequence[str]) -> pa.Array:
+    """Return dates in ISO 8601; a text that fits no pattern becomes no date.
+
+    Args:
+        text: Strings of shape [values]; null stays null.
+        patterns: Directives of strptime; the first that fits counts.
+    """
+    encoded = text.dictionary_encode()
+    # Arrow's own strptime takes 31.02.2024 for 2 March.
+    found = [_in_iso(it, patterns) for it in encoded.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(
+        encoded.indices, pa.array(found, pa.string())
+    ).dictionary_decode()
+
+
+def _in_iso(text: str, patterns: Sequence[str]) -> str:
+    for pattern in patterns:
+        with suppress(ValueError):
+            return datetime.strptime(text.strip(), pattern).isoformat()
+    return f"{text}?"
 
 
 def is_dotted(text: pa.Array) -> np.ndarray:

@@ -24,6 +24,7 @@ from kfp_tfjob.features.types.base import (
     bars_of,
     named,
 )
+from kfp_tfjob.options.value_format import separators_of
 from kfp_tfjob.storage.formatting import listed
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -48,6 +49,8 @@ _MAY_BE_NUMBER = (
 _BETWEEN = r"[., '\x{2019}\x{a0}\x{2009}\x{202f}]"  # groups of three digits
 _DIGITS = rf"[0-9]{{1,3}}({_BETWEEN}[0-9]{{3}})+([.,][0-9]+)?|[0-9]+([.,][0-9]+)?"
 _SIGN = r"[-+\x{2212}]?"
+_BLANK = r"[ \x{a0}\x{2009}\x{202f}]"
+_LIKE = {" ": _BLANK, "'": r"['\x{2019}]"}  # other characters for a separator of thousands
 _AMOUNT = rf"{_SIGN}{_MONEY}? ?{_SIGN}({_DIGITS})[ \x{{a0}}]?({_MONEY}|%)?"
 _SEPARATED = rf"^({_AMOUNT}|\({_AMOUNT}\))$"
 # The forms of numbers; 0 and 1 may be a boolean.
@@ -146,7 +149,11 @@ class Number(ColumnType):
         if not votes.are_most(NUMBER_FORM, *cls.odd_forms):
             return None
         what = "numbers in a form that has several readings"
-        return Unclear(cls.odd_forms, what, "numbers such as 1234.5")
+        readings = (
+            ("1.234,5", {"number": {"decimal": ",", "thousands": "."}}),
+            ("1,234.5", {"number": {"decimal": ".", "thousands": ","}}),
+        )
+        return Unclear(cls.odd_forms, what, "numbers such as 1234.5", readings)
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:
@@ -162,8 +169,9 @@ class Number(ColumnType):
 
     @classmethod
     def plain(cls, texts: pa.Array, written: str) -> pa.Array:
-        """Return numbers with groups of thousands as plain ones."""
-        return ungrouped(texts, written)
+        """Return numbers in a format as plain ones."""
+        named = separators_of(written)
+        return without_signs(texts, *named) if named else ungrouped(texts, written)
 
     @classmethod
     def parse(cls, cells: Cells) -> Parsed:
@@ -379,6 +387,25 @@ def ungrouped(text: pa.Array, format: str) -> pa.Array:
     # 12.50 would be read as a number, but is none where the point separates thousands.
     other = pc.binary_join_element_wise(text, "?", "") if format == COMMA else text
     return pc.if_else(pc.match_substring_regex(text, pattern), plain, other)
+
+
+def without_signs(text: pa.Array, group: str, point: str) -> pa.Array:
+    """Return numbers with these separators as plain ones, without currency and percent signs.
+
+    Args:
+        text: Strings of shape [values]; one that is written in another way becomes no number.
+        group: The character between thousands; empty for none.
+        point: The decimal separator.
+    """
+    groups = _LIKE.get(group, re.escape(group))
+    grouped = rf"[0-9]{{1,3}}({groups}[0-9]{{3}})+|" if group else ""
+    digits = rf"(({grouped}[0-9]+)(\{point}[0-9]*)?|\{point}[0-9]+)"
+    pattern = rf"^{_SIGN} ?({_MONEY}{_BLANK}?)?{_SIGN}{digits}({_BLANK}?({_MONEY}|%))?$"
+    plain = pc.replace_substring_regex(text, rf"{_MONEY}|%|{_BLANK}", "")
+    plain = pc.replace_substring_regex(plain, groups, "") if group else plain
+    plain = pc.replace_substring(pc.replace_substring(plain, point, "."), "\u2212", "-")
+    none = pc.binary_join_element_wise(text, "?", "")  # 12.50 is a number only where the point is
+    return pc.if_else(pc.match_substring_regex(text, pattern), plain, none)
 
 
 def plain_number(text: str) -> bool:
