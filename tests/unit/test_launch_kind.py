@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import yaml
 
 from kfp_tfjob.components.launch_tfjob import earlier, engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
@@ -16,7 +17,6 @@ from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage.layout import Layout
@@ -25,6 +25,7 @@ from tests.unit.test_job_kind import ABSENT, Cluster
 
 # Stored by a version that knew only TFJobs.
 OLD_CLAIM = Path(__file__).parents[1] / "data/stored/runs/interrupted/attempts/0001.json"
+OLD_JOB = Path(__file__).parents[1] / "golden/tfjob-default.yaml"  # as it was before JobSets
 BOTH = {"tfjobs": False, "jobsets": False}
 
 
@@ -76,7 +77,7 @@ def test_a_running_tfjob_of_an_older_version_is_adopted(monkeypatch) -> None:
     place = step(OLD_CLAIM.read_bytes())
     kind = settled(monkeypatch, place, "JobSet", None)
     spec = replace(JobSpec.parse(**DEFAULTS), kind=kind)
-    running = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1)) | {"status": {}}
+    running = yaml.safe_load(OLD_JOB.read_text()) | {"status": {}}
     backend = Mock(get=Mock(return_value=running), pods=Mock(return_value=[]))
     assert earlier.adopt(Launch(place, spec, backend), [1])
     backend.get.assert_called_once_with(f"tfjob-{RUN_ID}-1")
