@@ -275,7 +275,7 @@ class DataOptions(Group):
         "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
         " byte order mark.",
     )
-    types: dict[Text, _Type] = option(
+    types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
         "Column types by column name, to override the inferred ones: `number`, `boolean`,"
         " `category`, `date`, or `text`, which is hashed into bins. A dict says how files write"

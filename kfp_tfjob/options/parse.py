@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -207,7 +208,7 @@ def _problems(
         if item["type"] == "missing":
             path, received = [*path, item["loc"][-1]], "nothing"
         where = ".".join([name, *map(str, path)])
-        if where in told:
+        if any(_is_below(where, other) or _is_below(other, where) for other in told):
             continue  # a key with several types has an error for each of them
         told.add(where)
         if item["type"] == "extra_forbidden":
@@ -229,6 +230,10 @@ def _problems(
         )
 
 
+def _is_below(path: str, above: str) -> bool:
+    return f"{path}.".startswith(f"{above}.")
+
+
 def _is_key(value: Any, path: Iterable[str | int], name: str) -> bool:
     """Tell whether the value at `path` is an object with the key `name`."""
     for part in path:
@@ -244,7 +249,7 @@ def _place(location: tuple[str | int, ...], value: Any) -> tuple[list[str | int]
         value: The parsed value.
     """
     path: list[str | int] = []
-    for part, below in zip(location, (*location[1:], None), strict=True):
+    for part, below in zip_longest(location, location[1:]):
         if isinstance(value, Mapping) and part in value:
             value = value[part]
         elif isinstance(value, list) and isinstance(part, int) and part < len(value):

@@ -12,6 +12,14 @@ TOO_NEW = "match 1:\n    case _:\n        pass\n"  # Python 3.10
 FOLDERS = ("components", "examples", "images", "pipelines", "trainer", "uploader")
 
 
+def test_the_project_has_no_type_errors(repository: Path) -> None:
+    program = str(Path(sys.executable).with_name("basedpyright"))
+    done = subprocess.run(
+        [program, "--level", "error"], cwd=repository, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_an_error_in_any_folder_is_found_once(repository: Path, tmp_path: Path) -> None:
     package = repository / "kfp_tfjob"
     own = [path.name for path in package.iterdir() if path.is_dir() and path.name[0] not in "._"]
