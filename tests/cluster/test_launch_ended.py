@@ -262,9 +262,9 @@ def test_preflight_says_what_terminate_lacks(launch):
     found = check(subject, At.RUN)
     assert not only(found, Status.PROBLEM)  # a run is possible without
     first, second = (it for it in only(found, Status.WARNING) if "Terminate" in it.what)
-    assert first.what.startswith("this service account may not get, list, watch workflows")
+    assert "watch workflows" in first.what
     assert "orphan_timeout_seconds (600 s)" in first.what and "deploy/base" in first.fix
-    assert second.what.startswith("this service account may not deletecollection pods")
+    assert "deletecollection pods" in second.what
 
 
 class _Stopped:

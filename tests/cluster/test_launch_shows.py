@@ -193,9 +193,8 @@ def test_preflight_names_everything_at_once(launch: Launch, figure):
     seconds = time.monotonic() - began
     problems = only(found, Status.PROBLEM)
     text = "\n".join(map(str, problems))
-    assert "list, watch, patch, delete tfjobs" in text and "get pods/log" in text
-    assert "service account nobody does not exist" in text
-    assert "claim no-claim does not exist" in text
+    assert "delete tfjobs" in text and "get pods/log" in text
+    assert "service account nobody" in text and "claim no-claim" in text
     assert len(problems) == 3, text
     assert not any("secrets" in it.text for it in found)
     figure(f"preflight found {len(problems)} problems in {seconds:.1f} s")
@@ -219,7 +218,7 @@ def test_preflight_without_operator(launch: Launch, alone):
         problems = only(check(Subject(api, launch.spec()), At.RUN), Status.PROBLEM)
     finally:
         alone.operator.start()
-    assert len(problems) == 1 and "training operator does not answer" in str(problems[0])
+    assert len(problems) == 1 and "training operator" in problems[0].what
 
 
 def test_secrets_are_blotted_out_of_the_log(launch: Launch, capsys, tmp_path, monkeypatch):

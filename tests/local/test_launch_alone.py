@@ -176,7 +176,7 @@ def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_p
     assert "`kfp-tfjob why r1`" in first and heading == "# Run r1 failed in `launch_tfjob`"
     assert "## Task `bad`" in ending.markdown
     assert "## Attempt 1 of task `bad`: " in ending.markdown
-    assert "| attempts of the training job of task `eu` | 1 |" in ending.markdown
+    assert "task `eu` | 1 |" in ending.markdown
 
     for path in ("failure.json", "failure.md"):  # the run is retried, and this task left out
         store.delete(tasks / "bad" / path)

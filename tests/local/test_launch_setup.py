@@ -165,7 +165,7 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
     assert found.keys() == BESIDE.keys() | {"checkpoints/5/data"}
     for path, data in BESIDE.items():
         assert (output / path).read_bytes() == data
-    assert "restoring 4 files beside the checkpoint, 3.0 MB" in caplog.text
+    assert "4 files beside the checkpoint, 3.0 MB" in caplog.text
     assert not proxy.of("PUT")
 
     second = _mirror(store, stored, output, 2)

@@ -57,7 +57,7 @@ def test_a_killed_run_leaves_no_process_and_ctrl_c_ends_what_continues_it(
     failure = stored(home, lambda _, store: store.read(run.failure("md")))
     assert b"cancelled" in failure
     assert (home / "runs" / killed.run_id / "failure.md").read_bytes() == failure
-    assert f"to continue: kfp-tfjob run --home {home} --run-id {killed.run_id}" in stopped.text
+    assert f"kfp-tfjob run --home {home} --run-id {killed.run_id}" in stopped.text
 
 
 @pytest.mark.slow

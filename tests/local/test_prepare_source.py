@@ -26,10 +26,12 @@ def test_a_source_that_is_not_there(step, store, base, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("x")
     (tmp_path / "table.csv").write_text("x,y\n")
-    with pytest.raises(DataError, match="in data_uri does not exist.*did you mean '.*table.csv'"):
+    with pytest.raises(DataError, match="data_uri") as error:
         run(step, str(tmp_path / "tabel.csv"), "y", {})
-    with pytest.raises(DataError, match="in data_uri does not exist.*correct the path"):
+    assert str(tmp_path / "table.csv") in error.value.problems[0].fix
+    with pytest.raises(DataError, match="data_uri") as error:
         run(step, str(tmp_path / "no" / "no.csv"), "y", {})
+    assert "table.csv" not in error.value.problems[0].fix
     for uri in (str(tmp_path / "folder"), str(base / "no")):
         with pytest.raises(DataError, match="data_uri holds no data"):
             run(step, uri, "y", {})

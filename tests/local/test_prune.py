@@ -48,7 +48,7 @@ def test_prune(store: Store, layout: Layout) -> None:
     assert store.numbers(place.tombstones) == [2]
     assert [it.address.name for it in store.list(place.version(2))] == ["claim.json"]
     assert store.numbers(place.serving) == [3, 4, 6]
-    with pytest.raises(ConfigurationError, match="version 2 of pets was pruned"):
+    with pytest.raises(ConfigurationError, match="version 2 of pets"):
         rollback.plan(store, layout, NAME, 2)
     champion = read_champion(store, layout, NAME)
     assert champion is not None
@@ -109,7 +109,8 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
         whys.extend(why for _, why in prune.execute(store, layout, planned, 1, "eva") if why)
 
     list(prune.execute(Interrupted(another), layout, planned, 1, "ann"))
-    assert whys == ["version 1 stays: it was marked by another prune less than 10 minutes ago"]
+    (why,) = whys
+    assert why.startswith("version 1 stays: ") and "10 minutes" in why
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
     # One of a prune that was killed is.
     store.create(place.tombstone(1), b"x")

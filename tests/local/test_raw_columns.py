@@ -198,7 +198,7 @@ def test_a_forbidden_gap_is_refused_and_named() -> None:
     strict = Coding((Number("age", Missing("fail", None)), String("b", bins=2)))
     call = traced(strict)
     same_bits(call(tensors(strict, [(1.5, "")])), np.array([[1.5, 0]], np.float32))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the column .*age.* has a gap"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="age"):
         call(tensors(strict, [(1.5, ""), (float("nan"), "")]))
 
 

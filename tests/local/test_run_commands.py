@@ -305,7 +305,7 @@ def test_logs_of_a_run_that_has_none(fake, base):
     add(fake, base)
     fake.add("other")
     found = kfp_tfjob("logs", "one")
-    assert found.exit_code == 3 and "the run one (running) has stored nothing yet" in found.stderr
+    assert found.exit_code == 3 and "one (running)" in found.stderr
     found = kfp_tfjob("logs", "other")
     assert found.exit_code == 2 and "no parameter output_uri" in found.stderr
 

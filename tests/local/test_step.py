@@ -70,7 +70,9 @@ def test_a_known_error_has_its_code_everywhere(
     assert ended.returncode == 3
     assert "prepare_data failed (user_error)" in ended.stdout
     record = json.loads((tmp_path / "failure.json").read_text())
-    assert record["message"].startswith("no rows. Received: 0. Expected: some. Fix: add rows")
+    (problem,) = record["problems"]
+    shown = {key: problem[key] for key in ("what", "received", "expected", "fix")}
+    assert shown == {"what": "no rows", "received": "0", "expected": "some", "fix": "add rows"}
     assert record["code"] == 3 and record["step"] == "prepare_data"
     stored = store.read(base / "runs/run-1/failure.json")
     found = Failure.from_bytes(stored)

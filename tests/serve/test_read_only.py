@@ -60,8 +60,7 @@ def test_keys_that_may_only_read_are_enough(
         server.kill()
     # What was collected is stored at the end, at the latest.
     place = publisher.layout.model(PETS).requests
-    assert f"the right to create objects below {place}" in server.log
-    assert "start the server without --sample-rows" in server.log
+    assert str(place) in server.log and "--sample-rows" in server.log
     assert "Traceback" not in server.log
     store = Store(secret=SecretVolume(versitygw.secret))
     assert not list(store.list(place))

@@ -75,4 +75,4 @@ def test_what_was_probably_meant(word: str, alike: float, expected: str) -> None
 def test_a_list_of_choices_begins_with_the_suggestion_and_is_cut():
     problem = unknown_key("train_options", "sed", [*(f"a{n:02}" for n in range(30)), "seed"])
     assert problem.expected.startswith("one of seed, a00, ")
-    assert "and 23 more (`kfp-tfjob explain train_options` lists them)" in problem.expected
+    assert "23 more" in problem.expected and "`kfp-tfjob explain train_options`" in problem.expected

@@ -252,7 +252,7 @@ def test_edges_that_do_not_fit_the_column_fail_the_model(
         check_gate(gate, SCHEMA | {"task": "classification"})
     metric, first, second = map(str, caught.value.problems)
     assert "no class 'yess'" in metric and expected.partition(":")[0] in first
-    assert "Fix: did you mean 'city'?" in second
+    assert "'city'?" in second
     check_gate({"slices": [{"column": "age", "edges": [3]}]}, SCHEMA | {"task": "classification"})
 
 

@@ -89,7 +89,7 @@ def test_the_manifests_of_servers_name_the_images_of_this_version() -> None:
 
 def test_a_builder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(ConfigurationError, match="no builder of images"):
+    with pytest.raises(ConfigurationError, match="builder"):
         Builder.find()
     assert make_images(["--builder", "kaniko"]) == 2
     assert "podman or buildah" in capsys.readouterr().err

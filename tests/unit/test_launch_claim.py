@@ -51,6 +51,6 @@ def test_the_time_of_a_run_is_counted_from_its_first_claim():
 
 
 def test_what_was_used_is_said():
-    assert chain(0, 0, 0).used(3).startswith("3 attempts, and the last 3 ")
+    assert chain(0, 0, 0).used(3).startswith("3 attempts, ")
     assert "train_options.max_attempts" in chain(0, 0, 0).used(3)
     assert chain(4).used(3).startswith("1 attempt, ")

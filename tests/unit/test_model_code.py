@@ -128,7 +128,7 @@ def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
         "",
     ):
         assert as_path(text) == text
-    with pytest.raises(ConfigurationError, match="does not exist.*did you mean 'zipped.zip'"):
+    with pytest.raises(ConfigurationError, match="ziped.zip.*'zipped.zip'"):
         ModelCode.parse("ziped.zip:f").read(Store("http://127.0.0.1:1"))
 
 
@@ -153,15 +153,15 @@ def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) ->
 
 
 def test_missing_code_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="model_code does not contain code"):
+    with pytest.raises(ConfigurationError, match="model_code"):
         read(tmp_path)
     (tmp_path / "model.py").write_bytes(GOOD)
-    with pytest.raises(
-        ConfigurationError, match="in model_code does not exist.*did you mean '.*model.py'"
-    ):
+    with pytest.raises(ConfigurationError, match="model_code") as error:
         read(tmp_path / "modle.py")
-    with pytest.raises(ConfigurationError, match="in model_code does not exist.*correct the path"):
+    assert str(tmp_path / "model.py") in error.value.problems[0].fix
+    with pytest.raises(ConfigurationError, match="model_code") as error:
         read(tmp_path / "nowhere" / "other.py")
+    assert "model.py" not in error.value.problems[0].fix
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
     path = packed(tmp_path / "code.zip", ("model.py", GOOD * 50))
     data = path.read_bytes()
     damaged(path)
-    with pytest.raises(ConfigurationError, match="a zip of code"):
+    with pytest.raises(ConfigurationError, match="zip"):
         read(path)
     encrypted = bytearray(data)
     encrypted[data.rindex(b"PK\1\2") + 8] |= 1
@@ -242,7 +242,7 @@ def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
         read(path)
     for cut in range(0, len(data), 7):
         path.write_bytes(data[:cut])
-        with pytest.raises(ConfigurationError, match="a zip of code"):
+        with pytest.raises(ConfigurationError, match="zip"):
             read(path)
 
 
@@ -304,7 +304,7 @@ def test_links_are_followed_inside_of_the_folder_only(
     assert read(folder) == Code("model", {"model.py": GOOD, "same.py": GOOD})
     assert "a link to a folder" in caplog.text
     (folder / "key").symlink_to(secret)
-    with pytest.raises(ConfigurationError, match="outside the folder.*a link to .*secret"):
+    with pytest.raises(ConfigurationError, match="secret"):
         read(folder)
 
 

@@ -111,11 +111,11 @@ def test_every_fault_is_found_where_it_stands(block, monkeypatch):
 
 def test_the_message_names_the_first_ten_and_the_counts():
     _, _, _, _, faults = _read("a,y\n" + "1,u\n" * 15 + "x,u\n" * 12)
-    shown = [str(problem) for problem in faults.problems()]
-    assert shown[0].startswith("12 of 27 rows are bad (text 12).")
-    assert "data_options.on_bad_row=drop" in shown[0]
-    assert shown[1] == "f.csv, line 17, column 'a': not a number. Received: 'x'."
-    assert len(shown) == 11
+    total, *examples = faults.problems()
+    assert "12 of 27 rows" in total.what and "(text 12)" in total.what
+    assert "data_options.on_bad_row=drop" in total.fix
+    assert "f.csv, line 17, column 'a'" in examples[0].what and examples[0].received == "'x'"
+    assert len(examples) == 10
 
 
 def test_a_column_of_text_is_one_problem():
@@ -271,7 +271,7 @@ def test_a_label_of_many_digits_and_a_letter_costs_linear_time():
 def test_a_label_of_more_than_1000_characters_is_a_fault(tmp_path: Path):
     assert _read(f"a,y\n1,{'x' * 1000}\n")[2] == ["x" * 1000]
     (said,) = check(tmp_path, f"a,y\n1,{'x' * 1001}\n".encode())
-    assert "'y' has more than 1,000 characters" in said and "a different data_label" in said
+    assert "'y'" in said and "1,000 characters" in said and "data_label" in said
 
 
 @pytest.mark.parametrize("value", ["1", "z"])
@@ -291,7 +291,7 @@ def test_many_columns_cost_linear_time(tmp_path: Path, value: str):
 def test_too_many_columns_are_refused_with_their_number(tmp_path: Path):
     with bounded(seconds=3, memory=200 << 20):
         (said,) = check(tmp_path, b"a," * 1_000_000 + b"y\n")
-    assert "too many columns. Received: 1,000,001. Expected: at most 100,000" in said
+    assert "1,000,001" in said and "100,000" in said
     (said,) = check(tmp_path, b"a" * 1001 + b",y\n1,2\n")
     assert "very long names" in said
 

@@ -67,6 +67,6 @@ def test_numbers_of_several_readings_are_refused_by_name(text):
 @pytest.mark.parametrize("others", [[], ["2024-12-31"]], ids=["alone", "among others"])
 def test_dates_of_another_form_are_refused_by_name(text, others):
     found = kind_of([text, *others])
-    assert isinstance(found, Problem) and found.what.startswith("column 'b' has dates in")
+    assert isinstance(found, Problem) and "'b'" in found.what
     assert ("several forms" in found.what) == bool(others)
     assert repr(text) in found.received and "2024-12-31T23:59:59+01:00" in found.expected

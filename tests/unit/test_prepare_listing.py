@@ -155,5 +155,5 @@ def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.M
         return read(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(DataError, match="2026-01.* cannot be read. Received: Permission denied"):
+    with pytest.raises(DataError, match="2026-01.*Permission denied"):
         found(str(tree))

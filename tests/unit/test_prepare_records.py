@@ -108,7 +108,7 @@ def test_a_record_that_is_too_long_is_refused(path: Path) -> None:
     length = struct.pack("<Q", 1 << 40)
     head = length + struct.pack("<I", masked(google_crc32c.value(length)))
     path.write_bytes(record(a=[1], y=[1]) + head)
-    with pytest.raises(DataError, match="record 2 of f.tfrecord is too long"):
+    with pytest.raises(DataError, match="record 2 of f.tfrecord"):
         data_of(path)
 
 

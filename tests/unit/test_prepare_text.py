@@ -116,7 +116,7 @@ def test_a_small_file_that_unpacks_to_much_costs_bounded_memory(
 def test_text_that_is_not_in_the_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_bytes(TEXT.encode("utf-16") + b"\0\xd8a\0")
-    with pytest.raises(DataError, match=r"f\.csv, line 3002: bytes that are not utf-16-le"):
+    with pytest.raises(DataError, match=r"f\.csv, line 3002: .*utf-16-le"):
         read(path)
 
 

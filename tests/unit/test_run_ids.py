@@ -35,7 +35,7 @@ def test_a_run_on_this_machine_is_found_by_its_beginning(tmp_path: Path) -> None
         (home.run(name) / PARAMETERS).write_text('{"a": 1}')
     assert _local(home, "20261123-19", local=True) == home.run("20261123-193500-ab12")
     assert _local(home, "c82b2f4a", local=False) is None  # of Kubeflow Pipelines
-    with pytest.raises(ConfigurationError, match="several runs begin with 2026"):
+    with pytest.raises(ConfigurationError, match="begin with 2026"):
         _local(home, "2026", local=False)
     known = [path.name for path in home.run("x").parent.glob("*")]
     assert _earlier(home, full_id("20261123-20", known)) == {"a": 1}
