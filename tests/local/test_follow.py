@@ -54,7 +54,7 @@ def whole(folder: Path, number: int) -> bool:
 def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_path: Path) -> None:
     folder = tmp_path / "served"
     champion = ChampionFolder(store, layout, MODEL, folder)
-    with pytest.raises(DataError, match="pets has no champion"):
+    with pytest.raises(DataError, match="pets has no"):
         champion.update()
     publish(store, layout, MODEL, 1, files(1), tmp_path)
     assert champion.update() == 1

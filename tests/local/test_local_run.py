@@ -92,7 +92,7 @@ def test_killed_runs_end_with_the_same_model(home: Path, digits_csv: Path) -> No
     assert continued.wait() == 0, continued.text
     assert continued.weights == first.weights
     assert "not blessed" in continued.text
-    assert "same model as champion 1" in continued.text
+    assert "champion 1" in continued.text
     # What it trained is not published, yet it is there for other programs too.
     output = home / "runs" / continued.run_id / "output"
     assert (output / "model/saved_model.pb").exists() and list((output / "logs").iterdir())

@@ -88,7 +88,7 @@ def test_a_name_or_a_run_that_does_not_exist(
 ) -> None:
     publish(store, layout, "r1")
     found = models("show", "pet")
-    assert found.exit_code == 2 and "did you mean 'pets'?" in found.stderr
+    assert found.exit_code == 2 and "'pets'?" in found.stderr
     found = models("promote", NAME, "--run", "r9", *WHY, "--yes")
     assert found.exit_code == 2 and "r9" in found.stderr
     found = models("rollback", NAME, *WHY, "--yes")

@@ -232,7 +232,7 @@ def test_other_versions_are_named(world: World) -> None:
     world.send(world.people(300, 80), version=3)
     with pytest.raises(DataError, match="samples of version 3"):
         world.look()
-    with pytest.raises(ConfigurationError, match="nobody has no champion"):
+    with pytest.raises(ConfigurationError, match="nobody has no"):
         monitor(world.store, world.layout, "nobody", NOW)
     with pytest.raises(ConfigurationError, match="model_name is not valid"):
         monitor(world.store, world.layout, "a/b", NOW)

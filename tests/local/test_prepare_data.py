@@ -435,4 +435,4 @@ def test_the_log_and_the_page_of_the_step_say_that_a_dataset_was_used_again(
         )
         said = "already exists and is reused" in capsys.readouterr().out
         assert said is again and page.metadata["reused"] is again
-        assert ("so it was reused" in Path(page.path).read_text()) is again
+        assert ("reused" in Path(page.path).read_text()) is again

@@ -38,7 +38,7 @@ def test_prune(store: Store, layout: Layout) -> None:
         *((1, 0), (2, 0), (0, 1), (0, 2)),
     ]
     assert planned.kept[4] == "is the champion" and "rollback" in planned.kept[3]
-    assert planned.kept[5].startswith("may be in flight")
+    assert "in flight" in planned.kept[5]
     assert store.numbers(place.tombstones) == []  # a plan changes nothing
 
     # Version 1 comes back between plan and deletion: it stays.

@@ -177,7 +177,7 @@ def test_pause_resume_show_and_delete(fake, package):
     run.state = "CANCELED"
     assert schedule("delete", "m").exit_code == 0 and not fake.schedules
     unknown = schedule("show", "m")
-    assert unknown.exit_code == 2 and "there are none yet" in unknown.output
+    assert unknown.exit_code == 2 and "none yet" in unknown.output
 
 
 def test_what_others_scheduled_is_left_alone(fake, package):

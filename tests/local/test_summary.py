@@ -106,7 +106,7 @@ def test_it_tells_a_blessed_run_from_one_that_is_published(step: Step) -> None:
 def test_what_is_missing_makes_it_shorter_and_fails_nothing(step: Step) -> None:
     leave(step, step.run.evaluation / "verdict.json", VERDICT)
     title, why, *_, last = summary(step, "m").strip().split("\n\n")
-    assert title == "# Not published: `m`" and why.startswith("**Why:** same model as champion 1")
+    assert title == "# Not published: `m`" and "same model" in why
     assert last == f"All its output: `{step.run.base}`"
     step.store.write(step.run.evaluation / "verdict.json", b"{}")
     assert summary(step, "m") == f"# Run `run-1`\n\nAll its output: `{step.run.base}`\n"

@@ -346,8 +346,8 @@ def test_output_that_can_never_be_stored_is_not_waited_for(replica: Replica) -> 
 def test_a_sidecar_that_never_answers_is_named(replica: Replica) -> None:
     code, output = replica.run("true", FLUSH_BARRIER="1", STORE_DEADLINE="6")
     assert code == 145
-    assert "still waiting: the sidecar" in output
-    assert "sidecar has not answered" in replica.words.read_text()
+    assert "still waiting" in output
+    assert "sidecar" in replica.words.read_text()
 
 
 @pytest.mark.slow

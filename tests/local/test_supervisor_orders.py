@@ -80,7 +80,7 @@ def test_without_a_heartbeat_it_saves_and_ends_with_5(start: Start, tmp_path: Pa
     _beat_until_ready(tmp_path)
     assert process.wait(SECONDS) == 5
     assert (tmp_path / "saved").exists()
-    assert (tmp_path / "words").read_text() == "orphaned: saved and stopped"
+    assert (tmp_path / "words").read_text().startswith("orphaned")
 
 
 def test_an_orphan_that_does_not_listen_is_killed(start: Start, tmp_path: Path):

@@ -359,7 +359,7 @@ def test_hyperparameters_are_checked_by_name(classes: Dataset) -> None:
 
     with pytest.raises(ConfigurationError, match="no hyperparameter 'hiden'.*mean 'hidden'"):
         user_model.build(models.mlp, classes, {"hiden": [3]})
-    with pytest.raises(ConfigurationError, match="needs the hyperparameter 'depth'"):
+    with pytest.raises(ConfigurationError, match="'depth'"):
         user_model.build(needs, classes, {})
     with pytest.raises(ConfigurationError, match=r"ValueError: depth 2 and more \(.*, line \d+\)"):
         user_model.build(needs, classes, {"depth": 2})

@@ -147,7 +147,7 @@ def _(world: World) -> None:
     secret = world.other_secret(AWS_SESSION_TOKEN="old")
     world.inject(Fault(faults.accepts_token("new"), ".*", "", EVER))
     error = world.assert_refused(ConfigurationError, world.store(secret=secret))
-    assert "session token has expired" in str(error)
+    assert "session token" in str(error)
 
 
 @TABLE.line("no such bucket")

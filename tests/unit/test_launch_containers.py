@@ -68,7 +68,7 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
         "c",
     )
     assert "NONE" not in found and "TF_CONFIG" not in found and found["MORE"] == "1"
-    with pytest.raises(LookupError, match="has no key none"):
+    with pytest.raises(LookupError, match="key none"):
         environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})
 
 

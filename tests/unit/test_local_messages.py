@@ -83,5 +83,5 @@ def test_a_name_that_a_model_of_other_data_has_is_told(tmp_path: Path) -> None:
         ):
             given = ["--home", str(tmp_path), "--data", data, "--label", label, *rest]
             done = CliRunner().invoke(main, ["run", *given])
-            assert done.exit_code == 2 and "another run is using" in done.output
+            assert done.exit_code == 2 and "another run" in done.output
             assert (note in done.output) == told, given

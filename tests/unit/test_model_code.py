@@ -302,7 +302,7 @@ def test_links_are_followed_inside_of_the_folder_only(
     (folder / "around").symlink_to(folder)
     (folder / "itself.py").symlink_to(folder / "itself.py")
     assert read(folder) == Code("model", {"model.py": GOOD, "same.py": GOOD})
-    assert "a link to a folder" in caplog.text
+    assert "a link" in caplog.text
     (folder / "key").symlink_to(secret)
     with pytest.raises(ConfigurationError, match="secret"):
         read(folder)

@@ -77,7 +77,7 @@ def test_folders_of_splits(tmp_path: Path, tops: tuple[str, ...], depth: int) ->
     assert source.pictures.classes == (("cat", "dog") if depth else tuple(sorted(tops)))
     assert source.splits_by_folder == (depth == 1 and len(tops) > 1)
     if tops == ("train", "car", "test"):
-        assert "only some of the" in problems(tmp_path)
+        assert "only some" in problems(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_picture_is_no_table(tmp_path: Path) -> None:
         tmp_path / "dog" / "1.png",
         tmp_path / "*" / "*.png",
     ):
-        assert "a folder of pictures" in problems(address)
+        assert "of pictures" in problems(address)
 
 
 def test_what_cannot_be_listed(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_without_a_folder_for_validation_rows_of_train_are_taken(tmp_path: Path)
 def test_files_outside_of_these_folders_are_refused(tmp_path: Path) -> None:
     for name in (*FOLDERS, "more"):
         write(tmp_path / "data" / name / "f.csv", "a,y", [(i, i % 2) for i in range(20)])
-    with pytest.raises(DataError, match="only some of the") as caught:
+    with pytest.raises(DataError, match="only some") as caught:
         scanned(tmp_path / "data")
     assert check(tmp_path / "data") == [str(problem) for problem in caught.value.problems]
     assert "more/f.csv" in str(caught.value) and '"folders": false' in str(caught.value)
@@ -218,7 +218,7 @@ def test_a_source_with_such_folders_has_another_digest(tmp_path: Path) -> None:
 
 
 def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="one of group, time"):
+    with pytest.raises(ConfigurationError, match="group, time"):
         options(split={"group": "a", "time": "b"})
     write(tmp_path / "f.csv", "a,y", [(1, 2)] * 9)
     (said,) = check(tmp_path / "f.csv", split={"group": "gone"})
