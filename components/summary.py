@@ -120,7 +120,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
         yield f"# Not published: {code(model_name)}"
     if winner := verdict.again:
         yield (
-            f"**Judged again:** run {code(winner['run_id'])} was promoted as version"
+            f"**Evaluated again:** run {code(winner['run_id'])} was promoted as version"
             f" {winner['version']} after the first verdict, so the model was compared with that"
             " champion."
         )

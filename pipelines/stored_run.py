@@ -168,7 +168,7 @@ def nothing_stored(run: RunLayout, known: str, argument: str) -> DataError:
         known: As in StoredRun.
         argument: What names the run on the command line.
     """
-    where = "name the right store with --endpoint"
+    where = "pass the right store with --endpoint"
     return DataError(
         Problem(
             f"the run {known} has stored nothing yet" if known else f"there is no run {run.base}",

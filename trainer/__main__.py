@@ -184,7 +184,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
                 received=damaged[0],
                 expected="images whose pixels are intact, not only their headers",
                 fix='find the file with data_options={"pictures": {"verify": "decode"}}; with'
-                " on_bad_row=drop, it is left out",
+                " on_bad_row=drop, it is dropped",
             )
         )
     if "gRPC server" in text:

@@ -66,7 +66,7 @@ def confusions(task: Task, scored: Mapping[str, Scored], changed: Changes) -> li
             Plot(
                 f"Changes from {changed.against}",
                 drawn,
-                "Rows more or fewer in each cell: green is better, red is worse.",
+                "Change in the number of rows in each cell: green is better, red is worse.",
             )
         )
     return found
@@ -107,7 +107,7 @@ def _of_two(task: Task, predictions: ClassPredictions, scored: Mapping[str, Scor
         Plot(
             f"Precision and recall of {positive}",
             charts.precision_recall(precision, share),
-            f"Dashed: the share of {positive}, {number(share)}, which is what guessing finds.",
+            f"Dashed: the share of {positive}, {number(share)}, which random guessing reaches.",
         ),
         _scores(task, predictions),
     ]
@@ -130,9 +130,7 @@ def _scores(task: Task, predictions: ClassPredictions) -> Plot:
     drawn = charts.shares(
         "Scores of the classes", f"probability of {positive}", edges.tolist(), series
     )
-    return Plot(
-        "Scores of the classes", drawn, "Of the rows of each class; apart is better than over."
-    )
+    return Plot("Scores of the classes", drawn, "Rows of each class; less overlap is better.")
 
 
 def _of_each(task: Task, model: Scored) -> list[Plot]:
@@ -159,8 +157,8 @@ def _calibration(task: Task, scored: Mapping[str, Scored]) -> Plot:
     if len(task.classes) > 2:
         what = "the highest probability of each row"
     note = (
-        f"By {what}, in {BINS} bins; a dot is as large as the share of its rows. Dashed:"
-        " probabilities that come true exactly."
+        f"By {what}, in {BINS} bins; larger dots contain more rows. Dashed:"
+        " perfectly calibrated probabilities."
     )
     return Plot("Calibration", charts.calibration(curves, weights), note)
 
@@ -186,7 +184,7 @@ def _of_values(predictions: ValuePredictions, scored: Mapping[str, Scored]) -> l
         Plot(
             "Errors by prediction",
             charts.residuals(predicted.tolist(), errors),
-            "A slope or a funnel is something that the model has not learned.",
+            "A slope or a funnel shows a pattern that the model has not learned.",
         ),
         _sizes(scored),
     ]
@@ -205,7 +203,7 @@ def _sizes(scored: Mapping[str, Scored]) -> Plot:
     return Plot(
         "Rows by the size of their error",
         charts.cumulative(series, most),
-        "Up to the error of 98 % of the rows; higher is better.",
+        "Shows the errors of 98% of the rows; higher is better.",
     )
 
 

@@ -39,7 +39,7 @@ _COMPARISONS = ("champion", "baseline", "slices")
 _FACTS = {
     "run_id": "run",
     "model_uri": "model",
-    "model_digest": "SHA-256 of the manifest of its run",
+    "model_digest": "SHA-256 of its run's manifest",
     "exported_weights_sha256": "SHA-256 of its weights",
     "dataset_uri": "dataset",
     "dataset_digest": "digest of the dataset",

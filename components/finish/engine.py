@@ -215,7 +215,7 @@ def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:
         [
             f"# Run {prose(tasks[0].run_id)} is complete",
             "",
-            "No step of it failed, and none gave a verdict on a model.",
+            "No step failed, and no model was evaluated.",
             "",
             *(line for task in proven for line in (proven_summary(task), "")),
             "| what | where |",

@@ -239,7 +239,7 @@ def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:
             Problem(
                 f"{dated[0]} has a date, but the back end does not pass the time of this run",
                 received=f"{fields.TICK} {scheduled_time!r}",
-                expected="the time of the schedule, which Kubeflow Pipelines 2.17 gives",
+                expected="the scheduled time, which Kubeflow Pipelines 2.17 passes",
                 fix=f"upgrade Kubeflow Pipelines, or write the date into {dated[0]}",
                 path=dated[0],
             )
@@ -347,7 +347,7 @@ def _no_data_at(tick: Tick, values: Mapping[str, Any]) -> Iterator[Problem]:
         f"there is no data for the tick {tick}",
         received=repr(values["data_uri"]),
         expected="a file or a folder with data, written before the tick",
-        fix="write the data, then retry this run, which keeps its tick; or let the schedule come"
+        fix="write the data, then retry this run, which keeps its tick; or schedule the run"
         " later; or read older data, for instance with {date-1d} instead of {date}",
         path="data_uri",
     )

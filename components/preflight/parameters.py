@@ -70,7 +70,7 @@ def _check_output(output_uri: str) -> None:
     if fields.has_user(layout.template):
         raise ConfigurationError(
             Problem(
-                "output_uri has {user}, which the back end cannot fill in",
+                "output_uri contains {user}, which the back end cannot fill in",
                 received=repr(output_uri),
                 expected="a name instead of {user}; kfp-tfjob run, submit and schedule fill it in",
                 fix="write the name into output_uri, or start the run with one of these commands",

@@ -111,10 +111,10 @@ class DistinctTexts:
         """Why there are too many."""
         if self.limit < _LARGEST:
             return (
-                f"more than {self.limit // _BYTES:,} different texts, too many beside those of the"
-                " other columns"
+                f"more than {self.limit // _BYTES:,} distinct strings, too many in addition to"
+                " those of the other columns"
             )
-        return f"more than {MOST_TEXTS:,} different texts"
+        return f"more than {MOST_TEXTS:,} distinct strings"
 
 
 def fit(columns: list[DistinctTexts]) -> None:

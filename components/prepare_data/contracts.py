@@ -108,7 +108,7 @@ def _columns(
         of_types = f"data_options.types={_json({name: kind})}"
         yield Problem(
             f"the column {name!r} of {reference.name} is missing",
-            received=f"it is left out: {reason}" if reason else "no such column",
+            received=f"it is dropped: {reason}" if reason else "no such column",
             expected=f"a {kind}",
             fix=f"keep it with {of_types}" if reason else "add it to the data",
         )
@@ -116,31 +116,31 @@ def _columns(
         yield Problem(f"{len(missing) - _MOST_NAMED:,} more columns are missing")
     if new := [name for name in now if name not in before]:
         yield Problem(
-            f"columns that {reference.name} does not know",
+            f"columns that {reference.name} does not have",
             received=listed([f"{name!r} ({_kind(now[name])})" for name in new], _MOST_NAMED),
             expected=f"its {len(before):,} columns",
-            fix=f"leave them out with data_options.drop={_json(new[:_MOST_NAMED])}",
+            fix=f"drop them with data_options.drop={_json(new[:_MOST_NAMED])}",
         )
     common = [name for name in before if name in now]
     retyped = [name for name in common if before[name] != now[name]]
     for name in retyped[:_MOST_NAMED]:
         kind = _kind(before[name])
         yield Problem(
-            f"the kind of {name!r} differs from that of {reference.name}",
+            f"the type of {name!r} differs from that of {reference.name}",
             received=_kind(now[name]),
             expected=kind,
             fix=f"correct its values, or set data_options.types={_json({name: kind})}",
         )
     if len(retyped) > _MOST_NAMED:
-        yield Problem(f"{len(retyped) - _MOST_NAMED:,} more columns are of another kind")
+        yield Problem(f"{len(retyped) - _MOST_NAMED:,} more columns have another type")
     if in_order and not missing and not new and list(before) != list(now):
         yield Problem(
-            f"the columns are in another order than those of {reference.name}",
+            f"the columns are in a different order from those of {reference.name}",
             received=listed(now, _MOST_NAMED),
             expected=listed(before, _MOST_NAMED),
             fix=f"set data_options.columns={_json(list(before))}"
             if len(before) <= _MOST_NAMED
-            else "name all columns in their old order in data_options.columns",
+            else "list all columns in their original order in data_options.columns",
         )
 
 
@@ -148,7 +148,7 @@ def _label(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]
     before, now = reference.schema["label"], schema["label"]
     if before["name"] != now["name"]:
         yield Problem(
-            f"the label is another column than that of {reference.name}",
+            f"the label is a different column from that of {reference.name}",
             received=repr(now["name"]),
             expected=repr(before["name"]),
             fix="correct data_label",
@@ -171,10 +171,10 @@ def _label(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]
         )
     if more := [name for name in new if name not in old]:
         yield Problem(
-            f"classes that {reference.name} does not know",
+            f"classes that {reference.name} does not have",
             received=listed(map(repr, more), _MOST_NAMED),
             expected=f"its {len(old):,} classes",
-            fix="correct these labels, or leave their rows out",
+            fix="correct these labels, or remove their rows",
         )
 
 
@@ -183,7 +183,7 @@ def _split(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]
     if before == now:
         return
     yield Problem(
-        f"the rows are divided in another way than those of {reference.name}",
+        f"the rows are split differently from those of {reference.name}",
         received=_json(now),
         expected=_json(before),
         fix=f"set data_options.split={_json(_rule(before))}",
@@ -268,7 +268,7 @@ def beyond_limits(
             continue
         if now - before > options.max_gap_rise:
             yield Problem(
-                f"the column {name!r} has more gaps than in the data of {reference.name}",
+                f"the column {name!r} has more missing values than the data of {reference.name}",
                 received=f"{now:.1%} of the rows of train, before {before:.1%}",
                 expected=f"at most {before + options.max_gap_rise:.1%}"
                 " (data_options.contract.max_gap_rise)",

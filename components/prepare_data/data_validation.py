@@ -147,7 +147,7 @@ def _rows(store: Store, base: S3Address, schema: Mapping[str, Any]) -> dict[str,
             "test": sample.read(store, base, schema, "test", _TEST_ROWS),
         }
     except DataError as error:  # who trains on the shards verifies them
-        log.warning("the data is judged without its rows: %s", error)
+        log.warning("the data is validated without its rows: %s", error)
         return {}
 
 
@@ -191,7 +191,7 @@ def _unknown(found: Reference, why: str) -> Problem:
         f"whether the data has moved away from that of {found.name} is unknown",
         received=why,
         expected="rows of both, for the limits of data_options.contract",
-        fix="publish a model of the present version of this project; until then, set"
+        fix="publish a model with this version of the project; until then, set"
         ' data_options.contract.limits to "warn"',
     )
 

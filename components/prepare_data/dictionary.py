@@ -111,10 +111,10 @@ def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:
     largest = sorted(dictionaries, key=lambda name: (-dictionaries[name].bytes, name))[:5]
     shown = ", ".join(f"{name!r} {dictionaries[name].bytes / 1e6:,.0f} MB" for name in largest)
     return Problem(
-        "the categories have too many different values together",
+        "the categories have too many distinct values in total",
         received=f"{total / 1e6:,.0f} MB in schema.json, of {len(dictionaries):,} columns: {shown}",
         expected=f"at most {_MOST_BYTES >> 20} MiB",
-        fix="leave columns out with data_options.drop, or give them another kind with"
+        fix="drop columns with data_options.drop, or set another type in"
         " data_options.types, such as number, or text to hash them into bins",
         path="data_options.types",
     )

@@ -22,17 +22,17 @@ RULES = {
     "text": "not a number",
     "missing": "no value",
     "not finite": "not a finite float32 number",
-    "columns": "a different number of values than the header has names",
+    "columns": "more or fewer values than the header has columns",
     "quotes": "a quote that is not closed, or text after the closing quote",
     "encoding": "not UTF-8",
     "nul": "a NUL character",
     "json": "not a JSON object with each key once",
     "keys": "a key that none of the first rows has",
     "nested": "a list or an object where other rows have one value",
-    "list": "not a list of as many numbers as in the first rows",
+    "list": "a list whose length differs from that in the first rows",
     "split": "not the name of a split: train, validation or test",
     "weight": "a weight below 0",
-    "long": "a text of more than 1,000 characters",
+    "long": "a string of more than 1,000 characters",
     "boolean": "not true or false",
     "date": "not a date such as 2024-12-31 or 2024-12-31T23:59:59+01:00, of the years 1 to 9999",
     # Of files that have to be images.
@@ -56,7 +56,7 @@ _COLUMN_RULES = {
     "encoding": "is not UTF-8",
     "nul": "has NUL characters",
     "nested": "is nested",
-    "list": "has no list or one of another length",
+    "list": "is not a list, or has another length",
     "split": "is not the name of a split",
     "weight": "has weights below 0",
     "long": "has more than 1,000 characters",
@@ -65,7 +65,7 @@ _COLUMN_RULES = {
     "format": "is not in the format that data_options.types names",
 }
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
-_GAP = "name a text of a CSV that means a missing value in data_options.null_values"
+_GAP = "add the string to data_options.null_values if it means a missing value in a CSV"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date")
 _DROP = "drop these rows with data_options.on_bad_row=drop"
@@ -245,7 +245,7 @@ class Faults:
             f"{found[0].file}, line {found[0].line}: {RULES['quotes']}",
             received=repr(found[0].value),
             expected="a closing quote, and after it a delimiter or the end of the line",
-            fix="correct the line; inside quotes, write a quote twice",
+            fix="correct the line; inside quotes, double each quote",
         )
 
     def column_problems(self) -> dict[str, Problem]:
@@ -261,7 +261,7 @@ class Faults:
                 if rules == ["long"]
                 else "correct data_options.types"
                 if "format" in rules
-                else f'leave it out with data_options.drop=["{column}"], or '
+                else f'drop it with data_options.drop=["{column}"], or '
                 + self._other_kind(column, rules)
             )
             if "encoding" in rules:
@@ -286,10 +286,10 @@ class Faults:
             return None
         example = next(fault for fault in self.examples if fault.rule == "columns")
         return Problem(
-            f"{self.rows['columns']:,} of {self.seen:,} rows have a different number of values"
-            f" than the header of {example.file} has names",
+            f"{self.rows['columns']:,} of {self.seen:,} rows have more or fewer values"
+            f" than the header of {example.file} has columns",
             received=f"line {example.line}: {example.value!r}",
-            expected="one value for each name of the first line",
+            expected="one value for each column in the first line",
             fix="correct the header, add one if the first line is data, or correct"
             " data_options.delimiter",
         )
@@ -312,8 +312,7 @@ class Faults:
                 Problem(
                     f"{self.bad:,} of {self.seen:,} rows are bad ({counts})",
                     received=f"bad values by column: {', '.join(where)}" if where else None,
-                    fix=f"correct them{other}, {_DROP}, or leave a column out with"
-                    " data_options.drop",
+                    fix=f"correct them{other}, {_DROP}, or drop a column with data_options.drop",
                 )
             )
         return [*shown, *(fault.example() for fault in rest)]
@@ -323,7 +322,7 @@ class Faults:
         counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
         whole = Problem(
             f"{self.bad:,} of {self.seen:,} pictures are bad ({counts})",
-            expected="JPEG or PNG files that end where their pictures end",
+            expected="complete JPEG or PNG files with nothing after the image",
             fix="correct or remove them, or drop them with data_options.on_bad_row=drop",
         )
         return [whole, *(fault.example() for fault in self.examples)]

@@ -46,7 +46,7 @@ from kfp_tfjob.storage.formatting import listed
 _HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
 NO_VALUE = "no value in any row"
-ALL_DIFFERENT = "a different text in every row, like an identifier"
+ALL_DIFFERENT = "a different string in every row, like an identifier"
 TOO_MANY_TEXTS = f"more than {MOST_TEXTS:,} different texts"
 FEWEST_IDS = 20  # rows from which a category is an identifier if no value occurs twice
 
@@ -190,7 +190,7 @@ def _kind(seen: ColumnProfile) -> str | Problem:
 def _unusable(seen: ColumnProfile) -> str:
     """Return why a category is left out; empty if it is used."""
     if seen.counts[LONG] > (1 - MOST) * seen.count:
-        return f"texts of more than {LONGEST:,} characters"
+        return f"strings of more than {LONGEST:,} characters"
     if seen.texts.is_lost:
         return seen.texts.reason
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
@@ -208,8 +208,8 @@ def _unclear(seen: ColumnProfile, found: Unclear) -> Problem:
             f"data_options.types={json.dumps({seen.name: format}, ensure_ascii=False)} for {words}"
             for words, format in found.readings
         )
-        + f'; or leave the column out with data_options.drop=["{seen.name}"]; for codes that are no'
-        f' amounts or days: data_options.types={{"{seen.name}": "category"}}',
+        + f'; or drop the column with data_options.drop=["{seen.name}"]; for codes rather than'
+        f' amounts or dates: data_options.types={{"{seen.name}": "category"}}',
     )
 
 
@@ -227,8 +227,8 @@ def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
         f" suit a {kind}",
         received=gaps.rule if wrong else repr(gaps.value),
         expected=f"one of {', '.join(RULES_BY_KIND[kind])}" if wrong else f"a {kind}",
-        fix="correct data_options.missing, or the kind with data_options.types"
-        + ("; a gap of a category or a text has a code of its own" * (TYPES[kind].field is CODES)),
+        fix="correct data_options.missing, or the type with data_options.types"
+        + ("; a missing category or text value has its own code" * (TYPES[kind].field is CODES)),
         path=f"data_options.missing.{name}",
     )
 
@@ -239,8 +239,8 @@ def too_many(name: str, reason: str = TOO_MANY_TEXTS) -> Problem:
         f"the category {name!r} has too many different values",
         received=reason,
         expected=f"at most {MOST_TEXTS:,}, and {MOST_IN_ALL:,} in all columns together",
-        fix=f'hash them into bins with data_options.types={{"{name}": "{_HASHED}"}}, or leave this'
-        " column or other columns of text out with data_options.drop",
+        fix=f'hash them into bins with data_options.types={{"{name}": "{_HASHED}"}}, or drop'
+        " this or other text columns with data_options.drop",
         path="data_options.types",
     )
 

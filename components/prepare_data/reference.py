@@ -62,7 +62,9 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
     try:
         champion = read_champion(step.store, step.layout, model_name)
         if champion is None:
-            return f"{model_name} has no champion yet, so this data is compared with no other"
+            return (
+                f"{model_name} has no champion yet, so there is nothing to compare this data with"
+            )
         what = f"champion {champion.version} of {model_name}"
         found = of_version(step.store, step.layout, model_name, champion)
         if found:
@@ -70,7 +72,7 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
     except (DataError, ConfigurationError, ValueError, KeyError, TypeError) as error:
         received = str(error)
     return Problem(
-        f"the data of {what} cannot be read, so this data is compared with no other",
+        f"the data of {what} cannot be read, so there is nothing to compare this data with",
         received=received,
         fix="go back to another champion with `kfp-tfjob models rollback`, or, to train without a"
         ' comparison, set changes and limits of data_options.contract to "warn"',

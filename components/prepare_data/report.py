@@ -312,7 +312,10 @@ def _left_out(
     for item in schema.get("left_out", ()):
         yield f"column {item['name']}", item["reason"]
     for name, rows in statistics.get("rows_left_out", {}).items():
-        yield f"{rows:,} rows", f"a gap in {name}, and the rule drop in data_options.missing"
+        yield (
+            f"{rows:,} rows",
+            f"a missing value in {name}, and the rule drop in data_options.missing",
+        )
     for rule, rows in statistics["bad_rows"].get("rules", {}).items():
         yield f"{rows:,} bad rows", rule
 

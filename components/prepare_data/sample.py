@@ -75,7 +75,7 @@ def read(
     except ValueError as error:
         raise DataError(
             Problem(
-                f"the shards of {base} are not what its schema says",
+                f"the shards of {base} do not match its schema",
                 received=str(error),
                 expected=f"records of {size:,} bytes",
                 fix="delete the dataset from the store; prepare_data then writes it again",

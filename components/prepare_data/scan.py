@@ -154,7 +154,7 @@ class _Reading:
             if job.assumed:
                 self._look(seen, found, lines)
                 if kinds := columns_kinds.with_rules(job.kinds, seen, self._options):
-                    log.info("the first rows have no gap, but later ones do: they are read again")
+                    log.info("only later rows have missing values, so the rows are read again")
                     raise OtherKindsError(kinds, assumed=True)
         if job.assumed:
             scan = self._proven(scan, seen)
@@ -166,7 +166,9 @@ class _Reading:
         """Return a scan with the kinds by all values; the assumed ones must be like them."""
         kinds = self._decide(seen)
         if not kinds.is_like(scan.kinds):
-            log.info("the first rows suggest other kinds than all rows, so these are read again")
+            log.info(
+                "all rows suggest other column types than the first ones, so they are read again"
+            )
             raise OtherKindsError(kinds)
         job = replace(scan.job, kinds=kinds, assumed=False)
         self._exchange.write_plain(f"{job.name}/job", job)
@@ -179,5 +181,5 @@ def _no_feature(file: str, kinds: Kinds) -> Problem:
         f"{file} has no column that a model can learn from",
         received="; ".join(f"{item.name!r}: {item.reason}" for item in kinds.left_out[:10]),
         expected="at least one feature",
-        fix="name the kind of a column with data_options.types to keep it, or correct data_uri",
+        fix="set a column's type in data_options.types to keep it, or correct data_uri",
     )

@@ -209,7 +209,7 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
                 f"data_options.split.time names {name!r}, which has dates and numbers",
                 received="; ".join(rules.forms.values()),
                 expected="dates, or numbers, in every row",
-                fix="write all of them in one form",
+                fix="write all of them in the same format",
                 path="data_options.split.time",
             )
         )
@@ -265,7 +265,7 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
         by_words = {_words(name): name for name in sorted(_names(source), reverse=True)}
         if len(by_words) < 2:  # what all files share does not divide them
             return []
-        what = "names in data_uri mean splits, but do not divide its files"
+        what = "folder names in data_uri look like splits, but do not divide its files consistently"
         received = listed(sorted(by_words.values()), 5)
     return [
         Problem(

@@ -291,7 +291,7 @@ class FeatureStatistics:
         said = _left_out_warnings(self._kinds)
         empty = [name for name, column in features.items() if not column["count"]]
         if empty:
-            said.append(f"no value in train, so each gap is 0: {', '.join(empty[:10])}")
+            said.append(f"no value in train, so missing values become 0: {', '.join(empty[:10])}")
         constant = [
             name
             for name, column in features.items()
@@ -311,8 +311,8 @@ class FeatureStatistics:
 def _left_out_warnings(kinds: Kinds) -> list[str]:
     """Return a line for each column that is left out."""
     return [
-        f"the column {item.name!r} is left out: {item.reason}"
-        + ("" if item.reason == NO_VALUE else "; to keep it, name its kind in data_options.types")
+        f"the column {item.name!r} is dropped: {item.reason}"
+        + ("" if item.reason == NO_VALUE else "; to keep it, set its type in data_options.types")
         for item in kinds.left_out
     ]
 
@@ -474,7 +474,7 @@ class Statistics:
                 found.append(f"{split} has no row of these classes: {some(lacking)}")
         if self._conflicts:
             found.append(
-                "rows with the features of an earlier row and a different label:"
+                "rows with the same features as an earlier row but a different label:"
                 f" {self._conflicts:,}"
             )
         return found

@@ -144,8 +144,8 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
             if names
         ),
         expected="the same columns in every file, in any order",
-        fix="name the features with data_options.columns, or leave out the columns that some"
-        " files lack with data_options.drop",
+        fix="list the features in data_options.columns, or drop the columns that some files lack"
+        " with data_options.drop",
     )
 
 

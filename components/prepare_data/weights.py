@@ -132,7 +132,7 @@ def check(name: str, splits: dict[str, WeightSums]) -> None:
             Problem(
                 f"every weight of {name!r} is 0 in {', '.join(empty)}",
                 expected="rows that count in train, validation and test",
-                fix="correct the weights, or divide the rows in another way: data_options.split",
+                fix="correct the weights, or split the rows differently with data_options.split",
                 path="data_options.weight",
             )
         )

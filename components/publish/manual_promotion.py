@@ -112,7 +112,7 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
                 received=error.received,
                 expected=planned.now or "no champion",
                 fix="look at the new champion: kfp-tfjob models show. To promote the run anyway,"
-                " start the command again",
+                " repeat the command",
             )
         ) from error
     publish_newest(step.store, step.layout, planned.model_name)

@@ -52,12 +52,12 @@ def exists(subject: Subject) -> Iterator[Finding]:
     if api.get(f"/api/v1/namespaces/{api.namespace}") is None:
         yield Finding(
             f"there is no namespace {api.namespace}",
-            fix="name the namespace of the runs with --namespace",
+            fix="pass the runs' namespace with --namespace",
         )
     elif api.get(api.core("serviceaccounts", subject.account)) is None:
         yield Finding(
             f"there is no service account {subject.account} in namespace {api.namespace}",
-            fix="name the account of the runs with --service-account: Kubeflow Pipelines uses"
+            fix="pass the runs' account with --service-account: Kubeflow Pipelines uses"
             f" {STANDALONE}, and {MULTI_USER} in a profile",
         )
 
@@ -112,7 +112,7 @@ def admission(subject: Subject) -> Iterator[Finding]:
     if rights.missing(api, [rights.Right("", "pods", ("create",))]):
         yield unknown(
             f"Pod Security level {level}; you may not create pods here, so no pod was tried",
-            fix="run doctor with the rights of an editor of the namespace",
+            fix="run doctor as an editor of the namespace",
         )
         return
     refused = False

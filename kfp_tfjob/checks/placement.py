@@ -81,7 +81,7 @@ def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     yield from found
     together = capacity.lacks_room(build_job(spec, Identity("run", 1)), nodes)
     if nodes and together and not found:
-        yield f"{together}: the pods will wait for nodes"
+        yield f"{together}, so the pods will wait for nodes"
 
 
 def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:

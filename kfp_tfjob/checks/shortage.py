@@ -69,7 +69,7 @@ def remedy(
     if partly:
         ways.append(_TOGETHER)
     elif lower and not names:
-        ways.append("get larger or more nodes")
+        ways.append("add larger or more nodes")
     return ", or ".join(ways)
 
 

@@ -78,7 +78,7 @@ def lost_field(path: str, received: object) -> Problem:
     return Problem(
         f"{path} would be lost",
         received=received,
-        expected="the fields and types of the Kubernetes API 1.30, which kubeflow-training knows",
+        expected="fields and types of the Kubernetes API 1.30, which kubeflow-training supports",
         fix=f"correct {path}, or remove it",
         path=path,
     )

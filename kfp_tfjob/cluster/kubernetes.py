@@ -122,7 +122,7 @@ class KubernetesBackend:
             found = translate(error, what)
             if isinstance(found, NotFoundError) and "namespaces" not in str(found):
                 raise _no_operator(
-                    kind, f"this cluster does not know {kind.name}s", found
+                    kind, f"this cluster does not support {kind.name}s", found
                 ) from error
             raise found from error
         except ClusterUnavailableError as error:

@@ -225,7 +225,7 @@ class Coding:
 def gap_refused(name: str) -> Problem:
     """Describe a gap in a column whose rule is `fail`."""
     return Problem(
-        f"the column {name!r} has a gap, which its rule `fail` forbids",
+        f"the column {name!r} has a missing value, which its rule `fail` does not allow",
         expected="a value in every row",
         fix=f"fill it in, or train with a different rule for {name!r} in data_options.missing",
     )

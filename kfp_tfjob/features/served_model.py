@@ -192,7 +192,7 @@ class ServedModel:
                         received=f"{name}: {spec.shape} {spec.dtype.name}",
                         expected=f"{name}: (batch,) {types}",
                         fix="export the model with this type, or set data_options.types to the"
-                        " kind that it was made for",
+                        " type that it was made for",
                     )
                 )
         DataError.raise_if(wrong)

@@ -165,7 +165,7 @@ class JobSpec:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if number and value % 1 == 0 and value >= least:
                 return int(value)
-            expected = f"a whole number from {least} on"
+            expected = f"a whole number, {least} or more"
             problems.append(
                 Problem(f"{name} is not valid", repr(value), expected, f"correct {name}", name)
             )

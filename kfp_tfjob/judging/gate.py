@@ -276,7 +276,7 @@ def _values(found: Comparison, against: str, better: bool) -> str:
 
 def _bound(found: Comparison) -> str:
     if found.known:
-        return f"{found.confidence * 100:g} % bound {lower(found.low)}"
+        return f"{found.confidence * 100:g}% bound {lower(found.low)}"
     if math.isfinite(found.gain):
         return f"not enough test data: {found.support} usable rows, at least {LEAST_ROWS} needed"
     return "there is no value to compare"

@@ -58,11 +58,11 @@ def slice_problem(one: Slice, schema: Mapping[str, Any]) -> Problem | None:
     if edges is None:
         if one.column == label:
             text = next(name for name in schema["label"]["classes"] if number_of(name) is None)
-            why = f"has classes that are no numbers, such as {text!r}"
+            why = f"has classes that are not numbers, such as {text!r}"
         else:
             why = f"is {_type(one.column, schema).nouns[0]}"
         what = f"{shown} {why}, so edges do not divide it"
-        fix = "leave the edges out; each value is a slice then"
+        fix = "remove the edges, so that each value becomes a slice"
     elif are_dates == (edges is str):
         return None
     elif are_dates:

@@ -211,7 +211,7 @@ def _group(data: TestData) -> str:
     if column:
         log.warning(
             "rows with the same %r may be alike, and count as independent: intervals are too short,"
-            " and the gate passes more models that are only as good as the champion",
+            " and the gate passes more models that are merely as good as the champion",
             column,
         )
     return column

@@ -40,7 +40,7 @@ def failed_checks(data: TestData) -> list[Check]:
         why = f"{known:,} of {data.rows:,} are also in train, too many to be chance"
     else:
         return []
-    text = f"the test rows were trained on: {why}; divide the data again"
+    text = f"the test rows were trained on: {why}; split the data again"
     return [Check("trained_on", False, text)]
 
 

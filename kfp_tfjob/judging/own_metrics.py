@@ -296,7 +296,7 @@ def _by_row(name: str, value: Any, rows: int) -> Values:
         raise _RefusedError(wrong + more, expected, "convert it with float() or np.asarray()")
     if found.shape != (rows,):
         size = counted(len(found), "value") if found.ndim == 1 else f"the shape {found.shape}"
-        fix = "return the values of the rows in their order, and leave none out"
+        fix = "return one value per row, in the rows' order"
         raise _RefusedError(f"{name} has {size}", expected, fix)
     count, first = 0, []
     for start, part in _chunks(found):

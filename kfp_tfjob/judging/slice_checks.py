@@ -191,7 +191,7 @@ def _never_compared(source: Slice, results: list[SliceResult], metric: str) -> l
         return []
     text = (
         f"slices of {source.column} cannot be compared: {_undefined(undefined, metric)}; compare by"
-        " a metric that they have, give them thresholds, or leave them out"
+        " a metric that they have, give them thresholds, or remove them"
     )
     return [Check("slices", False, text, metric, threshold=source.column)]
 
@@ -209,7 +209,9 @@ def _threshold(
     left = _left([it for it in results if it.name not in judged], metric, "not judged")
     column = source.column
     if not judged:
-        text = f"{metric} could not be judged in any slice of {column}{left or ': there is none'}"
+        text = (
+            f"{metric} could not be evaluated in any slice of {column}{left or ': there is none'}"
+        )
         return Check("slice_threshold", False, text, metric, threshold=limits)
     worst = min(judged, key=lambda name: threshold.slack(judged[name]))
     failed = {name: value for name, value in judged.items() if not threshold.passes(value)}

@@ -72,7 +72,7 @@ def _read(text: str, name: str) -> list[Document]:
                 f"{name} has no {TFJOB.name}",
                 received=", ".join(_kind(item) for item in documents) or "nothing",
                 expected=f"a document with kind: {TFJOB.name}",
-                fix=f"name the file with the {TFJOB.name}",
+                fix=f"pass the file with the {TFJOB.name}",
             )
         )
     return documents

@@ -85,7 +85,7 @@ def unknown_field(job: Job) -> Iterator[Found]:
             yield Found(item.path, _unknown(item))
 
 
-@warning("check whether the cluster knows it: kubectl explain pod.spec")
+@warning("check whether the cluster supports it: kubectl explain pod.spec")
 def unknown_pod_field(job: Job) -> Iterator[Found]:
     """The API server drops unknown fields; this one was unknown in Kubernetes 1.30."""
     for item in violations(job.body, path=job.path):
@@ -93,7 +93,7 @@ def unknown_pod_field(job: Job) -> Iterator[Found]:
             yield Found(item.path, _unknown(item))
 
 
-@error("write a value of the right type; texts that look like numbers, true or false need quotes")
+@error("write a value of the right type; strings that look like numbers, true or false need quotes")
 def wrong_type(job: Job) -> Iterator[Found]:
     """The API server refuses the whole object."""
     for item in violations(job.body, path=job.path):
@@ -101,7 +101,7 @@ def wrong_type(job: Job) -> Iterator[Found]:
             yield Found(item.path, f"{show(item.path[-1:])} is not {item.words}")
 
 
-@error("use one of the words that the operator knows")
+@error("use one of the values that the operator accepts")
 def unknown_word(job: Job) -> Iterator[Found]:
     """Nothing checks these words.
 

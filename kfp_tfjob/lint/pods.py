@@ -31,7 +31,7 @@ def container_name(job: Job) -> Iterator[Found]:
             yield Found((*found[0].path, "name"), f"the containers are called {names}")
 
 
-@error("write the container, with its image")
+@error("add the container with its image")
 def image(job: Job) -> Iterator[Found]:
     """The webhook refuses a replica without containers, or a container without an image."""
     for replica in job.replicas:

@@ -71,7 +71,7 @@ _WORDS = {
     "bool": "true or false",
     "float": "a number",
     "datetime": "a text",
-    "quantity": "a text or a number",
+    "quantity": "a string or a number",
 }
 
 

@@ -25,7 +25,7 @@ _OF_STEPS = {
     "deadline_seconds": _OWN_PIPELINE.format("kubernetes.set_timeout"),
     "env": _OWN_PIPELINE.format("set_env_variable or kubernetes.use_secret_as_env"),
     "ephemeral_storage": "delete it; choose nodes with enough disk with node_selector",
-    "image_pull_secret": "add it to the imagePullSecrets of the service account of the runs",
+    "image_pull_secret": "add it to the imagePullSecrets of the runs' service account",
     "labels": _OWN_PIPELINE.format("kubernetes.add_pod_label"),
     "pending_timeout_seconds": "delete it; `kfp-tfjob why` shows why a pod waits",
     "priority_class": "delete it; the pods have the default PriorityClass of the cluster",

@@ -119,7 +119,7 @@ def sync(
     try:
         wanted = _wanted(store, layout, model_name)
     except (StepError, ValueError, TypeError) as error:
-        log.warning("the mirrors of %s are not brought up to date: %s", model_name, error)
+        log.warning("the mirrors of %s cannot be updated: %s", model_name, error)
         return []
     if not wanted:
         return []

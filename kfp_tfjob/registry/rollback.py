@@ -141,8 +141,8 @@ def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: s
                     f"the champion of {planned.model_name} changed during the rollback",
                     received=error.received,
                     expected=f"version {planned.now.version}, as the plan showed",
-                    fix="look at the new champion: kfp-tfjob models show. To go back anyway, start"
-                    " the command again",
+                    fix="look at the new champion: kfp-tfjob models show. To go back anyway,"
+                    " repeat the command",
                 )
             ) from error
     publish_newest(store, layout, planned.model_name)

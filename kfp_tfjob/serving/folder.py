@@ -125,7 +125,7 @@ class ChampionFolder:
                 _keep_only(incoming, proven.manifest)
                 fetch(self._store, proven, incoming)
                 if target.exists():
-                    log.warning("%s has other files than the champion and is replaced", target)
+                    log.warning("%s differs from the champion and is replaced", target)
                     target.rename(incoming / _WRONG)
                 (incoming / MODEL).rename(target)
             shutil.rmtree(incoming, ignore_errors=True)

@@ -87,8 +87,7 @@ def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champio
             f"{what} cannot be compared with requests",
             received=obstacle,
             expected="the distributions of the columns of a table",
-            fix="publish a model that is trained on a table with the present version of this"
-            " project",
+            fix="train on a table and publish the model with this version of the project",
         )
     )
 

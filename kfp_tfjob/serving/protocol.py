@@ -310,7 +310,7 @@ class ChampionPlane(DataPlane):
         except Exception as error:
             raise RefusedRequest(
                 Problem(
-                    "the request is not one of the Open Inference Protocol",
+                    "the request does not follow the Open Inference Protocol",
                     received=f"{type(error).__name__}: {error!s:.200}",
                     expected='{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE,'
                     ' "data": [...]}, ...]}',

@@ -142,7 +142,7 @@ class RequestColumns:
                     Problem(
                         f"row {at} of the request is not an object",
                         received=f"{place}: {_shown(row)}",
-                        expected="an object with each column by its name",
+                        expected="an object with one key per column",
                         fix=self._fix(),
                         path=place,
                     )
@@ -247,7 +247,9 @@ class RequestColumns:
         ]
 
     def _written(self, name: str) -> str:
-        return self.types[name].written + ("" if name in self._full else ", or null for a gap")
+        return self.types[name].written + (
+            "" if name in self._full else ", or null for a missing value"
+        )
 
     def _fix(self) -> str:
         example = ", ".join(f'"{name}": ...' for name in [*self.types][:3])

@@ -185,7 +185,7 @@ def read(data: bytes, name: str) -> RequestsSample:
         table = file.read(use_threads=False).combine_chunks()
         found = dict(zip(table.column_names, map(_whole, table.columns), strict=True))
         if len(found) < table.num_columns:
-            raise ValueError("two columns of one name")
+            raise ValueError("two columns with the same name")
         times = found.pop(TIME).cast(_TIMES)
         predictions = found.pop(PREDICTION).cast(_PREDICTIONS)
         if not 0 < len(times) <= about.rows:

@@ -40,6 +40,6 @@ def _remove_left(base: Path) -> None:
         try:
             with open(folder / _LOCK, "rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # it is in use, is being made, or belongs to another user
+        except OSError:  # it is in use, is being created, or belongs to another user
             continue
         shutil.rmtree(folder, ignore_errors=True)

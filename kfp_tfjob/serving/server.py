@@ -131,7 +131,7 @@ def _load_kserve() -> None:
                 "the server is not installed",
                 received=f"no module {error.name}",
                 expected="kfp-tfjob with the extra `serve`",
-                fix="pip install 'kfp-tfjob[serve]' into an environment of its own: kserve and"
+                fix="pip install 'kfp-tfjob[serve]' into its own environment, because kserve and"
                 " the extra `local` need different versions of psutil",
             )
         ) from error
@@ -191,7 +191,7 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
     async def malformed(request: Request, error: Any) -> JSONResponse:
         wrong = [
             Problem(
-                f"the request is not one of the Open Inference Protocol: {item['msg']}",
+                f"the request does not follow the Open Inference Protocol: {item['msg']}",
                 received=".".join(map(str, item["loc"])),
                 expected='{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE,'
                 ' "data": [...]}, ...]}',

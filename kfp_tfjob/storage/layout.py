@@ -373,7 +373,7 @@ class Layout:
 
 def _misplaced(output_uri: str) -> Problem:
     return Problem(
-        "output_uri has fields where it must not have any",
+        "output_uri has fields where none are allowed",
         received=repr(output_uri),
         expected=f"fields below {RUNS}/ only: s3://BUCKET/PREFIX/{RUNS}/{{model_name}}/{{date}};"
         " all runs share the datasets and models below s3://BUCKET/PREFIX",

@@ -159,7 +159,7 @@ def _list(value: Any) -> list[Any]:
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:  # True is an int too
-        raise ValueError(f"{value!r:.100} instead of a whole number from 0")
+        raise ValueError(f"{value!r:.100} instead of a whole number, 0 or more")
     return value
 
 

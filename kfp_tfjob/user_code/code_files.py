@@ -29,7 +29,7 @@ EXPECTED = (
     "a .py file, a folder or a zip with Python code of at most"
     f" {MOST_BYTES >> 20} MiB and {MOST_FILES:,} files"
 )
-_MOST_SEEN = 100_000  # files, hidden ones too
+_MOST_SEEN = 100_000  # files, including hidden ones
 _SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
 _CHUNK = 1 << 16
 _ENCRYPTED = 1  # a bit in the flags of an entry
@@ -186,7 +186,7 @@ def _check(found: Mapping[str, tuple[object, int]], source: object) -> None:
 
 def _check_seen(seen: int, source: object) -> None:
     if seen > _MOST_SEEN:
-        raise _too_large(source, f"more than {_MOST_SEEN:,} files, hidden ones too")
+        raise _too_large(source, f"more than {_MOST_SEEN:,} files, including hidden ones")
 
 
 def _too_large(source: object, received: str) -> ConfigurationError:

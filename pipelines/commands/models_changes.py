@@ -260,7 +260,7 @@ def _person(given: str) -> str:
     except (OSError, KeyError) as error:
         raise ConfigurationError(
             Problem(
-                "this machine does not know the name of its user",
+                "the name of this machine's user is unknown",
                 received=str(error),
                 fix="pass your name with --by NAME",
             )

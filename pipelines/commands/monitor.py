@@ -100,7 +100,7 @@ def monitor(
                 "the requests cannot be compared",
                 received=f"{type(error).__name__}: {error}",
                 expected="samples as `kfp-tfjob serve` writes them",
-                fix="report this as a defect; --days selects other samples",
+                fix="report this as a bug, or select other samples with --days",
             )
         ) from error
     if as_json:
@@ -153,7 +153,7 @@ def _notes(found: Monitored, min_rows: int) -> Iterator[str]:
     if found.left_out:
         yield f"The server does not store {', '.join(found.left_out)}."
     if found.bad_rows:
-        yield f"{found.bad_rows:,} rows have values of another kind than their columns."
+        yield f"{found.bad_rows:,} rows have values whose type differs from their column's."
     if found.unreadable:
         yield f"{len(found.unreadable):,} samples were left out. {found.unreadable[0]}"
     if not found.judged:

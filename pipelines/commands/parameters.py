@@ -263,7 +263,7 @@ def _user() -> str:
     except (OSError, KeyError) as error:
         raise ConfigurationError(
             Problem(
-                "output_uri has {user}, but this machine does not know the name of its user",
+                "output_uri has {user}, but the name of this machine's user is unknown",
                 received=str(error),
                 fix="set the environment variable USER, or write the name into output_uri",
                 path="output_uri",

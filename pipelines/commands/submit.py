@@ -42,7 +42,7 @@ or_wait = click.option(
 @click.command()
 @with_parameters(here=False)
 @with_connection(starts=True)
-@click.option("--run-name", default="", metavar="NAME", help="a name that no other run has")
+@click.option("--run-name", default="", metavar="NAME", help="a unique name for the run")
 @with_pipeline
 @without_asking
 @dry_run

@@ -32,7 +32,7 @@ def _judged(version: str, where: str, level: str) -> Iterator[Finding]:
     number = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", version)
     if not number:
         yield unknown(
-            f"Kubeflow Pipelines answers {where}, but does not say its version",
+            f"Kubeflow Pipelines answers {where}, but does not report its version",
             fix="check that it is 2.5 or later, and for Pod Security restricted 2.16 or later",
         )
         return
@@ -40,7 +40,7 @@ def _judged(version: str, where: str, level: str) -> Iterator[Finding]:
     known = int(number[1]), int(number[2])
     if known < _OLDEST:
         yield Finding(
-            f"{said}: too old, a Secret cannot be named by a run parameter",
+            f"{said}: too old, because run parameters cannot name a Secret",
             fix="upgrade Kubeflow Pipelines to 2.5 or later",
         )
     elif known < _USER_ID and level == "restricted":

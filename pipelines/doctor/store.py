@@ -30,7 +30,7 @@ def check(values: Mapping[str, Any]) -> list[Finding]:
         StepError: The place cannot hold the output of runs.
     """
     if not values["output_uri"]:
-        fix = "name the place of the output with --output s3://BUCKET/PREFIX, and --endpoint URL"
+        fix = "pass the output's address with --output s3://BUCKET/PREFIX, and --endpoint URL"
         return [unknown("the store was not checked", fix=f"{fix} for a store other than AWS")]
     root = Layout.parse(values["output_uri"]).root
     store = Store(endpoint_of(values), values["storage_region"], patience=_PATIENCE)

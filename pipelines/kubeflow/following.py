@@ -64,7 +64,7 @@ def follow(
         seen = None if run.is_over else cluster.look()
         notes = {
             "the training is not shown, because its records cannot be read": records.trouble,
-            "why it waits is not shown, because the cluster cannot be asked": cluster.trouble,
+            "why it is waiting is not shown: the cluster cannot be reached": cluster.trouble,
         }
         new = tuple(f"{what}: {why}" for what, why in notes.items() if why and what not in said)
         said |= {what for what, why in notes.items() if why}

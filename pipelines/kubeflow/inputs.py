@@ -72,7 +72,7 @@ def look(
     try:
         look_at = _Look(values, endpoint, seen)
     except StepError as error:  # the environment of this machine, not that of the pods
-        seen.notes.append(f"the store cannot be looked at from here: {error.first}")
+        seen.notes.append(f"the store cannot be checked from here: {error.first}")
         return seen
     if "data_uri" not in wrong:
         look_at.data(later, with_header=not wrong & {"data_label", "data_options"})
@@ -155,7 +155,7 @@ class _Look:
                 return
             subject = "the store" if self._is_away else what
             self._seen.notes.append(
-                f"{subject} cannot be looked at from here, preflight does it in the run:"
+                f"{subject} cannot be checked from here, so preflight checks it in the run:"
                 f" {error.first}"
             )
 

@@ -150,14 +150,14 @@ def _gate_remedy(verdict: ModelVerdict, checks: Sequence[VerdictCheck]) -> str:
         return "nothing: the champion has the same weights and predicts the same"
     if "taken_back" in failed:
         return (
-            "mend the data or the model; to publish it anyway: kfp-tfjob models promote"
+            "correct the data or the model; to publish it anyway: kfp-tfjob models promote"
             f" {verdict.model_name} --run {verdict.run_id} --reason TEXT"
         )
     if "champion" in failed and verdict.champion and verdict.champion.obstacle:
         return "set gate.incompatible_champion to treat_as_first to replace the champion anyway"
     if "threshold" in failed:
         return "improve the model or its data, or change gate.thresholds"
-    return "improve the model, or give more test rows: kfp-tfjob explain gate shows the modes"
+    return "improve the model, or provide more test rows: kfp-tfjob explain gate shows the modes"
 
 
 def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
@@ -175,7 +175,7 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     if failure is None:
         step = next((it.name for it in run.steps if it.state == "failed"), "")
         said = run.error or next((it.error for it in run.steps if it.error), "")
-        reason = said or "nothing says why: neither the store, nor the cluster, nor the back end"
+        reason = said or "neither the store, nor the cluster, nor the back end gives a reason"
         remedy = f"read the log of {step or 'the failed step'} at {run.page}"
         return Why(run, _sentence(run, step), reason, remedy, step, None, attempts, (), log, notes)
     remedy = failure.fix if len(failure.problems) == 1 else ""  # several are in the reason
@@ -256,7 +256,7 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     seen = cluster.look()
     notes = _notes(records)
     if cluster.trouble:
-        notes += (f"the cluster cannot be asked: {cluster.trouble}",)
+        notes += (f"the cluster cannot be reached: {cluster.trouble}",)
     current = run.current
     step = current.name if current else ""
     attempts = _attempts(run, records.ends())
@@ -273,7 +273,7 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     elif step == "launch_tfjob":
         reason = "the training job has not reported progress yet"
     elif current and current.state == "pending":
-        reason = f"the pod of {step} is being made"
+        reason = f"the pod of {step} is being created"
     elif current:
         reason = f"{step} is at work"
     elif not run.steps and run.root_driver:

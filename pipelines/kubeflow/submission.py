@@ -145,6 +145,6 @@ def _taken(run: Run) -> Problem:
     return Problem(
         f"a run named {run.name} already exists",
         received=f"{run.run_id}, {run.state}, submitted {run.created}",
-        expected="a name that no run has",
+        expected="a unique name",
         fix=f"follow it with `kfp-tfjob watch {run.run_id[:8]}`, or choose another --run-name",
     )

@@ -509,7 +509,7 @@ def _only_server(folder: Path):
     lock = _lock_file(folder / "lock")  # held until the process ends
     if not _taken(lock):
         print(
-            f"another S3 server has {folder}; stop it, or use a different folder", file=sys.stderr
+            f"another S3 server uses {folder}; stop it, or use a different folder", file=sys.stderr
         )
         raise SystemExit(2)
     return lock

@@ -136,7 +136,7 @@ def test_who_loses_the_race_is_judged_once_more(bench: Bench) -> None:
         assert publish.run(step, *arguments) == found[loser]
     shown = summary(step, MODEL)
     assert shown.startswith("# ") and "`pets`" in shown.splitlines()[0]
-    assert "**Judged again:**" in shown
+    assert "**Evaluated again:**" in shown
     notice = of_end(step, MODEL)
     assert (notice.outcome, notice.code, notice.verdict) == ("lost the race", 6, "lost_race")
     assert "run again" in notice.remedy

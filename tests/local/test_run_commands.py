@@ -171,12 +171,12 @@ def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):
         "preflight succeeded (8 s)",
         "launch_tfjob running",
         "epoch 2, step 20 of 60, loss 0.25, 100 rows/s, 1 min 5 s left",
-        "waits is not shown",
+        "waiting is not shown",
         "run succeeded",
         "did not pass the gate",
     ):
         assert part in found.stdout, found.stdout
-    assert found.stdout.count("waits is not shown") == 1
+    assert found.stdout.count("waiting is not shown") == 1
 
 
 def test_watch_ends_with_the_code_of_the_failed_step(fake, store, base):

@@ -155,7 +155,7 @@ def test_a_store_that_this_machine_cannot_ask_is_left_to_preflight(
             monkeypatch.setenv(name, "x" if why == "other keys" else "")
     found = submitted(package, data, base, "--yes", "--output", "s3://absent/p")
     assert found.exit_code == 0, found.output
-    notes = [line for line in found.stdout.splitlines() if "preflight does it in the run" in line]
+    notes = [line for line in found.stdout.splitlines() if "preflight checks it" in line]
     assert len(notes) == (1 if why == "away" else 2), found.stdout
     assert len(fake.runs) == 1
 

@@ -233,9 +233,9 @@ def test_an_unknown_column_is_named_with_the_one_that_was_meant() -> None:
     [
         ("since", [2024], "'since' has dates, and its edges are numbers: use dates such as"),
         ("age", ["2026-01-31"], "'age' has numbers, and its edges are dates: use numbers"),
-        ("city", [3], "'city' is a category, so edges do not divide it: leave the edges out"),
+        ("city", [3], "'city' is a category, so edges do not divide it: remove the edges"),
         ("member", [1], "'member' is a boolean, so edges do not divide it"),
-        ("bought", [1], "'bought' has classes that are no numbers, such as 'no', so edges do not"),
+        ("bought", [1], "'bought' has classes that are not numbers, such as 'no', so edges do not"),
     ],
 )
 def test_edges_that_do_not_fit_the_column_fail_the_model(

@@ -55,7 +55,7 @@ class Case:
 GOOD = model(20)
 OTHER_SCHEMA = {"obstacle": "its data had another schema"}
 CASES = {
-    "first model": Case(GOOD, None, True, "accuracy 0.9800 beats the baseline 0.3340 (95 % bound"),
+    "first model": Case(GOOD, None, True, "accuracy 0.9800 beats the baseline 0.3340 (95% bound"),
     "first model, by the precision of a class that the baseline never predicts": Case(
         GOOD, None, True, "precision/yes", DEFAULT_GATE | {"primary_metric": "precision/yes"}
     ),

@@ -248,7 +248,7 @@ def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
     assert [*kept, *lost] == names and len(kept) > 5 and lost
     assert "the other columns" in kinds.left_out[0].reason
     _, (problem,) = decide([found["c39"]], DataOptions(types={"c39": "category"}))
-    assert "beside those" in problem.received and "drop" in problem.fix
+    assert "distinct strings" in problem.received and "drop" in problem.fix
 
 
 def test_many_identifiers_leave_a_category_its_texts(monkeypatch):

@@ -109,13 +109,12 @@ class Distributed(Executor):
                         "the Dask cluster has no workers",
                         f"none at {self._address} for {_ALONE_SECONDS:g} s",
                         "at least one worker",
-                        "start workers, and look why they do not run",
+                        "start workers, or find out why they do not run",
                     )
         except KilledWorker as error:
             raise StepError(
                 Problem(
-                    f"{counted(error.allowed_failures + 1, 'worker')} died while they did"
-                    f" the same task {task}",
+                    f"{counted(error.allowed_failures + 1, 'worker')} died in the same task {task}",
                     received=f"task {error.task}",
                     expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a task",
                     fix="read the log of the workers; give each process at least 400 MiB",
@@ -144,8 +143,8 @@ class Distributed(Executor):
                 "the connection to the Dask scheduler is lost",
                 received=f"{type(error).__name__}: {error}",
                 expected=f"a scheduler at {self._address} until the dataset is complete",
-                fix="look why the scheduler ended, then start the run again: it continues with the"
-                " parts that are done",
+                fix="find out why the scheduler ended, then start the run again: it continues with"
+                " the parts that are done",
             )
         )
 
@@ -211,7 +210,7 @@ def _connect(address: str) -> Client:
 
 def _refused(received: str, expected: str = "") -> ConfigurationError:
     return _problem(
-        "the Dask cluster runs other code than the step",
+        "the Dask cluster runs different code from the step",
         received,
         expected or code_version(),
         "use the image of this step for the scheduler and the workers, by its digest",

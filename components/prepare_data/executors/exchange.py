@@ -131,7 +131,7 @@ def damaged(name: str) -> DataError:
         Problem(
             f"{name}, which an earlier task of this step wrote, is damaged",
             expected="the bytes that were written",
-            fix="start the run again; if it happens again, look for what writes below datasets/",
+            fix="start the run again; if it happens again, find out what else writes to datasets/",
         )
     )
 

@@ -146,7 +146,7 @@ def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
         return Problem(
             "the processes of prepare_data were killed repeatedly",
             received=signal.Signals(number).name,
-            expected="memory of about 350 MiB for each process",
+            expected="about 350 MiB of memory per process",
             fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
             " of processes",
         )
@@ -154,7 +154,7 @@ def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
         "the processes of prepare_data cannot start",
         received=f"{type(error).__name__}: {error}",
         expected="processes beside this one",
-        fix="see the log before this line for the reason of a process, or set pod.prepare.cpu"
+        fix="see the log before this line for a process's reason, or set pod.prepare.cpu"
         " to 1 to work in one process",
     )
 

@@ -80,9 +80,9 @@ def _is_picture(name: str) -> bool:
 def _none(address: str, received: str) -> DataError:
     return DataError(
         Problem(
-            "data_uri has no pictures, which data_options.format asks for",
+            "data_uri contains no images, but data_options.format asks for them",
             received=f"{address!r}, {received}",
-            expected="one folder with a folder for each class: pictures/cat/1.jpg",
+            expected="one folder that contains a folder for each class: pictures/cat/1.jpg",
             fix="correct data_uri",
             path="data_uri",
         )
@@ -123,7 +123,7 @@ def _options(options: DataOptions) -> list[Problem]:
     given = [name for name in _OF_TABLES if getattr(options, name) != fields[name].default]
     found = [
         Problem(
-            f"data_options.{name} is about the columns of a table, and data_uri has pictures",
+            f"data_options.{name} applies to tables, but data_uri contains images",
             received=repr(getattr(options, name)),
             fix=f"remove data_options.{name}",
             path=f"data_options.{name}",
@@ -132,9 +132,9 @@ def _options(options: DataOptions) -> list[Problem]:
     ]
     found += [
         Problem(
-            f"data_options.split.{key} names a column, and pictures have none",
+            f"data_options.split.{key} names a column, but images have none",
             received=repr(name),
-            fix="divide them with the folders train/, validation/ and test/, or by their hash",
+            fix="split them with the folders train/, validation/ and test/, or by their hash",
             path=f"data_options.split.{key}",
         )
         for key, name in options.split.extra.items()
@@ -142,7 +142,7 @@ def _options(options: DataOptions) -> list[Problem]:
     if options.task == "regression":
         found.append(
             Problem(
-                "pictures in folders are a classification",
+                "images in folders can only be classified",
                 received="data_options.task regression",
                 fix="remove data_options.task",
                 path="data_options.task",
@@ -160,12 +160,12 @@ def _folders(source: Source) -> list[Problem]:
     if folders.stray:
         found.append(
             Problem(
-                "data_uri has pictures that are not in the folder of a class",
+                "data_uri contains images outside the classes' folders",
                 received=f"{len(folders.stray):,}: {listed(folders.stray, _SHOWN)}",
                 expected=expected,
                 fix="move them into the folders of their classes"
                 if folders.classes
-                else "give the folder above as data_uri if this is one class of several",
+                else "set data_uri to the parent folder if this is one of several classes",
                 path="data_uri",
             )
         )
@@ -179,7 +179,7 @@ def _folders(source: Source) -> list[Problem]:
                 if folders.classes
                 else "no folder with a picture",
                 expected=expected,
-                fix=f"give {inner} as data_uri if it has the folders of the classes"
+                fix=f"set data_uri to {inner} if it contains the classes' folders"
                 if above
                 else "correct data_uri",
                 path="data_uri",

@@ -212,12 +212,13 @@ class Plan:
             ).sum()
         )
         counts = {
-            "the same picture as an earlier one, with a different label": conflicts,
-            "EXIF says that they are to be turned, which training and the exported model do not"
-            " do": described["turned"],
+            "the same image as an earlier one, with a different label": conflicts,
+            "EXIF asks for a rotation, which training and the exported model ignore": described[
+                "turned"
+            ],
             "an alpha channel, which is dropped": alpha,
-            "16 bits for each value, of which the model gets 8": deep,
-            "in colour, of which the model gets grey": colour if input.channels == 1 else 0,
+            "16 bits per value; the model receives 8": deep,
+            "in colour; the model receives grey": colour if input.channels == 1 else 0,
             f"less than half as large as the model's input of {input.height} x {input.width}"
             " pixels": small,
         }
@@ -228,7 +229,7 @@ class Plan:
             row = self.class_counts[i]
             lacking = [name for name, count in zip(self.classes, row, strict=True) if not count]
             if lacking:
-                yield f"{split} has no picture of these classes: {listed(lacking, 10)}"
+                yield f"{split} has no image of these classes: {listed(lacking, 10)}"
 
 
 def _ends(sizes: np.ndarray) -> np.ndarray:

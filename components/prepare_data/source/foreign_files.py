@@ -9,8 +9,8 @@ from kfp_tfjob.options.data import FORMAT_WORDS
 
 _TABLE = f"write it as {FORMAT_WORDS}"
 _PACKED = "use gzip, zstd, Parquet or no compression"
-_PICTURE = "give the folder that has a folder of pictures for each class"
-_LOOK = "look at it: it may be an error page; fetch the file again"
+_PICTURE = "set data_uri to the folder that contains one folder of images per class"
+_LOOK = "open it, because it may be an error page, and download it again"
 # What a file is and what to do with it in a table's place, by its first bytes.
 _KINDS = {
     b"PK\x03\x04": ("a zip, npz or Excel file", _TABLE),
@@ -30,7 +30,10 @@ _KINDS = {
     b"GIF8": ("a GIF", _PICTURE),
     b"II*\0": ("a TIFF", _PICTURE),
     b"MM\0*": ("a TIFF", _PICTURE),
-    b"version https://git-lfs": ("a pointer of Git LFS", "fetch the file itself: git lfs pull"),
+    b"version https://git-lfs": (
+        "a pointer of Git LFS",
+        "download the file itself with git lfs pull",
+    ),
 }
 # Pages and answers of web servers and stores, in place of the file that was asked for.
 _MARKUP = re.compile(rb"\s*<(!doctype|html|svg|\?xml|head|body|error)\b", re.IGNORECASE)
@@ -48,7 +51,7 @@ def recognise(head: bytes) -> tuple[str, str] | None:
         what = " ".join(head[:60].decode(errors="replace").split())
         return f"HTML or XML: {what}", _LOOK
     if head.startswith(_TAR, _TAR_AT):
-        return "a tar archive", "unpack it, and name its folder or its files"
+        return "a tar archive", "unpack it, and set data_uri to its folder or files"
     if head.startswith(_ZLIB) and _is_zlib(head):
         return "compressed with zlib", _PACKED
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":

@@ -106,13 +106,13 @@ def _unusable_names(
             f"{file} has several columns with the same name",
             received=_listed(twice),
             expected="each name once",
-            fix="rename them, or leave them out with data_options.drop" + _headless(names),
+            fix="rename them, or drop them with data_options.drop" + _headless(names),
         )
     if "" in features:
         yield Problem(
             f"column {names.index('') + 1} of {file} has no name",
             expected="a name for every feature",
-            fix='name it in the header, or leave it out with data_options.drop=[""]',
+            fix='name it in the header, or drop it with data_options.drop=[""]',
         )
     if long := [name for name in taken if len(name) > _LONGEST_COLUMN]:
         yield Problem(
@@ -222,7 +222,7 @@ def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> 
     path = "data_label"
     if not label.strip():
         return Problem(
-            "data_label is missing, the column to predict",
+            "data_label, the column to predict, is missing",
             received="nothing",
             expected=f"one of the columns {_listed(names)}" + _headless(names),
             fix="give data_label (--label)",

@@ -108,7 +108,7 @@ def list_address(store: Store, address: str) -> Listing:
         )
     found = _objects(store, address) if separator else _paths(address)
     if wrong := [ascii(item.name) for item in found.files if not _is_utf8(item.name)]:
-        raise DataError(_unusable("data_uri has names that are not UTF-8", wrong))
+        raise DataError(_unusable("data_uri contains names that are not UTF-8", wrong))
     return found
 
 
@@ -153,7 +153,7 @@ def check_links(broken: Sequence[str]) -> None:
         DataError: There is one.
     """
     if broken:
-        raise DataError(_unusable("data_uri has links to files that do not exist", broken))
+        raise DataError(_unusable("data_uri contains links to files that do not exist", broken))
 
 
 def _unusable(what: str, names: Sequence[str]) -> Problem:

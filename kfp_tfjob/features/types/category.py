@@ -56,7 +56,7 @@ class Category(ColumnType):
         if found.size > MOST_CODES:
             raise ValueError(f"{name!r} has {found.size:,} codes; expected 2 to {MOST_CODES:,}")
         if "" in found.vocabulary or len(set(found.vocabulary)) < len(found.vocabulary):
-            raise ValueError(f"the vocabulary of {name!r} has an empty text, or one twice")
+            raise ValueError(f"the vocabulary of {name!r} contains an empty string or a duplicate")
         return found
 
     def to_schema(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Date(ColumnType):
     raw_example = 0
     raw_array = np.int64
     datatypes = ("BYTES", "INT64")
-    written = "a text with a date in ISO 8601, such as 2026-11-22 or 2026-11-22T08:30:00Z"
+    written = "a string with an ISO 8601 date, such as 2026-11-22 or 2026-11-22T08:30:00Z"
     example = "2026-11-22"
     edge_type = str
     arrow_type = UNIT
@@ -148,7 +148,7 @@ class Date(ColumnType):
         if not votes.are_most(*cls.forms):
             return None
         several = "dates in several forms"
-        what = several if votes.of(*cls.parsed_forms) else "dates in a form of several readings"
+        what = several if votes.of(*cls.parsed_forms) else "dates in an ambiguous format"
         expected = "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00"
         readings = (
             ("31/12/2024", {"date": "%d/%m/%Y"}),

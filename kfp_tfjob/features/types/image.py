@@ -106,7 +106,7 @@ class Image(ColumnType):
     kind = PICTURE
     schema_type = PICTURE
     raw_example = ONE_PIXEL
-    written = 'the bytes of a JPEG or PNG file in base64, as a text or {"b64": TEXT}'
+    written = 'the bytes of a JPEG or PNG file in base64, as a string or {"b64": STRING}'
     example = {"b64": "..."}
     whole = "whole JPEG or PNG files in base64"
     is_sampled = False

@@ -173,8 +173,8 @@ class ArrowTable:
                 Problem(
                     f"the label {columns.label!r} of {self._name} has an unsupported type",
                     received=f"the type {kind}",
-                    expected="text, integers, floats, decimals or booleans",
-                    fix="write it as text or as numbers",
+                    expected="strings, integers, floats, decimals or booleans",
+                    fix="write it as strings or numbers",
                 )
             )
         return found or self._reader.problems(columns)
@@ -233,7 +233,7 @@ def _pandas_index(name: str, file: str) -> Problem:
     return Problem(
         f"column {name!r} of {file} is the index of a pandas table",
         expected="columns that a model may learn from",
-        fix=f'leave it out with data_options.drop=["{name}"], or write the file with index=False',
+        fix=f'drop it with data_options.drop=["{name}"], or write the file with index=False',
     )
 
 
@@ -241,16 +241,16 @@ def _unusable(name: str, file: str, kind: pa.DataType) -> Problem:
     return Problem(
         f"column {name!r} of {file} has a type that a model cannot learn from",
         received=f"the type {kind}",
-        expected="numbers, booleans, texts, dates or timestamps",
-        fix=f'leave it out with data_options.drop=["{name}"], or write it as one of these',
+        expected="numbers, booleans, strings, dates or timestamps",
+        fix=f'drop it with data_options.drop=["{name}"], or write it as one of these',
     )
 
 
 def _no_value(name: str, file: str, kind: pa.DataType) -> Problem:
     return Problem(
-        f"column {name!r} of {file} has a type that can neither divide nor weight rows",
+        f"column {name!r} of {file} has a type that can neither split nor weight rows",
         received=f"the type {kind}",
-        expected="numbers, texts, dates or timestamps",
+        expected="numbers, strings, dates or timestamps",
         fix="name another column in data_options, or write it as one of these",
     )
 

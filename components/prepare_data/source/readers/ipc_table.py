@@ -122,7 +122,7 @@ class _Bytes(io.RawIOBase):
 
 
 def _damaged(name: str) -> DataError:
-    received = "no end of the stream where one has to be"
+    received = "the stream does not end where it should"
     problem = Problem(
         f"{name} is damaged", received=received, expected=_EXPECTED, fix="write the file again"
     )

@@ -224,7 +224,7 @@ def _format_of(source: Source, file: SourceFile, options: DataOptions) -> FileFo
                 if found.name == "csv"
                 else f"a {found.words} file",
                 expected=options.format,
-                fix="correct data_options.format, or leave it out",
+                fix="correct data_options.format, or omit it",
             )
         )
     return reader_of(found.reader)
@@ -242,7 +242,7 @@ def _refuse_unreadable(file: SourceFile, head: bytes) -> None:
             Problem(
                 f"{file.name} cannot be read",
                 received=f"a file that is {kind}",
-                expected=f"{FORMAT_WORDS}; text may be packed with gzip or zstd",
+                expected=f"{FORMAT_WORDS}; text may be compressed with gzip or zstd",
                 fix=fix,
             )
         )
