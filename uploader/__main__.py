@@ -54,7 +54,7 @@ def _watch(arguments: argparse.Namespace) -> int:
             Problem(
                 "the attempt is not valid",
                 received=repr(arguments.attempt),
-                expected="a whole number from 1",
+                expected="a whole number, 1 or more",
                 fix="set ATTEMPT, or give --attempt",
             )
         )

@@ -353,4 +353,4 @@ def test_a_sidecar_that_is_told_nonsense(tmp_path):
     line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(tmp_path), address]
     result = subprocess.run([*line, "--attempt", "0"], capture_output=True, text=True)
     assert result.returncode == 2
-    assert "whole number from 1" in result.stderr
+    assert "1 or more" in result.stderr
