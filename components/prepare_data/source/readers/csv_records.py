@@ -243,10 +243,11 @@ class CsvRecords:
                 line += len(ends)
                 position = end
                 continue
-            match = self._record.match(data, position, limit)
+            line_end = data.find(b"\n", position, limit) + 1
+            match = self._record.match(data, position, limit) if line_end else None
             if not match and not last and limit == len(data) < position + LONGEST_RECORD:
                 break  # it may continue in data that is not read yet
-            end = match.end() if match else data.find(b"\n", position, limit) + 1
+            end = match.end() if match else line_end
             if not end:
                 raise DataError(
                     Problem(
