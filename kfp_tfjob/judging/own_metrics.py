@@ -13,6 +13,7 @@ import numbers
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from kfp_tfjob.features.served_model import Block, Task
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
-from kfp_tfjob.judging.own_features import Columns, PackedColumns, ParquetColumns
+from kfp_tfjob.judging.own_features import Columns, of_parquet
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
@@ -226,9 +227,10 @@ class Evaluator:
     def _features(self) -> Columns:
         columns = list(self._task.features)
         if self._packed:
-            return PackedColumns(columns, self._array("features", np.float32, len(columns)))
+            rows = self._array("features", np.float32, len(columns))
+            return Columns(columns, lambda name: rows[:, columns.index(name)])
         if self._data.raw:
-            return ParquetColumns(columns, list(map(str, self._data.raw)), self._folder / "columns")
+            return Columns(columns, partial(of_parquet, list(map(str, self._data.raw))))
         raise _RefusedError(
             "the argument features, but the rows are images",
             "only labels, predictions, weights and classes",
