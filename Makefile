@@ -38,7 +38,7 @@ test: $(READY) ## run lint, unit tests, and tests with real processes and a real
 
 test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
-		tests/local/test_prepare_*.py tests/local/test_finished_dataset.py
+		tests/local/test_prepare_*.py
 
 test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peers, wrong input, memory, recurring runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \

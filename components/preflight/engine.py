@@ -159,7 +159,7 @@ def run(
     if wrong_data or not source:
         raise DataError(*wrong_data, notes=_notes(found))
     entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
-    if source.has_pictures and entry == _PLAIN:
+    if source.pictures and entry == _PLAIN:
         entry = _OF_PICTURES
         found.append(
             warning(

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
-from kfp_tfjob.components.prepare_data.executors.exchange import array_of, plain_of
+from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import LONGEST, Cells
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
@@ -29,53 +31,30 @@ MOST_TEXTS = 100_000  # different values of a category
 _MOST_CHARACTERS = 64 << 20  # of these values together
 _LENGTH = 1023  # the last bits of a hash are the length of the text, or this
 _BYTES = 8  # of a hash
-_LARGEST = MOST_TEXTS * _BYTES  # no column has more within its own limits
-MOST_BYTES = 128 << 20
-MOST_IN_ALL = MOST_BYTES // _BYTES  # texts of a table
 _MOST_FORMS = 10_000  # texts of a column whose form is kept
 _MOST_ALL_FORMS = 200_000  # of a table
 
 
+@dataclass
 class DistinctTexts:
     """Counts the different texts of a column that may be a category, in bounded memory.
 
     A column may have MOST_TEXTS of them. What is kept of a text is a hash and its length, in 8
-    bytes, so a column that has too many, such as an identifier, costs the others little. All
-    columns of a table together may have MOST_BYTES: while they have more, the limit of each column
-    is lowered by an eighth, and a column above it is lost. Every column counts with at most this
-    limit, so neither the order of the rows nor the parts of the source play a part.
+    bytes, so a column takes at most 800 KB, and one that has too many, such as an identifier, takes
+    nothing.
 
     Attributes:
-        forms: The forms of some of them, which need not be determined again.
+        hashes: What is kept of them, sorted.
         is_lost: Whether there are too many.
-        limit: The bytes that a column of this table may have.
+        forms: The forms of some of them, which need not be determined again.
     """
 
-    def __init__(self) -> None:
-        self.forms: dict[str, int] = {}
-        self.is_lost = False
-        self.limit = _LARGEST
-        self._hashes = np.empty(0, np.uint64)  # sorted
+    hashes: Array = field(default_factory=lambda: np.empty(0, np.uint64))
+    is_lost: bool = False
+    forms: Annotated[dict[str, int], Field(exclude=True)] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._hashes)
-
-    @property
-    def bytes(self) -> int:
-        """Their size in memory; one more than the limit if there are too many."""
-        return self.limit + 1 if self.is_lost else self._hashes.nbytes
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the texts as values of JSON."""
-        return {"hashes": plain_of(self._hashes), "lost": self.is_lost, "limit": self.limit}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> DistinctTexts:
-        """Return texts from the values of `to_plain`."""
-        found = cls()
-        found._hashes, found.is_lost = array_of(plain["hashes"]), plain["lost"]
-        found.limit = plain["limit"]
-        return found
+        return len(self.hashes)
 
     def add(self, texts: dict[str, int]) -> None:
         """Add texts with their forms."""
@@ -85,50 +64,19 @@ class DistinctTexts:
 
     def merge(self, later: DistinctTexts) -> None:
         """Add the texts of the next part of the source."""
-        self.lower(later.limit)
         if later.is_lost:
             self._lose()
         elif not self.is_lost:
-            self._add(later._hashes)
-
-    def lower(self, limit: int) -> None:
-        """Lower the limit."""
-        self.limit = min(self.limit, limit)
-        if self.bytes > self.limit:
-            self._lose()
+            self._add(later.hashes)
 
     def _add(self, hashes: np.ndarray) -> None:
-        self._hashes = np.union1d(self._hashes, hashes)
-        characters = int((self._hashes & np.uint64(_LENGTH)).sum())
+        self.hashes = np.union1d(self.hashes, hashes)
+        characters = int((self.hashes & np.uint64(_LENGTH)).sum())
         if len(self) > MOST_TEXTS or characters > _MOST_CHARACTERS:
             self._lose()
 
     def _lose(self) -> None:
-        self.is_lost, self._hashes, self.forms = True, np.empty(0, np.uint64), {}
-
-    @property
-    def reason(self) -> str:
-        """Why there are too many."""
-        if self.limit < _LARGEST:
-            return (
-                f"more than {self.limit // _BYTES:,} distinct strings, too many in addition to"
-                " those of the other columns"
-            )
-        return f"more than {MOST_TEXTS:,} distinct strings"
-
-
-def fit(columns: list[DistinctTexts]) -> None:
-    """Forget the texts of the largest columns of a table until the others fit in memory."""
-    if not columns:
-        return
-    limit = min(column.limit for column in columns)
-    while sum(min(column.bytes, limit) for column in columns) > MOST_BYTES and limit:
-        limit = limit * 7 // 8
-    for column in columns:
-        column.lower(limit)
-    if sum(len(column.forms) for column in columns) > _MOST_ALL_FORMS:
-        for column in columns:
-            column.forms = {}
+        self.is_lost, self.hashes, self.forms = True, np.empty(0, np.uint64), {}
 
 
 def _hash_of(text: str) -> int:
@@ -144,13 +92,12 @@ _EXAMPLES = frozenset(form for it in TYPES.values() for form in it.odd_forms)
 _PARSED = [_INDEX[form] for it in TYPES.values() for form in it.parsed_forms]
 
 
+@dataclass
 class ColumnProfile:
     """The values of one column, counted.
 
-    Args:
-        name: The column.
-
     Attributes:
+        name: The column.
         gaps: The values that are missing.
         undecodable: The values that are not UTF-8; their rows are bad, whatever the type.
         counts: The other values by form.
@@ -160,13 +107,13 @@ class ColumnProfile:
             without a look at their string depends on the blocks.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.gaps = self.undecodable = 0
-        self.counts: Counter[str] = Counter()
-        self.examples: dict[str, tuple[str, int, str]] = {}
-        self.only_bits = True
-        self.texts = DistinctTexts()
+    name: str
+    gaps: int = 0
+    undecodable: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    only_bits: bool = True
+    texts: DistinctTexts = field(default_factory=DistinctTexts)
 
     @property
     def count(self) -> int:
@@ -182,29 +129,6 @@ class ColumnProfile:
     def all_different(self) -> bool:
         """Whether no value occurs twice. A column with numbers or dates is not looked at."""
         return not self.texts.is_lost and len(self.texts) == self.count
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the counts as values of JSON."""
-        return {
-            "name": self.name,
-            "gaps": self.gaps,
-            "undecodable": self.undecodable,
-            "counts": {form: count for form, count in self.counts.items() if count},
-            "examples": {form: list(example) for form, example in self.examples.items()},
-            "only_bits": self.only_bits,
-            "texts": self.texts.to_plain(),
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> ColumnProfile:
-        """Return counts from the values of `to_plain`."""
-        found = cls(plain["name"])
-        found.gaps, found.only_bits = plain["gaps"], plain["only_bits"]
-        found.undecodable = plain["undecodable"]
-        found.counts.update(plain["counts"])
-        found.examples = {form: tuple(example) for form, example in plain["examples"].items()}
-        found.texts = DistinctTexts.from_plain(plain["texts"])
-        return found
 
     def shift(self, lines: int) -> None:
         """Add a number of lines to the lines of the examples."""
@@ -299,14 +223,15 @@ def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:
         only = np.atleast_1d(are_bits(part).all(axis=0))
         for name, is_bits in zip(may_be, only, strict=True):
             columns[name].only_bits = bool(is_bits)
-    fit([column.texts for column in columns.values()])
+    if sum(len(column.texts.forms) for column in columns.values()) > _MOST_ALL_FORMS:
+        for column in columns.values():
+            column.texts.forms = {}
 
 
 def merge(columns: dict[str, ColumnProfile], later: Mapping[str, ColumnProfile]) -> None:
     """Add the counts of all columns in the next part of the source."""
     for name, column in columns.items():
         column.merge(later[name])
-    fit([column.texts for column in columns.values()])
 
 
 def too_many_others(columns: int) -> Problem:

@@ -34,7 +34,6 @@ class Rows:
         codes: int32 of shape [rows], indices of `labels`.
         lines: int64 of shape [rows], the line where each begins.
         faults: The bad rows, which are left out.
-        size: The unpacked size of the block in bytes.
         texts: The columns of categories and texts.
         dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE for a gap.
     """
@@ -44,7 +43,6 @@ class Rows:
     codes: np.ndarray
     lines: np.ndarray
     faults: BlockFaults
-    size: int
     texts: tuple[Texts, ...] = ()
     dates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
@@ -62,7 +60,6 @@ class Rows:
             codes,
             self.lines[keep],
             self.faults,
-            self.size,
             tuple(column.of(keep) for column in self.texts),
             self.dates[keep] if len(self.dates) else self.dates,
         )
@@ -116,7 +113,6 @@ class Converter:
             codes,
             faults.lines,
             faults,
-            chunk.size,
             tuple(found[CODES]),
             _columns(found[WHOLES], rows, np.int64),
         ).good

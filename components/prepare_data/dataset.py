@@ -17,19 +17,17 @@ from kfp_tfjob.components.prepare_data import fit_encoding
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
 from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.job import Job
-from kfp_tfjob.components.prepare_data.scanned import Scan
+from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import (
     Plan,
     ShardDone,
     document,
     encoder_of,
-    leave,
     shards_of,
-    statistics_of,
 )
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
-from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics, described
+from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
 from kfp_tfjob.features.coding import Coding
@@ -83,7 +81,7 @@ class Prepared:
         return {name: float(value) for name, value in found.items()}
 
 
-def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
+def find(store: Store, base: S3Address) -> Prepared | None:
     """Return a complete dataset, or None: its manifest exists, and every object has its size.
 
     Raises:
@@ -102,30 +100,21 @@ def find(store: Store, base: S3Address, digest: str) -> Prepared | None:
     schema = json.loads(store.read(base / SCHEMA, sizes[base / SCHEMA]))
     statistics = json.loads(store.read(base / STATISTICS, sizes[base / STATISTICS]))
     rows = {split: schema["splits"][split]["rows"] for split in SPLITS}
-    return Prepared(str(base), digest, rows, schema, statistics, reused=True)
+    return Prepared(str(base), base.name, rows, schema, statistics, reused=True)
 
 
-def write(
-    store: Store,
-    base: S3Address,
-    digest: str,
-    scan: Scan,
-    label: Label,
-    options: DataOptions,
-) -> Prepared:
+def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     """Store the shards, schema.json, statistics.json and the manifest.
 
     Args:
-        store: The store.
         base: The directory of the dataset; files of an interrupted run are overwritten.
-        digest: Its name.
         scan: The rows.
         label: The label and its classes.
-        options: The typed `data_options`.
     """
+    store, options = scan.executor.context.store, scan.job.options
     store.probe(base)  # from now on, checksums that it does not verify are verified here
-    plan = _planned(scan, label, options, base)
-    described, distributions, weights, objects = _shards(scan, plan)
+    plan = _planned(scan, label, base)
+    summed, distributions, weights, objects = _shards(scan, plan)
     rows, faults = scan.rows(label), scan.faults
     stems = {
         split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
@@ -139,19 +128,22 @@ def write(
         scan.split_rule,
         {"coding": columns["coding"], **_raw_columns(scan, plan.coding, options, stems)},
         "packed",
-        splits_of(rows, stems),
+        {
+            split: {"rows": rows[split], "shards": [f"{stem}.tfrecord" for stem in found]}
+            for split, found in stems.items()
+        },
     )
-    statistics = described.to_dict(faults.seen, faults.counts(), rows, faults.left_out)
+    statistics = described(summed, plan.coding, scan.kinds, label, rows, faults)
     if options.weight is not None:
         check(options.weight, weights)
         splits = {split: sums.to_dict(label.classes) for split, sums in weights.items()}
         statistics["weight"] = {"name": options.weight, "splits": splits}
     if (shared := scan.also_in_train()) is not None:
         note_overlap(statistics, shared, rows, "rows", "have the same features as a row of train")
-    return complete(store, base, digest, objects, schema, statistics, distributions.to_dict())
+    return complete(store, base, objects, schema, statistics, distributions.to_dict())
 
 
-def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) -> Plan:
+def _planned(scan: Scan, label: Label, base: S3Address) -> Plan:
     """Decide what the shards have in common, and leave it for the tasks."""
     job = scan.job
     is_class = label.classes is not None
@@ -167,7 +159,7 @@ def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) ->
     if is_class:
         counted.merge(scan.counted[1], [None] * len(counted.codes))
     texts = {name: found.texts for name, found in scan.dictionaries.items()}
-    coding = fit_encoding.learn(scan.kinds, counted, sample.rows, texts, options)
+    coding = fit_encoding.learn(scan.kinds, counted, sample.rows, texts, job.options)
     of_label = None if is_class else sample.labels
     edges = Edges.of(coding, sample.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
@@ -175,7 +167,9 @@ def _planned(scan: Scan, label: Label, options: DataOptions, base: S3Address) ->
     shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
     runs = [(run.name, run.part) for run in scan.runs]
     plan = Plan(job, base, label, coding, edges, runs, shards)
-    leave(scan.exchange, job.name, plan, meanings)
+    scan.exchange.write_plain(f"{job.name}/plan", plan)
+    for part, meaning in enumerate(meanings):
+        scan.exchange.write_plain(f"{job.name}/meaning-{part:06d}", meaning)
     return plan
 
 
@@ -204,17 +198,16 @@ def _shards(
     size = sum(shard.rows for shard in plan.shards) * plan.encoder.record_bytes
     progress = ProgressLog("wrote", size)
     results = scan.executor.map(_TASK, [(name, number) for number in missing])
-    statistics, distributions = statistics_of(plan), Distributions(plan.edges)
+    statistics = Statistics.empty(plan.coding, plan.label)
+    distributions = Distributions(plan.edges)
     weights = {split: WeightSums() for split in SPLITS}
     objects: list[ManifestObject] = []
     for number in numbers:
         if number in missing:
             progress.add(*next(results))
         found = exchange.read_plain(document(name, number), ShardDone)
-        later = statistics_of(plan)
-        later.restore(found.statistics)
-        statistics.merge(later)
-        distributions.merge(Distributions.from_plain(plan.edges, found.distributions))
+        statistics.merge(found.statistics)
+        distributions.merge(found.distributions)
         split = SPLITS[plan.shards[number].split]
         weights[split].merge(found.weights)
         objects += found.objects
@@ -252,7 +245,7 @@ def schema_of(
         split_rule: What decides about the split besides salt and fractions.
         more: Keys that are not comparable.
         layout: Of the shards.
-        splits: What `splits_of` returns.
+        splits: The rows and the names of the shards, by split.
     """
     classes = None if label.classes is None else list(label.classes)
     split = {"salt": options.split.salt, "fractions": options.split.fractions, **split_rule}
@@ -273,23 +266,9 @@ def schema_of(
     }
 
 
-def splits_of(rows: dict[str, int], stems: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the splits in schema.json.
-
-    Args:
-        rows: By split.
-        stems: The names of the shards without the ending, by split.
-    """
-    return {
-        split: {"rows": rows[split], "shards": [f"{stem}.tfrecord" for stem in stems[split]]}
-        for split in SPLITS
-    }
-
-
 def complete(
     store: Store,
     base: S3Address,
-    digest: str,
     shards: list[ManifestObject],
     schema: dict[str, Any],
     statistics: dict[str, Any],
@@ -300,7 +279,6 @@ def complete(
     Args:
         store: The store.
         base: The directory of the dataset.
-        digest: Its name.
         shards: What is stored already.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
@@ -322,7 +300,7 @@ def complete(
     }
     whole = Manifest.of("dataset", objects, details=details)
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
-    return Prepared(str(base), digest, rows, schema, statistics, reused=False)
+    return Prepared(str(base), base.name, rows, schema, statistics, reused=False)
 
 
 def _raw_columns(

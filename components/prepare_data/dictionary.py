@@ -22,7 +22,11 @@ _AROUND = 16  # bytes around a text in schema.json
 
 
 class TooManyTextsError(Exception):
-    """The column has more than MOST_TEXTS different texts."""
+    """A column has more than MOST_TEXTS different texts."""
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(name)
+        self.name = name
 
 
 def _no_hashes() -> np.ndarray:

@@ -12,14 +12,13 @@ table it has the first 1,000 columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.hashes import distinct
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types import TYPES
@@ -32,8 +31,6 @@ MOST_BINS = 20  # of a number or a date
 MOST_VALUES = 100  # of a category
 _MOST_CHARACTERS = 100  # of a value that has a bin
 _F32 = np.finfo(np.float32)
-_CHUNK_BYTES, _FEWEST_ROWS = 4 << 20, 4096
-_LABEL = Field("", np.float32)  # where the values of a label are: beside the row
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,6 @@ class Bins:
     def type(self) -> type[ColumnType]:
         """Its type."""
         return TYPES[self.kind]
-
-    @property
-    def field(self) -> Field:
-        """Where its values are in a row."""
-        return self.type.field if self.place >= 0 else _LABEL
 
     def counted(self, column: np.ndarray) -> np.ndarray:
         """Return the rows by bin, those with a gap first: int64 of shape [1 + count].
@@ -148,95 +140,46 @@ class Edges:
         label = file.get("label")
         return cls(columns, label and _bins_of_entry(label, -1, ()))
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Edges:
-        """Return what `to_plain` returned."""
-        label = plain["label"]
-        columns = tuple(_bins_of_plain(item) for item in plain["columns"])
-        return cls(columns, label and _bins_of_plain(label), plain["left_out"])
-
 
 class Distributions:
     """The rows of each split by bin.
 
     Args:
         edges: The bins.
+
+    Attributes:
+        counts: For each column, int64 of shape [3, 1 + bins], with the missing values first.
     """
 
     def __init__(self, edges: Edges) -> None:
         self.edges = edges
         self._bins = [*edges.columns, *([edges.label] if edges.label else [])]
-        self._counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
-        self._split, self._waiting = "", 0
-        widths: dict[Field, int] = {}
-        for bins in self._bins:
-            widths[bins.field] = max(widths.get(bins.field, 0), max(bins.place, 0) + 1)
-        size = sum(np.dtype(field.type).itemsize * width for field, width in widths.items())
-        self._most = max(_FEWEST_ROWS, _CHUNK_BYTES // max(size, 1))
-        self._held = {
-            field: np.empty((width, self._most), field.type) for field, width in widths.items()
-        }
+        self.counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
-        """Add rows.
+        """Add rows, best some thousand at a time: there are twenty calls for each column.
 
         Args:
             split: The name of their split.
             rows: As they are in the runs; other fields than those of the features do not matter.
             labels: Of shape [rows]; not used for classes.
         """
-        if split != self._split:
-            self._count()
-            self._split = split
-        for start in range(0, len(rows), self._most):
-            end = min(start + self._most, len(rows))
-            if self._waiting + end - start > self._most:
-                self._count()
-            place = slice(self._waiting, self._waiting + end - start)
-            for field, held in self._held.items():
-                if field is not _LABEL:
-                    held[:, place] = rows[field.name][start:end, : len(held)].T
-                elif labels is not None:
-                    held[:, place] = labels[start:end]
-            self._waiting = place.stop
+        at = SPLITS.index(split)
+        for bins, counts in zip(self._bins, self.counts, strict=True):
+            if bins.place >= 0:
+                column = rows[bins.type.field.name][:, bins.place]
+                counts[at] += bins.counted(np.ascontiguousarray(column))
+            elif labels is not None:
+                counts[at] += bins.counted(labels.astype(np.float32))
 
-    def _count(self) -> None:
-        """Count the rows that are waiting; with few of them, the calls would cost the most."""
-        if not self._waiting:
-            return
-        at = SPLITS.index(self._split)
-        for bins, counts in zip(self._bins, self._counts, strict=True):
-            counts[at] += bins.counted(self._held[bins.field][max(bins.place, 0), : self._waiting])
-        self._waiting = 0
-
-    def merge(self, later: Distributions) -> None:
+    def merge(self, later: Sequence[np.ndarray]) -> None:
         """Add the counts of other rows over the same bins."""
-        self._count()
-        later._count()
-        for counts, more in zip(self._counts, later._counts, strict=True):
+        for counts, more in zip(self.counts, later, strict=True):
             counts += more
-
-    def to_plain(self) -> list[list[list[int]]]:
-        """Return the counts as JSON values, without the bins."""
-        self._count()
-        return [counts.tolist() for counts in self._counts]
-
-    @classmethod
-    def from_plain(cls, edges: Edges, plain: Iterable[Any]) -> Distributions:
-        """Return what `to_plain` returned, with its bins."""
-        found = cls(edges)
-        for counts, given in zip(found._counts, plain, strict=True):
-            counts += np.array(given, np.int64)
-        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of distributions.json."""
-        self._count()
-        entries = [_entry(*pair) for pair in zip(self._bins, self._counts, strict=True)]
+        entries = [_entry(*pair) for pair in zip(self._bins, self.counts, strict=True)]
         body: dict[str, Any] = {"format": FORMAT, "columns": entries[: len(self.edges.columns)]}
         if self.edges.label:
             body["label"] = entries[-1]
@@ -286,7 +229,7 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
     """
     whole = column.dtype.kind == "i"
     present = np.sort(column[column != NO_DATE] if whole else column[~np.isnan(column)])
-    edges, least = distinct(present) if whole else np.unique(present), present[:1]
+    edges, least = np.unique(present), present[:1]
     if len(edges) > most:
         # Values that occur, so that a value with many rows is the end of a bin.
         places = [-(-len(present) * i // most) - 1 for i in range(1, most + 1)]
@@ -304,14 +247,3 @@ def _bins_of_entry(entry: Mapping[str, Any], place: int, dictionary: tuple[str, 
         values = tuple(map(str, entry["values"]))
         return Bins(name, kind, place, (), values, _codes_of(values, dictionary))
     return Bins(name, kind, place, tuple(entry.get("edges", TYPES[kind].fixed_edges)))
-
-
-def _bins_of_plain(plain: Mapping[str, Any]) -> Bins:
-    return Bins(
-        plain["name"],
-        plain["kind"],
-        plain["place"],
-        tuple(plain["edges"]),
-        tuple(plain["values"]),
-        tuple(plain["codes"]),
-    )

@@ -33,7 +33,6 @@ from kfp_tfjob.components.prepare_data.executors.processes import (
 )
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.source.readers.registry import PART_BYTES
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
@@ -51,8 +50,7 @@ from kfp_tfjob.storage.errors import (
     StepError,
 )
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import WORK, dataset_digest
-from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.layout import WORK
 
 _LARGE = 1 << 30  # bytes of a source from which on work is kept for a later try
 _GROWTH = 3  # rows as numbers may take more room than as text or packed
@@ -94,50 +92,55 @@ def run(
     if options.dask:
         end_spare()
     source_digest = _unchanged(source, source_digest)
-    digest = options.dataset_digest(source_digest, data_label)
-    if source.dataset:
-        done = _as_it_is(step, source.dataset)
-        _warn(done)
-        return done
-    base = step.layout.dataset(digest)
-    if finished := dataset.find(step.store, base, digest):
+    base = step.layout.dataset(options.dataset_digest(source_digest, data_label))
+    if done := dataset.find(step.store, base):
         log.info("dataset %s already exists and is reused", base)
         discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
-        _warn(finished)
-        return finished
-    log.info(
-        "prepare %s from %s, %.1f MB", base, counted(len(source.files), "file"), source.size / 1e6
-    )
-    try:
+    else:
+        files, size = counted(len(source.files), "file"), source.size / 1e6
+        log.info("prepare %s from %s, %.1f MB", base, files, size)
         with TemporaryDirectory(prefix="prepare-data-") as folder:
-            place = str(base / WORK) if options.dask else _exchange(step, source, base, folder)
+            place = str(base / WORK) if options.dask else _exchange(source, base, folder)
             store = step.store
             context = Context(place, store.endpoint, store.region, opened=store)
-            executor = (
-                _on_dask(context, options.dask)
-                if options.dask
-                else _executor(context, source, part, processes, cores)
-            )
-            try:
-                if source.pictures:
-                    inputs = (source, data_label, options, base, digest)
-                    done = pictures.prepare(step.store, executor, *inputs)
-                else:
-                    reading = (block, part, executor)
-                    inputs = (base, digest, source, data_label, options, *reading)
-                    done = _prepare(step.store, *inputs)
-            except DataError:
-                executor.close()  # nothing is written from now on
-                discard(executor.context.exchange)  # no later try could use it
-                raise
-            finally:
-                executor.close()
-    except ObjectNotFoundError:
+            if options.dask:
+                executor = _on_dask(context, options.dask)
+            else:
+                executor = _executor(context, source, part, processes, cores)
+            done = _prepared(executor, source, data_label, options, base, block, part)
+        rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
+        log.info("dataset %s is complete: rows: %s", base, rows)
+    for warning in done.statistics["warnings"]:
+        log.warning("%s", warning)
+    return done
+
+
+def _prepared(
+    executor: Executor,
+    source: Source,
+    data_label: str,
+    options: DataOptions,
+    base: S3Address,
+    block: int,
+    part: int,
+) -> Prepared:
+    """Read the source and write the dataset; close the executor."""
+    try:
+        if source.pictures:
+            done = pictures.prepare(executor, source, data_label, options, base)
+        else:
+            found = scan.read(source, data_label, options, executor, block, part)
+            done = dataset.write(base, found, row_requirements.decide(found))
+        discard(executor.context.exchange)
+        return done
+    except DataError as error:
+        executor.close()  # nothing is written from now on
+        discard(executor.context.exchange)  # no later try could use it
         # Another run may have finished the same dataset, and cleared what both of them used.
-        found = dataset.find(step.store, base, digest)
-        if found is None:
-            raise
-        done = found
+        is_lost = isinstance(error, ObjectNotFoundError)
+        if is_lost and (finished := dataset.find(executor.context.store, base)):
+            return finished
+        raise
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -151,33 +154,11 @@ def run(
                 " pod.prepare.node_selector",
             )
         ) from error
-    rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
-    log.info("dataset %s is complete: rows: %s", base, rows)
-    _warn(done)
-    return done
+    finally:
+        executor.close()
 
 
-def _prepare(
-    store: Store,
-    base: S3Address,
-    digest: str,
-    source: Source,
-    data_label: str,
-    options: DataOptions,
-    block: int,
-    part: int,
-    executor: Executor,
-) -> Prepared:
-    """Read the source and write the dataset."""
-    folder = executor.context.folder
-    found = scan.read(source, data_label, options, folder, block, executor, part)
-    label = row_requirements.decide(found, options)
-    done = dataset.write(store, base, digest, found, label, options)
-    discard(executor.context.exchange)
-    return done
-
-
-def _exchange(step: Step, source: Source, base: S3Address, folder: str) -> str:
+def _exchange(source: Source, base: S3Address, folder: str) -> str:
     """Return where tasks leave data for each other.
 
     It is the store if local disk would not do, and for a large source in the store: then a later
@@ -203,26 +184,6 @@ def _on_dask(context: Context, address: str) -> Executor:
     return Distributed(context, address)
 
 
-def _as_it_is(step: Step, given: FinishedDataset) -> Prepared:
-    """Return the finished dataset that data_uri names.
-
-    Raises:
-        DataError: It is damaged.
-    """
-    given.verify(step.store)
-    base = given.location
-    found = dataset.find(step.store, base, dataset_digest(base, given.manifest))
-    if found is None:
-        raise DataError(
-            Problem(
-                "a dataset changed while it was read",
-                received=str(base),
-                fix="wait until nothing writes to it, then start the run again",
-            )
-        )
-    return found
-
-
 def _checked(
     step: Step, data_uri: str, data_label: str, data_options: Mapping[str, Any], by_preflight: bool
 ) -> tuple[DataOptions, Source]:
@@ -244,11 +205,6 @@ def _checked(
     if not by_preflight:
         DataError.raise_if(check_header(source, data_label, options))
     return options, source
-
-
-def _warn(prepared: Prepared) -> None:
-    for warning in prepared.statistics["warnings"]:
-        log.warning("%s", warning)
 
 
 def _unchanged(source: Source, expected: str) -> str:

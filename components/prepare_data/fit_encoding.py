@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import (
@@ -28,6 +29,7 @@ from kfp_tfjob.features.types.base import (
 from kfp_tfjob.options.data import DataOptions
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
+GROUPS = 2  # rows whose label is a number, and other rows, which are bad in a regression
 _MANTISSA = 24  # bits of a float32
 _NEVER = np.iinfo(np.int64).max
 
@@ -37,38 +39,54 @@ def sample_rows(kind: np.dtype) -> int:
     return max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // kind.itemsize))
 
 
+@dataclass
 class Counted:
     """What rows of train say, in any order.
 
-    Args:
-        codes: Categories and texts in a row.
-        dates: Dates in a row.
-        summed: Which of the numbers have their sum taken.
+    Attributes:
+        count: The values of each number whose sum is taken.
+        sums: The exact sum of each of these numbers, by power of two.
+        dates: The values of each date.
+        date_sums: Their sums.
+        first: The first one.
+        codes: For each category and text, the rows by code.
     """
 
-    def __init__(self, codes: int, dates: int, summed: tuple[int, ...] = ()) -> None:
-        self._summed = summed
-        self._count = dict.fromkeys(summed, 0)
-        self._sums: dict[int, Counter[int]] = {j: Counter() for j in summed}
-        self.dates = np.zeros(dates, np.int64)
-        self._date_sums = [0] * dates
-        self.first = np.full(dates, _NEVER)
-        self.codes = [np.zeros(0, np.int64) for _ in range(codes)]
+    count: dict[int, int]
+    sums: dict[int, Counter[int]]
+    dates: Array
+    date_sums: list[int]
+    first: Array
+    codes: list[Array]
+
+    @classmethod
+    def empty(cls, kinds: Kinds) -> Counted:
+        """Return the counts of a table without rows."""
+        floats, dates = kinds.in_field(FLOATS), len(kinds.in_field(WHOLES))
+        means = [j for j, item in enumerate(floats) if item.gaps and item.gaps.rule == "mean"]
+        return cls(
+            dict.fromkeys(means, 0),
+            {j: Counter() for j in means},
+            np.zeros(dates, np.int64),
+            [0] * dates,
+            np.full(dates, _NEVER),
+            [np.zeros(0, np.int64) for _ in kinds.in_field(CODES)],
+        )
 
     @property
     def is_needed(self) -> bool:
         """Whether anything of the rows counts."""
-        return bool(self._summed or self.codes or len(self.dates))
+        return bool(self.count or self.codes or len(self.dates))
 
     def add(self, rows: np.ndarray) -> None:
         """Add rows of a run."""
         if not len(rows):
             return
-        for j in self._summed:
+        for j in self.count:
             values = rows["features"][:, j]
             values = values[~np.isnan(values)]
-            self._count[j] += len(values)
-            self._sums[j].update(_exact_sum(values))
+            self.count[j] += len(values)
+            self.sums[j].update(_exact_sum(values))
         dates = rows["dates"]
         there = dates != NO_DATE
         self.dates += there.sum(0)
@@ -76,10 +94,10 @@ class Counted:
         whole = np.where(there, dates, 0)
         high, low = (whole >> 20).sum(0), (whole & 0xFFFFF).sum(0)
         for j, (upper, lower) in enumerate(zip(high.tolist(), low.tolist(), strict=True)):
-            self._date_sums[j] += (upper << 20) + lower
+            self.date_sums[j] += (upper << 20) + lower
         self.first = np.minimum(self.first, np.where(there, dates, _NEVER).min(0))
         for j in range(len(self.codes)):
-            self._add_codes(j, np.bincount(rows["codes"][:, j]))
+            self.codes[j] = added(self.codes[j], np.bincount(rows["codes"][:, j]))
 
     def merge(self, later: Counted, maps: list[np.ndarray | None]) -> None:
         """Add what a later part says.
@@ -88,12 +106,12 @@ class Counted:
             later: The part.
             maps: For each column of codes, the code here of each code there; None if equal.
         """
-        for j in self._summed:
-            self._count[j] += later._count[j]
-            self._sums[j].update(later._sums[j])
+        for j in self.count:
+            self.count[j] += later.count[j]
+            self.sums[j].update(later.sums[j])
         self.dates += later.dates
-        self._date_sums = [
-            mine + other for mine, other in zip(self._date_sums, later._date_sums, strict=True)
+        self.date_sums = [
+            mine + other for mine, other in zip(self.date_sums, later.date_sums, strict=True)
         ]
         self.first = np.minimum(self.first, later.first)
         for j, (rows, codes) in enumerate(zip(later.codes, maps, strict=True)):
@@ -102,58 +120,27 @@ class Counted:
                 found = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
                 found[codes] = rows
                 rows = found
-            self._add_codes(j, rows)
-
-    def _add_codes(self, j: int, rows: np.ndarray) -> None:
-        mine = self.codes[j]
-        if len(rows) > len(mine):
-            mine = np.append(mine, np.zeros(len(rows) - len(mine), np.int64))
-        mine[: len(rows)] += rows
-        self.codes[j] = mine
+            self.codes[j] = added(self.codes[j], rows)
 
     def mean(self, j: int) -> float:
         """Return the mean of a number whose sum is taken; 0 without a value."""
         total = sum(
-            (Fraction(value) * Fraction(2) ** power for power, value in self._sums[j].items()),
+            (Fraction(value) * Fraction(2) ** power for power, value in self.sums[j].items()),
             Fraction(0),
         )
-        return float(total / max(self._count[j], 1))
+        return float(total / max(self.count[j], 1))
 
     def mean_date(self, j: int) -> int:
         """Return the mean of a date; 0 without a value."""
-        return self._date_sums[j] // max(int(self.dates[j]), 1)
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "summed": list(self._summed),
-            "count": list(self._count.values()),
-            "sums": [sorted(self._sums[j].items()) for j in self._summed],
-            "dates": self.dates.tolist(),
-            "date_sums": self._date_sums,
-            "first": self.first.tolist(),
-            "codes": [rows.tolist() for rows in self.codes],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Counted:
-        """Return what `to_plain` has written."""
-        found = cls(len(plain["codes"]), len(plain["dates"]), tuple(plain["summed"]))
-        found._count = dict(zip(plain["summed"], plain["count"], strict=True))
-        pairs = zip(plain["summed"], plain["sums"], strict=True)
-        found._sums = {j: Counter(dict(map(tuple, sums))) for j, sums in pairs}
-        found.dates = np.array(plain["dates"], np.int64)
-        found._date_sums = list(plain["date_sums"])
-        found.first = np.array(plain["first"], np.int64)
-        found.codes = [np.array(rows, np.int64) for rows in plain["codes"]]
-        return found
+        return self.date_sums[j] // max(int(self.dates[j]), 1)
 
 
-def counted_for(kinds: Kinds) -> Counted:
-    """Return the counts of a table without rows."""
-    floats = kinds.in_field(FLOATS)
-    summed = tuple(j for j, item in enumerate(floats) if item.gaps and item.gaps.rule == "mean")
-    return Counted(len(kinds.in_field(CODES)), len(kinds.in_field(WHOLES)), summed)
+def added(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
+    """Return the sum of two arrays of counts of different lengths."""
+    found = np.zeros(max(len(counts), len(more)), np.int64)
+    found[: len(counts)] += counts
+    found[: len(more)] += more
+    return found
 
 
 def _exact_sum(values: np.ndarray) -> dict[int, int]:

@@ -14,8 +14,7 @@ The rule, in this order, over the values that are no gaps:
    the run ends with the name of the column, its readings and the option for each: a guess could
    be wrong.
 5. Other texts are a category. It is left out if every value is different, as in an identifier, if
-   there are more than 100,000 different ones (fewer if those of all columns would not fit in
-   memory, see column_profile.py), or if one in ten is longer than 1,000 characters.
+   there are more than 100,000 different ones, or if one in ten is longer than 1,000 characters.
 
 The values are counted one by one, so neither the order of the files nor the size of the blocks
 plays a part. `data_options.types` replaces the rule.
@@ -29,7 +28,6 @@ from dataclasses import dataclass, replace
 
 from kfp_tfjob.components.prepare_data.column_profile import (
     LONG,
-    MOST_IN_ALL,
     MOST_OTHERS,
     MOST_TEXTS,
     ColumnProfile,
@@ -47,7 +45,7 @@ _HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
 NO_VALUE = "no value in any row"
 ALL_DIFFERENT = "a different string in every row, like an identifier"
-TOO_MANY_TEXTS = f"more than {MOST_TEXTS:,} different texts"
+TOO_MANY_TEXTS = f"more than {MOST_TEXTS:,} distinct strings"
 FEWEST_IDS = 20  # rows from which a category is an identifier if no value occurs twice
 
 
@@ -192,7 +190,7 @@ def _unusable(seen: ColumnProfile) -> str:
     if seen.counts[LONG] > (1 - MOST) * seen.count:
         return f"strings of more than {LONGEST:,} characters"
     if seen.texts.is_lost:
-        return seen.texts.reason
+        return TOO_MANY_TEXTS
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
 
@@ -238,7 +236,7 @@ def too_many(name: str, reason: str = TOO_MANY_TEXTS) -> Problem:
     return Problem(
         f"the category {name!r} has too many different values",
         received=reason,
-        expected=f"at most {MOST_TEXTS:,}, and {MOST_IN_ALL:,} in all columns together",
+        expected=f"at most {MOST_TEXTS:,}",
         fix=f'hash them into bins with data_options.types={{"{name}": "{_HASHED}"}}, or drop'
         " this or other text columns with data_options.drop",
         path="data_options.types",

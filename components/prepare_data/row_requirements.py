@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.scanned import Scan
+from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.header import no_rows
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label
@@ -21,31 +21,27 @@ from kfp_tfjob.storage.formatting import listed
 log = logging.getLogger(__name__)
 
 
-def decide(scan: Scan, options: DataOptions) -> Label:
+def decide(scan: Scan) -> Label:
     """Determine the task and the classes of the label.
 
     Raises:
         DataError: There are more bad rows than the options allow, the label is unusable, a split
             has no rows, or train has no row of a class.
     """
-    faults, vocabulary = scan.faults, scan.vocabulary
+    faults, vocabulary, options = scan.faults, scan.vocabulary, scan.job.options
     if not faults.seen:
         raise DataError(no_rows())
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
         raise DataError(*faults.problems())
     label = vocabulary.decide(options.task)
     if label.classes is None and vocabulary.text_rows.any():
-        rows = vocabulary.text_fault_rows()
-        cells = Counter({(label.name, rule): count for rule, count in rows.items()})
-        faults.include(rows, cells, vocabulary.text_faults)
+        count = int(vocabulary.text_rows.sum())
+        cells = Counter({(label.name, "text"): count})
+        faults.include(Counter(text=count), cells, vocabulary.text_faults)
     check_bad(faults, faults.problems, options)
-    _enough(scan, label, options)
-    return label
-
-
-def _enough(scan: Scan, label: Label, options: DataOptions) -> None:
-    counts = None if label.classes is None else scan.vocabulary.class_counts(label)
+    counts = None if label.classes is None else vocabulary.class_counts(label)
     check(scan.rows(label), label.name, label.classes, counts, options, scan.job.split_rules.rule)
+    return label
 
 
 def check_bad(

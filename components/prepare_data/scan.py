@@ -2,177 +2,335 @@
 
 The source is read once, with the kinds of columns that its first block suggests, or as hashed
 strings, which take any value. All values are counted on the way; if they show other kinds, the rows
-are read again. What the parts have is merged
-in the order of the source, so it does not depend on who read them.
+are read again. What the parts have is merged in the order of the source, so it does not depend on
+who read them. A part whose document is there from an earlier try is not read again.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
-from kfp_tfjob.components.prepare_data import part_documents
+from kfp_tfjob.components.prepare_data import split_rules
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, merge
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Inline
-from kfp_tfjob.components.prepare_data.job import Job
-from kfp_tfjob.components.prepare_data.kinds import Kinds, all_hashed
-from kfp_tfjob.components.prepare_data.scanned import OtherKindsError, Scan
+from kfp_tfjob.components.prepare_data.dictionary import (
+    Dictionary,
+    TooManyTextsError,
+    too_large,
+)
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
+from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
+from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
+from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
+from kfp_tfjob.components.prepare_data.sorted_rows import Run
 from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.header import Columns, choose
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
 from kfp_tfjob.components.prepare_data.source.readers.registry import (
     PART_BYTES,
     Part,
-    open_table,
     parts_of,
 )
-from kfp_tfjob.components.prepare_data.source.resolve import first_kinds
-from kfp_tfjob.components.prepare_data.split_rules import folder_problems, time_limits
-from kfp_tfjob.components.prepare_data.tasks import PartDone
+from kfp_tfjob.components.prepare_data.source.resolve import first_block
+from kfp_tfjob.components.prepare_data.statistics import SPLITS
+from kfp_tfjob.components.prepare_data.tasks import Job, PartDone, document
+from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
+from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+
+_TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 
 log = logging.getLogger(__name__)
 
 
+class OtherKindsError(Exception):
+    """The rows show that the kinds are others.
+
+    Args:
+        kinds: The kinds.
+        assumed: Whether they are only assumed, as the kinds before.
+    """
+
+    def __init__(self, kinds: Kinds, assumed: bool = False) -> None:
+        super().__init__(kinds)
+        self.kinds, self.assumed = kinds, assumed
+
+
+@dataclass
+class Scan:
+    """The result of reading the source.
+
+    Attributes:
+        job: What was read, and how.
+        executor: Has read the source.
+        vocabulary: The labels of the good rows.
+        counted: What rows of train say, for rows with a number as label and for others.
+        dictionaries: The texts of each category, by name.
+        faults: The bad rows.
+        runs: The good rows.
+        label_codes: For each part, the code in `vocabulary` of each of its labels.
+        text_codes: For each part and column of texts, the code of each of its texts; None if
+            codes mean the same everywhere.
+        shared: The names of what `split_overlap` counts.
+    """
+
+    job: Job
+    executor: Executor
+    vocabulary: Vocabulary
+    counted: list[Counted]
+    dictionaries: dict[str, Dictionary]
+    faults: Faults = field(default_factory=Faults)
+    runs: list[Run] = field(default_factory=list)
+    label_codes: list[np.ndarray] = field(default_factory=list)
+    text_codes: list[list[np.ndarray | None]] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, job: Job, executor: Executor) -> Scan:
+        """Return the result of reading nothing."""
+        kinds = job.kinds
+        return cls(
+            job,
+            executor,
+            Vocabulary(job.label),
+            [Counted.empty(kinds) for _ in range(GROUPS)],
+            {name: Dictionary() for name in kinds.with_dictionaries},
+        )
+
+    @property
+    def exchange(self) -> Exchange:
+        """Where the runs are."""
+        return self.executor.context.exchange
+
+    @property
+    def kinds(self) -> Kinds:
+        """The kinds of the features, and the columns that were left out."""
+        return self.job.kinds
+
+    @property
+    def split_rule(self) -> dict[str, Any]:
+        """What decides about the split besides salt and fractions.
+
+        Without the revision, a champion of an earlier version would be evaluated on rows that it
+        was trained on.
+        """
+        revision = (
+            {"group_revision": split_rules.GROUP_REVISION} if self.job.options.split.group else {}
+        )
+        return self.job.split_rules.rule | revision
+
+    @property
+    def identifiers(self) -> list[LeftOut]:
+        """The categories in which every text is different, unless the options name them."""
+        return [
+            LeftOut(name, columns_kinds.ALL_DIFFERENT)
+            for name, dictionary in self.dictionaries.items()
+            if dictionary.rows >= columns_kinds.FEWEST_IDS
+            and dictionary.all_different
+            and not columns_kinds.is_wanted(name, self.job.options)
+        ]
+
+    def also_in_train(self) -> dict[str, int] | None:
+        """Return the rows of validation and test whose features are in train.
+
+        None if there are none, because equal rows stay together.
+        """
+        return (
+            split_rules.count_overlap(self.exchange, self.shared)
+            if self.job.split_rules.is_needed
+            else None
+        )
+
+    def rows(self, label: Label) -> dict[str, int]:
+        """Return the number of good rows in each split, given the label."""
+        counts = self.vocabulary.number_rows.copy()
+        if label.classes is not None:
+            counts += self.vocabulary.text_rows
+        return dict(zip(SPLITS, counts.tolist(), strict=True))
+
+    def merge(self, found: PartDone, lines: int) -> None:
+        """Add what the next part has.
+
+        Args:
+            found: What the task `rows` has left.
+            lines: The lines of its file before the part.
+
+        Raises:
+            OtherKindsError: Texts of a category are too many, so the kinds are others.
+            DataError: They are too many in a category that the options ask for, or in all together.
+        """
+        if found.lost is not None:
+            raise self._lost(found.lost)
+        found.faults.shift(lines)
+        found.vocabulary.shift(lines)
+        self.faults.merge(found.faults)
+        part = len(self.label_codes)
+        self.label_codes.append(self.vocabulary.merge(found.vocabulary))
+        dictionaries = iter(found.dictionaries)
+        codes: list[np.ndarray | None] = []
+        for name in (item.name for item in self.kinds.in_field(CODES)):
+            if name not in self.dictionaries:
+                codes.append(None)
+                continue
+            try:
+                codes.append(self.dictionaries[name].merge(next(dictionaries)))
+            except TooManyTextsError:
+                raise self._lost(name) from None
+        if problem := too_large(self.dictionaries):
+            raise self._assumed(self.dictionaries) if self.job.assumed else DataError(problem)
+        self.text_codes.append(codes)
+        for counted, later in zip(self.counted, found.counted, strict=True):
+            counted.merge(later, codes)
+        self.runs += [Run.read(self.exchange, name, part) for name in found.runs]
+        if found.overlap:
+            self.shared.append(found.overlap)
+
+    def _lost(self, name: str) -> Exception:
+        """Return the error for a category with too many texts."""
+        reason = columns_kinds.TOO_MANY_TEXTS
+        if self.job.assumed:
+            return self._assumed([name])
+        if columns_kinds.is_wanted(name, self.job.options):
+            return DataError(columns_kinds.too_many(name, reason))
+        return OtherKindsError(self.kinds.without([LeftOut(name, reason)]))
+
+    def _assumed(self, names: Iterable[str]) -> OtherKindsError:
+        """Return the error for assumed categories that have too many texts."""
+        return OtherKindsError(self.kinds.as_hashed(names), assumed=True)
+
+
 def read(
     source: Source,
-    data_label: str,
+    label: str,
     options: DataOptions,
-    folder: Path,
-    block: int,
-    executor: Executor | None = None,
+    executor: Executor,
+    block: int = BLOCK,
     part: int = PART_BYTES,
 ) -> Scan:
     """Read the source.
 
     Args:
         source: The files.
-        data_label: The label column.
+        label: The label column.
         options: The typed `data_options`.
-        folder: A folder on local disk.
+        executor: Runs the tasks.
         block: Bytes of text to parse at a time.
-        executor: Runs the tasks; None to run them here, with `folder` as the exchange.
         part: About the bytes of a part.
 
     Raises:
         DataError: A file cannot be read, or does not have the expected columns, or the kind of a
             column is unclear.
     """
-    executor = executor or Inline(Context(str(folder), opened=source.store))
-    reading = _Reading(source, data_label, options, executor)
+    columns, kinds, problems = first_block(source, label, options)
+    if columns is None:
+        raise DataError(*problems)
     limits: tuple[float, ...] = ()
     if options.split.time:
-        limits = tuple(time_limits(source, options, folder, block).tolist())
-    job = Job(source, data_label, options, reading.columns(block), limits=limits, block=block)
-    DataError.raise_if(folder_problems(source, options))
-    reading.parts = parts_of(source, options, part)
+        limits = tuple(
+            split_rules.time_limits(source, options, executor.context.folder, block).tolist()
+        )
+    job = Job(source, label, options, columns, limits=limits, block=block)
+    DataError.raise_if(split_rules.folder_problems(source, options))
+    parts = parts_of(source, options, part)
     # Hashed strings take any value. Whether the kinds are right, all values show.
-    kinds, assumed = reading.first_kinds(job) or all_hashed(job.columns.features), True
+    known = {item.name for item in (*kinds.features, *kinds.left_out)}
+    if not kinds.features or known != set(columns.features):
+        kinds = all_hashed(columns.features)
+    assumed = True
     while True:
         if not kinds.features:
             raise DataError(_no_feature(source.files[0].name, kinds))
         try:
-            return reading.rows(replace(job, kinds=kinds, assumed=assumed))
+            return _rows(executor, replace(job, kinds=kinds, assumed=assumed), parts)
         except OtherKindsError as error:
             kinds, assumed = error.kinds, error.assumed
 
 
-class _Reading:
-    """Reads a source, several times if need be; the arguments are those of `read`."""
+def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
+    """Sort the rows.
 
-    def __init__(
-        self,
-        source: Source,
-        data_label: str,
-        options: DataOptions,
-        executor: Executor,
-    ) -> None:
-        self._source, self._label, self._options = source, data_label, options
-        self._executor, self._exchange = executor, executor.context.exchange
-        self.parts: list[Part] = []
-
-    def columns(self, block: int) -> Columns:
-        """Return the columns of the first file.
-
-        Raises:
-            DataError: It cannot be read, or has no such columns.
-        """
-        file = self._source.files[0]
-        with open_table(self._source, file, self._options, block) as table:
-            columns, problems = choose(table.names, self._label, self._options, file.name)
-            DataError.raise_if(problems + (table.problems(columns) if columns else []))
-            assert columns  # or there was a problem
-            return columns
-
-    def first_kinds(self, job: Job) -> Kinds | None:
-        """Return the kinds that the first block suggests; None if they are no good guess."""
-        try:
-            found = first_kinds(self._source, self._label, self._options)
-        except DataError:
-            return None  # the tasks say where
-        known = {item.name for item in (*found.features, *found.left_out)}
-        usable = found.features and known == set(job.columns.features)
-        return found if usable else None
-
-    def _nothing(self, job: Job) -> dict[str, ColumnProfile]:
-        """Return the counts of no values."""
-        return {name: ColumnProfile(name) for name in job.columns.features}
-
-    def _look(self, seen: dict[str, ColumnProfile], found: PartDone, lines: int) -> None:
-        """Add the counts of the next part."""
-        later = [ColumnProfile.from_plain(plain) for plain in found.seen or ()]
-        for column in later:
-            column.shift(lines)
-        merge(seen, {column.name: column for column in later})
-
-    def _decide(self, seen: dict[str, ColumnProfile]) -> Kinds:
-        """Return the kinds by all values.
-
-        Raises:
-            DataError: The kind of a column is unclear.
-        """
-        kinds, problems = columns_kinds.decide(seen.values(), self._options)
-        DataError.raise_if(problems)
-        for line in columns_kinds.described(kinds):
-            log.info("%s", line)
-        return kinds
-
-    def rows(self, job: Job) -> Scan:
-        """Sort the rows.
-
-        Raises:
-            OtherKindsError: Some columns are no features after all, or of another kind than
-                assumed.
-            DataError: The kind of a column is unclear.
-        """
-        seen = self._nothing(job)
-        scan = Scan.empty(job, self._executor)
-        for found, lines in part_documents.read(self._executor, job, self.parts):
-            scan.merge(found, lines)
-            if job.assumed:
-                self._look(seen, found, lines)
-                if kinds := columns_kinds.with_rules(job.kinds, seen, self._options):
-                    log.info("only later rows have missing values, so the rows are read again")
-                    raise OtherKindsError(kinds, assumed=True)
+    Raises:
+        OtherKindsError: Some columns are no features after all, or of another kind than assumed.
+        DataError: The kind of a column is unclear.
+    """
+    seen = {name: ColumnProfile(name) for name in job.columns.features}
+    scan = Scan.empty(job, executor)
+    for found, lines in _documents(executor, job, parts):
+        scan.merge(found, lines)
         if job.assumed:
-            scan = self._proven(scan, seen)
-        if lost := scan.identifiers:
-            raise OtherKindsError(scan.kinds.without(lost))
-        return scan
+            for column in found.seen:
+                column.shift(lines)
+            merge(seen, {column.name: column for column in found.seen})
+            if kinds := columns_kinds.with_rules(job.kinds, seen, job.options):
+                log.info("only later rows have missing values, so the rows are read again")
+                raise OtherKindsError(kinds, assumed=True)
+    if job.assumed:
+        scan = replace(scan, job=replace(job, kinds=_proven(job, seen), assumed=False))
+        scan.exchange.write_plain(f"{scan.job.name}/job", scan.job)
+    if lost := scan.identifiers:
+        raise OtherKindsError(scan.kinds.without(lost))
+    return scan
 
-    def _proven(self, scan: Scan, seen: dict[str, ColumnProfile]) -> Scan:
-        """Return a scan with the kinds by all values; the assumed ones must be like them."""
-        kinds = self._decide(seen)
-        if not kinds.is_like(scan.kinds):
-            log.info(
-                "all rows suggest other column types than the first ones, so they are read again"
-            )
-            raise OtherKindsError(kinds)
-        job = replace(scan.job, kinds=kinds, assumed=False)
-        self._exchange.write_plain(f"{job.name}/job", job)
-        return replace(scan, job=job, kinds=kinds)
+
+def _proven(job: Job, seen: dict[str, ColumnProfile]) -> Kinds:
+    """Return the kinds by all values; the assumed ones must be like them."""
+    kinds, problems = columns_kinds.decide(seen.values(), job.options)
+    DataError.raise_if(problems)
+    for line in columns_kinds.described(kinds):
+        log.info("%s", line)
+    if not kinds.is_like(job.kinds):
+        log.info("all rows suggest other column types than the first ones, so they are read again")
+        raise OtherKindsError(kinds)
+    return kinds
+
+
+def _documents(
+    executor: Executor, job: Job, parts: Sequence[Part]
+) -> Iterator[tuple[PartDone, int]]:
+    """Read all parts.
+
+    Yields:
+        What each part has, and the lines of its file before it.
+    """
+    exchange = executor.context.exchange
+    exchange.write_plain(f"{job.name}/job", job)
+    known = set(exchange.names(job.name))
+    missing = [part for part in parts if document(job.name, part.number) not in known]
+    progress = ProgressLog("read", job.source.size)
+    if done := len(parts) - len(missing):
+        log.info("%s of %s parts are there from an earlier try", done, len(parts))
+    finished = _map(executor, job, missing)
+    waiting = {part.number for part in missing}
+    ended = lines = 0
+    for part in parts:
+        name = document(job.name, part.number)
+        if part.number in waiting:
+            progress.add(next(finished), part.size)
+        found = exchange.read_plain(name, PartDone)
+        if part.follows and found.reached and found.reached[0] != ended:
+            # A quoted value crosses the boundary, so the first record was guessed wrong.
+            assert part.span
+            again = replace(part, span=Span(ended, part.span.end, exact=True))
+            list(_map(executor, job, [again]))
+            found = exchange.read_plain(name, PartDone)
+        lines = lines if part.follows else 0
+        yield found, lines
+        if found.reached:
+            ended = found.reached[1]
+            lines += found.reached[2]
+    progress.log()
+
+
+def _map(executor: Executor, job: Job, parts: Sequence[Part]) -> Iterator[int]:
+    """Run the task over parts; yield the rows of each, in their order."""
+    return executor.map(_TASK, [(job.name, part) for part in parts])
 
 
 def _no_feature(file: str, kinds: Kinds) -> Problem:

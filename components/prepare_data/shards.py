@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, Unstored
+from kfp_tfjob.components.prepare_data.executors.exchange import Array, Unstored
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.job import Job, job_of
-from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows
-from kfp_tfjob.components.prepare_data.statistics import SPLITS, FeatureStatistics, Statistics
+from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows, joined
+from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics
+from kfp_tfjob.components.prepare_data.tasks import Job, job_of
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
@@ -77,7 +77,7 @@ class Plan:
     base: S3Address
     label: Label
     coding: Annotated[Coding, PlainValidator(Coding.of_schema), PlainSerializer(Coding.to_schema)]
-    edges: Annotated[Edges, PlainValidator(Edges.from_plain), PlainSerializer(Edges.to_plain)]
+    edges: Edges
     runs: list[tuple[str, int]]
     shards: list[Shard]
 
@@ -121,20 +121,6 @@ def shard_rows(rows: int, record_bytes: int) -> list[int]:
     """Return the rows of each shard of a split: at most about 64 MiB, and as equal as possible."""
     shards = max(1, -(-rows * record_bytes // SHARD_BYTES))
     return [rows // shards + (i < rows % shards) for i in range(shards)]
-
-
-def leave(exchange: Exchange, name: str, plan: Plan, meanings: list[Meaning]) -> None:
-    """Leave a plan for the tasks.
-
-    Args:
-        exchange: Where to.
-        name: Of the job.
-        plan: The plan.
-        meanings: What the codes of each part mean.
-    """
-    exchange.write_plain(f"{name}/plan", plan)
-    for part, meaning in enumerate(meanings):
-        exchange.write_plain(f"{name}/meaning-{part:06d}", meaning)
 
 
 def plan_of(context: Context, name: str) -> Plan:
@@ -217,6 +203,7 @@ class RawRows:
 
 
 _ENCODE_BYTES = 8 << 20  # encoded at a time
+_COUNTED_BYTES, _FEWEST_COUNTED = 4 << 20, 4096  # for distributions.json at a time
 _TEST = SPLITS.index("test")
 
 
@@ -226,14 +213,14 @@ class ShardDone:
 
     Attributes:
         objects: What is stored.
-        statistics: `Statistics.to_plain`.
-        distributions: `Distributions.to_plain`.
+        statistics: Of its rows.
+        distributions: `Distributions.counts`.
         weights: The sums of the weights, if there are any.
     """
 
     objects: list[ManifestObject]
-    statistics: dict[str, Any]
-    distributions: Any
+    statistics: Statistics
+    distributions: list[Array]
     weights: WeightSums
 
 
@@ -254,7 +241,7 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
     """
     plan = plan_of(context, item[0])
     wanted, encoder = plan.shards[item[1]], plan.encoder
-    statistics = statistics_of(plan, wanted.before)
+    statistics = Statistics.empty(plan.coding, plan.label, wanted.before)
     distributions, sums = Distributions(plan.edges), WeightSums()
     path = context.folder / f"{wanted.stem}.tfrecord"
     raw_path = context.folder / f"{wanted.stem}.parquet"
@@ -263,6 +250,8 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
         raw = RawRows(raw_path, plan.coding, plan.label, plan.job.options.weight)
     with open(path, "wb") as file:
         left, skipped = wanted.rows, wanted.skipped
+        waiting: list[Sorted] = []
+        most = max(_FEWEST_COUNTED, _COUNTED_BYTES // plan.job.row_kind.itemsize)
         rows = rows_of(context, plan)
         texts = raw is not None and bool(plan.job.kinds.hashed)
         for found in rows.read(wanted.first, wanted.last, texts):
@@ -270,22 +259,31 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
             part = found.cut(start, start + left)
             skipped, left = skipped - start, left - len(part.rows)
             _encode(encoder, part, file)
-            statistics.add(part.rows, wanted.split, part.labels)
+            statistics.add(part.rows, wanted.split, part.labels, plan.coding)
             if (weights := weights_of(part.rows)) is not None:
                 sums.add(weights, part.labels, len(plan.label.classes or ()))
-            labels = part.labels if plan.label.classes is None else None
-            distributions.add(SPLITS[wanted.split], part.rows, labels)
+            waiting.append(part)
+            if sum(len(part.rows) for part in waiting) >= most:
+                distributions.add(SPLITS[wanted.split], *_joined(waiting))
+                waiting = []
             if raw:
                 raw.add(part.rows, part.labels, part.texts)
+    if waiting:
+        distributions.add(SPLITS[wanted.split], *_joined(waiting))
     if left:
         raise RuntimeError(f"{wanted.stem} lacks {left} of {wanted.rows} rows")
     objects = [_sent(context.store, plan, path)]
     if raw:
         raw.close()
         objects.append(_sent(context.store, plan, raw_path))
-    done = ShardDone(objects, statistics.to_plain(), distributions.to_plain(), sums)
+    done = ShardDone(objects, statistics, distributions.counts, sums)
     context.exchange.write_plain(document(item[0], wanted.number), done)
     return wanted.rows, wanted.rows * encoder.record_bytes
+
+
+def _joined(parts: list[Sorted]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows and the labels of several groups."""
+    return joined([it.rows for it in parts]), np.concatenate([it.labels for it in parts])
 
 
 def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:
@@ -301,15 +299,3 @@ def _sent(store: Store, plan: Plan, path: Path) -> ManifestObject:
     sent = store.send(path, plan.base / path.name, path.name)
     path.unlink()
     return ManifestObject(sent.key, sent.size, sent.crc64nvme)
-
-
-def statistics_of(plan: Plan, before: int = 0) -> Statistics:
-    """Return the statistics of no rows.
-
-    Args:
-        plan: The plan.
-        before: Rows of train that come before the first one.
-    """
-    kinds = plan.job.kinds
-    features = FeatureStatistics(plan.coding, kinds, before)
-    return Statistics(features, plan.label, before)

@@ -5,15 +5,15 @@ from its range of every run. The hashes are divided into bins that are the same 
 index of a run has, for each bin, the number of its rows and their CRC32C, so any range of bins can
 be read and verified alone.
 
-Rows whose label is not a number come after the others, in an order of their own: whether they are
-good is known only once all labels are.
+Rows whose label is not a number are among the others, and left out of what is read if they turn out
+to be bad: that is known only once all labels are.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import google_crc32c
 import numpy as np
@@ -26,7 +26,6 @@ RUN_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
 _BIN_BYTES = 2 << 20  # of the source, about
 # The index of every run is in memory, in each process: 80 MB for a source of 100 GB.
 _FEWEST_BITS, _MOST_BITS = 8, 12
-GROUPS = 2  # rows whose label is a number, and other rows
 
 
 def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = False) -> np.dtype:
@@ -131,26 +130,26 @@ class RunWriter:
         name = f"{self._name}-{len(self.names)}"
         hashes = np.ascontiguousarray(rows["hash"])
         order = order_of(hashes)
-        other = np.isnan(rows["number"][order])
-        groups = [order[~other], order[other]]
-        counts = np.stack([self._counted(hashes[group]) for group in groups])
-        rows = taken(rows, np.concatenate(groups))
-        sums, at = np.zeros(counts.shape, np.uint32), 0
-        for place in np.argwhere(counts).tolist():
-            end = at + int(counts[*place])
-            sums[*place] = google_crc32c.value(rows[at:end].tobytes())
+        rows, hashes = taken(rows, order), hashes[order]
+        counts = self._counted(hashes)
+        numbers = self._counted(hashes[~np.isnan(rows["number"])])
+        sums, at = np.zeros(len(counts), np.uint32), 0
+        for i in np.flatnonzero(counts).tolist():
+            end = at + int(counts[i])
+            sums[i] = google_crc32c.value(rows[at:end].tobytes())
             at = end
         self._exchange.write(f"{name}.rows", rows.view(np.uint8).data)
         if self._texts:
-            places = pa.array(np.concatenate(groups))
-            columns = [pa.concat_arrays(kept).take(places) for kept in self._texts]
+            columns = [pa.concat_arrays(kept).take(pa.array(order)) for kept in self._texts]
             table = pa.table(columns, [str(i) for i in range(len(columns))])
             self._texts = [[] for _ in self._texts]
             sink = io.BytesIO()
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table)
             self._exchange.write(f"{name}.texts", sink.getvalue())
-        self._exchange.write_plain(f"{name}.index", _Index(counts.astype(np.int32), sums))
+        self._exchange.write_plain(
+            f"{name}.index", _Index(counts.astype(np.int32), numbers.astype(np.int32), sums)
+        )
         self.names.append(name)
 
     def _counted(self, hashes: np.ndarray) -> np.ndarray:
@@ -160,9 +159,10 @@ class RunWriter:
 
 @dataclass(frozen=True)
 class _Index:
-    """Rows and checksums by group and bin."""
+    """By bin: the rows, those whose label is a number, and the checksum of the rows."""
 
     counts: Array
+    numbers: Array
     sums: Array
 
 
@@ -173,28 +173,31 @@ class Run:
     Attributes:
         name: Its name in the exchange.
         part: The number of its part.
-        counts: Whole numbers of shape [groups, bins], without the second group if it has no rows.
-        sums: uint32 of shape [groups, bins].
+        counts: Whole numbers of shape [bins], the rows.
+        numbers: The rows whose label is a number.
+        sums: uint32 of shape [bins].
     """
 
     name: str
     part: int
     counts: np.ndarray
+    numbers: np.ndarray
     sums: np.ndarray
 
     @classmethod
     def read(cls, exchange: Exchange, name: str, part: int) -> Run:
-        """Read its index."""
+        """Read its index, and keep it small: of a large source, there are thousands of runs."""
         index = exchange.read_plain(f"{name}.index", _Index)
-        counts, sums = index.counts, index.sums
-        groups = GROUPS if counts[1:].any() else 1
-        kind = np.uint16 if counts.max(initial=0) <= np.iinfo(np.uint16).max else np.int32
-        return cls(name, part, counts[:groups].astype(kind), sums[:groups].copy())
+        kind = np.min_scalar_type(index.counts.max(initial=0))
+        counts, numbers = index.counts.astype(kind), index.numbers.astype(kind)
+        if (numbers == counts).all():
+            numbers = counts
+        return cls(name, part, counts, numbers, index.sums)
 
 
 @dataclass
-class Stretch:
-    """The rows of a range of bins of one run and group, with what is needed to place them.
+class _Stretch:
+    """The rows of a range of bins of one run.
 
     Attributes:
         part: The number of the part.
@@ -208,44 +211,12 @@ class Stretch:
     ends: np.ndarray
     texts: list[pa.Array] = field(default_factory=list)
 
-
-def read_stretch(
-    exchange: Exchange,
-    run: Run,
-    kind: np.dtype,
-    group: int,
-    first: int,
-    last: int,
-    texts: bool = False,
-) -> Stretch:
-    """Read the rows of the bins from `first` up to `last`.
-
-    Raises:
-        DataError: They are damaged.
-    """
-    if group >= len(run.counts):
-        return Stretch(run.part, np.empty(0, kind), np.zeros(last - first, np.int64))
-    before = int(run.counts[:group].sum()) + int(run.counts[group, :first].sum())
-    counts = run.counts[group, first:last]
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    if not total:
-        return Stretch(run.part, np.empty(0, kind), ends)
-    size, name = kind.itemsize, f"{run.name}.rows"
-    body = exchange.read(name, before * size, (before + total) * size)
-    at = 0
-    for count, checksum in zip(counts.tolist(), run.sums[group, first:last].tolist(), strict=True):
-        if count:
-            if google_crc32c.value(body[at : at + count * size]) != checksum:
-                raise damaged(name)
-            at += count * size
-    found = []
-    if texts:
-        with pa.ipc.open_stream(exchange.read(f"{run.name}.texts")) as stream:
-            found = [
-                pa.concat_arrays(column.chunks) for column in stream.read_all().slice(before, total)
-            ]
-    return Stretch(run.part, np.frombuffer(body, kind), ends, found)
+    def within(self, start: int, end: int) -> _Stretch:
+        """Return the rows of the bins from `start` up to `end`, counted from the first one."""
+        low = int(self.ends[start - 1]) if start else 0
+        high = int(self.ends[end - 1])
+        texts = [column.slice(low, high - low) for column in self.texts]
+        return _Stretch(self.part, self.rows[low:high], self.ends[start:end] - low, texts)
 
 
 _GROUP_BYTES = 16 << 20  # of rows that are sorted at once; it is part of what statistics depend on
@@ -310,11 +281,10 @@ class SortedRows:
         meaning: Callable[[int], Meaning],
     ) -> None:
         self._exchange, self._runs, self._kind, self._edges = exchange, runs, kind, edges
-        self._groups = range(2 if is_class else 1)
-        self._meaning = meaning
+        self._is_class, self._meaning = is_class, meaning
         self.counts = np.zeros(len(edges), np.int64)
         for run in runs:
-            self.counts += run.counts[: len(self._groups)].sum(0, dtype=np.int64)
+            self.counts += run.counts if is_class else run.numbers
 
     def read(self, first: int, last: int, texts: bool = False) -> Iterator[Sorted]:
         """Yield the rows of the bins from `first` up to `last`, in order.
@@ -326,18 +296,45 @@ class SortedRows:
             last: A bin.
             texts: Whether to read the texts of hashed columns.
         """
-        stretches = [
-            read_stretch(self._exchange, run, self._kind, group, first, last, texts)
-            for run in self._runs
-            for group in self._groups
-        ]
-        stretches = [stretch for stretch in stretches if len(stretch.rows)]
+        found = (self._stretch(run, first, last, texts) for run in self._runs)
+        stretches = [stretch for stretch in found if len(stretch.rows)]
         meanings = {stretch.part: self._meaning(stretch.part) for stretch in stretches}
         for start, end in self._grouped(first, last):
-            pieces = [_within(stretch, start - first, end - first) for stretch in stretches]
+            pieces = [stretch.within(start - first, end - first) for stretch in stretches]
             pieces = [piece for piece in pieces if len(piece.rows)]
             if pieces:
                 yield _merged(pieces, meanings)
+
+    def _stretch(self, run: Run, first: int, last: int, texts: bool) -> _Stretch:
+        """Read the good rows of the bins from `first` up to `last`.
+
+        Raises:
+            DataError: They are damaged.
+        """
+        before = int(run.counts[:first].sum(dtype=np.int64))
+        counts = run.counts[first:last]
+        ends = np.cumsum(counts, dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        if not total:
+            return _Stretch(run.part, np.empty(0, self._kind), ends)
+        size, name = self._kind.itemsize, f"{run.name}.rows"
+        body = self._exchange.read(name, before * size, (before + total) * size)
+        at = 0
+        for count, checksum in zip(counts.tolist(), run.sums[first:last].tolist(), strict=True):
+            if count:
+                if google_crc32c.value(body[at : at + count * size]) != checksum:
+                    raise damaged(name)
+                at += count * size
+        rows, found = np.frombuffer(body, self._kind), []
+        if texts:
+            with pa.ipc.open_stream(self._exchange.read(f"{run.name}.texts")) as stream:
+                table = stream.read_all().slice(before, total)
+                found = [pa.concat_arrays(column.chunks) for column in table.columns]
+        if not self._is_class and run.numbers is not run.counts:
+            good = np.flatnonzero(~np.isnan(rows["number"]))
+            rows, found = taken(rows, good), [column.take(pa.array(good)) for column in found]
+            ends = np.cumsum(run.numbers[first:last], dtype=np.int64)
+        return _Stretch(run.part, rows, ends, found)
 
     def _grouped(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of bins that have their first 8 bits in common, of bounded size."""
@@ -354,14 +351,7 @@ class SortedRows:
             yield start, last
 
 
-def _within(stretch: Stretch, start: int, end: int) -> Stretch:
-    low = int(stretch.ends[start - 1]) if start else 0
-    high = int(stretch.ends[end - 1])
-    texts = [column.slice(low, high - low) for column in stretch.texts]
-    return replace(stretch, rows=stretch.rows[low:high], texts=texts)
-
-
-def _merged(pieces: list[Stretch], meanings: dict[int, Meaning]) -> Sorted:
+def _merged(pieces: list[_Stretch], meanings: dict[int, Meaning]) -> Sorted:
     rows = joined([piece.rows for piece in pieces])
     labels, at = [], 0
     for piece in pieces:

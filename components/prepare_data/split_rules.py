@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.hashes import among, limits_of, split_of
+from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
 from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
@@ -350,8 +350,7 @@ def count_overlap(exchange: Exchange, names: Sequence[str]) -> dict[str, int]:
             at = (head + start * _KIND.itemsize, head + end * _KIND.itemsize)
             pieces.append(np.frombuffer(exchange.read(name, *at), _KIND))
         rows = np.concatenate(pieces)
-        train = np.sort(rows["hash"][rows["split"] == 0])
-        others = rows[rows["split"] > 0]
-        shared = others["split"][among(others["hash"], train)]
+        train, others = rows["hash"][rows["split"] == 0], rows[rows["split"] > 0]
+        shared = others["split"][np.isin(others["hash"], train)]
         found += np.bincount(shared, minlength=len(SPLITS))
     return dict(zip(SPLITS[1:], found[1:].tolist(), strict=True))

@@ -6,33 +6,105 @@ step was killed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import split_rules, weights
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
-from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.executors.exchange import dump
+from kfp_tfjob.components.prepare_data.executors.executor import Context, code_version
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.fit_encoding import counted_for
+from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
-from kfp_tfjob.components.prepare_data.job import Job, job_of
-from kfp_tfjob.components.prepare_data.kinds import columns_of
-from kfp_tfjob.components.prepare_data.sorted_rows import GROUPS, RunWriter
-from kfp_tfjob.components.prepare_data.source.files import SourceFile
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, columns_of
+from kfp_tfjob.components.prepare_data.sorted_rows import RunWriter, edges_of, kind_of
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.registry import Part, open_table
+from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
-from kfp_tfjob.features.types.base import CODES
-from kfp_tfjob.options.data import EVERY_COLUMN
+from kfp_tfjob.components.prepare_data.weights import read as read_weights
+from kfp_tfjob.features.types.base import CODES, FIELDS
+from kfp_tfjob.options.data import EVERY_COLUMN, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+
+_NAME_LENGTH = 16  # hexadecimal digits
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pass over the source.
+
+    Attributes:
+        source: The files.
+        label: The label column.
+        options: The typed `data_options`.
+        columns: The columns of the first file.
+        kinds: The kinds of the features; none if they are to be found out.
+        limits: With data_options.split.time, the times from which rows are in the next split.
+        block: Bytes of text to parse at a time.
+        assumed: Whether the kinds are those of the first block, and are compared with all values.
+    """
+
+    source: Source
+    label: str
+    options: DataOptions
+    columns: Columns
+    kinds: Kinds = NO_KINDS
+    limits: tuple[float, ...] = ()
+    block: int = 0
+    assumed: bool = False
+
+    @cached_property
+    def fractions(self) -> list[float]:
+        """The shares of the splits."""
+        return list(self.options.split.fractions.values())
+
+    @cached_property
+    def split_rules(self) -> SplitRules:
+        """What decides about the split of a row."""
+        return SplitRules(self.source, self.options, np.array(self.limits))
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """The bins of the hashes."""
+        return edges_of(self.source.size, self.fractions)
+
+    @cached_property
+    def row_kind(self) -> np.dtype:
+        """The type of a row of the runs."""
+        kinds, weighted = self.kinds, self.options.weight is not None
+        floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
+        return kind_of(floats, codes, wholes, weighted)
+
+    @cached_property
+    def name(self) -> str:
+        """A digest of everything that decides about the results, the code among it.
+
+        So a later try takes nothing from one with another version of the image.
+        """
+        body = dump(replace(self, block=0))
+        text = json.dumps([code_version(), body], sort_keys=True)
+        return sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
+
+
+def job_of(context: Context, name: str) -> Job:
+    """Return a job that the step has written to the exchange."""
+    key = ("job", name)
+    if key not in context.cache:
+        job = context.exchange.read_plain(f"{name}/job", Job)
+        source = replace(job.source, store=context.store)
+        context.cache[key] = replace(job, source=source)
+    return context.cache[key]
 
 
 def document(job: str, part: int) -> str:
@@ -46,24 +118,24 @@ class PartDone:
 
     Attributes:
         reached: How far a range of a text was read: its start, its end, and its lines.
-        seen: The counts of each column, as plain values; None if the kinds are known.
+        seen: The counts of each column; none if the kinds are known.
         lost: A category that has too many texts for one; then nothing else is known.
         runs: The names of the runs.
         faults: The bad rows.
         vocabulary: The labels.
         dictionaries: The texts of each category.
-        counted: What `fit_encoding.Counted` has, for each group of rows, as plain values.
+        counted: What rows of train say, for each group of rows.
         overlap: The name of what `split_overlap` counts.
     """
 
     reached: tuple[int, int, int] | None = None
-    seen: list[Any] | None = None
+    seen: list[ColumnProfile] = field(default_factory=list)
     lost: str | None = None
     runs: list[str] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
     vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(""))
     dictionaries: list[Dictionary] = field(default_factory=list)
-    counted: list[Any] = field(default_factory=list)
+    counted: list[Counted] = field(default_factory=list)
     overlap: str | None = None
 
 
@@ -81,55 +153,41 @@ def rows(context: Context, item: tuple[str, Part]) -> int:
     found = _Found(job, context, part)
     try:
         reached = _read(job, part, found)
-    except _LostError as error:
-        lost = PartDone(lost=error.name)
-        context.exchange.write_plain(document(job.name, part.number), lost)
-        return 0
-    context.exchange.write_plain(document(job.name, part.number), found.done(reached))
-    return found.faults.seen
+        done = found.done(reached)
+    except TooManyTextsError as error:
+        done = PartDone(lost=error.name)
+    context.exchange.write_plain(document(job.name, part.number), done)
+    return done.faults.seen
 
 
-class _Beside(NamedTuple):
-    """What columns beside the features say of each row: its split and its weight, if anything."""
-
-    splits: np.ndarray | None
-    weights: np.ndarray | None
-
-    def of(self, keep: np.ndarray) -> _Beside:
-        """Return the rows of a mask."""
-        return _Beside(*(None if found is None else found[keep] for found in self))
-
-
-class _LostError(Exception):
-    """A column has too many texts for a category."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
+    """Add the rows of a part; return how far a range of a text was read."""
+    reached = None
+    for file in job.source.files[part.first : part.last + 1]:
+        with open_table(job.source, file, job.options, job.block, part.span) as table:
+            columns = _columns(job, table, file)
+            for chunk in table.chunks(columns):
+                found.add(file, chunk)
+            if part.span and part.is_text:
+                reached = table.reached
+    return reached
 
 
-class _Reader:
-    """Opens the files of one part, and checks that they have the columns of the first file."""
+def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
+    """Return the columns to read from a file, which must be those of the first one.
 
-    def __init__(self, job: Job, part: Part) -> None:
-        self._job, self._part = job, part
-        self.reached: tuple[int, int, int] | None = None
-
-    def tables(self) -> Iterator[tuple[SourceFile, ArrowTable, Columns]]:
-        """Yield each file as a table, with the columns to read."""
-        job, span = self._job, self._part.span
-        for file in job.source.files[self._part.first : self._part.last + 1]:
-            with open_table(job.source, file, job.options, job.block, span) as table:
-                columns, problems = choose(table.names, job.label, job.options, file.name)
-                problems += table.problems(columns) if columns else []
-                if columns and set(columns.features) != set(job.columns.features):
-                    problems.append(_other_columns(job, file.name, columns))
-                DataError.raise_if(problems)
-                assert columns is not None
-                wanted = Columns(job.features, job.label, extra=columns.extra)
-                yield file, table, wanted
-                if span and self._part.is_text:
-                    self.reached = table.reached
+    Raises:
+        DataError: They are others.
+    """
+    columns, problems = choose(table.names, job.label, job.options, file.name)
+    problems += table.problems(columns) if columns else []
+    if columns and set(columns.features) != set(job.columns.features):
+        problems.append(_other_columns(job, file.name, columns))
+    DataError.raise_if(problems)
+    assert columns is not None
+    wanted = columns_of(job.kinds, job.label, columns.extra)
+    # While kinds are assumed, those that may be left out are counted too.
+    return replace(wanted, features=job.columns.features) if job.assumed else wanted
 
 
 def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
@@ -154,6 +212,7 @@ class _Found:
 
     def __init__(self, job: Job, context: Context, part: Part) -> None:
         self._job, self._exchange = job, context.exchange
+        self._converter = Converter(job.kinds, job.label, job.options.format_of(job.label))
         self._name = document(job.name, part.number)
         if part.span and part.span.exact:
             # Another run of the same dataset may still read the part from where it was guessed to
@@ -169,28 +228,24 @@ class _Found:
         self._runs = RunWriter(
             context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
         )
-        self._counted = [counted_for(kinds) for _ in range(GROUPS)]
-        self._overlap = split_rules.OverlapWriter() if job.split_rules.is_needed else None
+        self._counted = [Counted.empty(kinds) for _ in range(GROUPS)]
+        self._overlap = OverlapWriter() if job.split_rules.is_needed else None
         self.seen = {name: ColumnProfile(name) for name in job.columns.features}
 
-    def add(
-        self,
-        rows: Rows,
-        hashes: np.ndarray,
-        beside: _Beside,
-        codes: np.ndarray,
-    ) -> None:
-        """Add the good rows of a chunk.
-
-        Args:
-            rows: The rows.
-            hashes: Their hashes.
-            beside: Their splits and weights.
-            codes: The codes of their texts.
-        """
-        job = self._job
-        if beside.splits is not None:
-            placed = job.split_rules.place(hashes, beside.splits)
+    def add(self, file: SourceFile, chunk: Chunk) -> None:
+        """Add the good rows of a chunk."""
+        job, weight = self._job, self._job.options.weight
+        chunk.faults.dropping = _dropping(job, chunk)
+        splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
+        weights = None if weight is None else read_weights(chunk, weight)
+        if job.assumed:
+            profile(self.seen, chunk)
+        rows = self._converter.rows(chunk)
+        keep = chunk.faults.good
+        codes, hashed = self._coded(rows)
+        hashes = row_hashes(rows.features, job.options.split.salt, hashed, rows.dates)
+        if splits is not None:
+            placed = job.split_rules.place(hashes, splits[keep])
             if self._overlap:
                 self._overlap.add(hashes, split_of(placed, job.fractions))
             hashes = placed
@@ -201,13 +256,25 @@ class _Found:
         found["hash"], found["code"], found["number"] = hashes, labels, numbers
         np.add(rows.features, np.float32(0), out=found["features"])  # -0.0 is 0.0
         found["codes"], found["dates"] = codes, rows.dates
-        if beside.weights is not None:
-            found["weight"] = beside.weights
+        if weights is not None:
+            found["weight"] = weights[keep]
         if any(counted.is_needed for counted in self._counted):
             train, other = found[split == 0], np.isnan(numbers[split == 0])
             for counted, mask in zip(self._counted, (~other, other), strict=True):
                 counted.add(train if mask.all() else train[mask])
         self._runs.add(found, self._raw(rows, split))
+
+    def _coded(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Return the codes of the texts, int32 of shape [rows, texts], and their hashes, uint64."""
+        codes = np.empty((len(rows.lines), len(self.texts)), np.int32)
+        hashes = np.empty(codes.shape, np.uint64)
+        pairs = zip(self.texts.items(), rows.texts, strict=True)
+        for j, ((name, coder), column) in enumerate(pairs):
+            try:
+                codes[:, j], hashes[:, j] = coder.add(column)
+            except TooManyTextsError:
+                raise TooManyTextsError(name) from None
+        return codes, hashes
 
     def _raw(self, rows: Rows, split: np.ndarray) -> list[pa.Array]:
         """Return the texts of test, whose shards have only their bins; null for other rows."""
@@ -227,41 +294,15 @@ class _Found:
             shared = f"{self._name}.splits"
             self._exchange.write(shared, self._overlap.to_bytes())
         return PartDone(
-            reached,
-            [it.to_plain() for it in self.seen.values()] if self._job.assumed else None,
-            None,
-            self._runs.names,
-            self.faults,
-            self.vocabulary,
-            [found for found in self.texts.values() if isinstance(found, Dictionary)],
-            [counted.to_plain() for counted in self._counted],
-            shared,
+            reached=reached,
+            seen=list(self.seen.values()) if self._job.assumed else [],
+            runs=self._runs.names,
+            faults=self.faults,
+            vocabulary=self.vocabulary,
+            dictionaries=[it for it in self.texts.values() if isinstance(it, Dictionary)],
+            counted=self._counted,
+            overlap=shared,
         )
-
-
-def _converter(job: Job) -> Converter:
-    return Converter(job.kinds, job.label, job.options.format_of(job.label))
-
-
-def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
-    """Add the rows of a part; return how far a range of a text was read."""
-    reader, converter = _Reader(job, part), _converter(job)
-    for file, table, columns in reader.tables():
-        columns = columns_of(job.kinds, columns.label, columns.extra)
-        if job.assumed:  # those that may be left out, too
-            columns = replace(columns, features=job.columns.features)
-        for chunk in table.chunks(columns):
-            chunk.faults.dropping = _dropping(job, chunk)
-            splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
-            weight = job.options.weight
-            beside = _Beside(splits, None if weight is None else weights.read(chunk, weight))
-            if job.assumed:
-                profile(found.seen, chunk)
-            rows = converter.rows(chunk)
-            codes, hashed = _coded(rows, found.texts)
-            hashes = row_hashes(rows.features, job.options.split.salt, hashed, rows.dates)
-            found.add(rows, hashes, beside.of(chunk.faults.good), codes)
-    return reader.reached
 
 
 def _dropping(job: Job, chunk: Chunk) -> frozenset[str]:
@@ -271,15 +312,3 @@ def _dropping(job: Job, chunk: Chunk) -> frozenset[str]:
     if EVERY_COLUMN in named:
         named |= chunk.columns.keys() - missing.keys() - {job.label, job.options.weight}
     return frozenset(named)
-
-
-def _coded(rows: Rows, texts: Mapping[str, Dictionary | Bins]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes of the texts, int32 of shape [rows, texts], and their hashes, uint64."""
-    codes = np.empty((len(rows.lines), len(texts)), np.int32)
-    hashes = np.empty((len(rows.lines), len(texts)), np.uint64)
-    for j, ((name, coder), column) in enumerate(zip(texts.items(), rows.texts, strict=True)):
-        try:
-            codes[:, j], hashes[:, j] = coder.add(column)
-        except TooManyTextsError:
-            raise _LostError(name) from None
-    return codes, hashes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -191,10 +190,6 @@ class Vocabulary:
         for split in range(3):
             np.add.at(counts[split], label.class_of, self.counts[split])
         return counts
-
-    def text_fault_rows(self) -> Counter[str]:
-        """Return the rows whose label is text, as a fault of a regression."""
-        return Counter({"text": int(self.text_rows.sum())})
 
     def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
         """Return what is equal for the spellings of one class: 1 and 1.0, or True and true."""

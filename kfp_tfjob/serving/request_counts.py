@@ -172,7 +172,7 @@ class RequestCounts:
             if isinstance(values, Texts):
                 values = self._coded(self._features[key], values, good, weight)
             else:
-                values = values.astype(column.bins.field.type)
+                values = values.astype(column.bins.type.field.type)
             column.add(np.ascontiguousarray(values[good]), weight)
 
     def _coded(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import dataset, report, row_requirements, scan
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.jobs.manifest import Identity, build_job
@@ -98,9 +99,10 @@ def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) 
     for problem in check_header(source, label, options):
         str(problem).encode()
     (folder / "spill").mkdir()
-    found = scan.read(source, label, options, folder / "spill", 1 << 20)
-    decided = row_requirements.decide(found, options)
-    done = dataset.write(store, S3Address("bucket", "d"), "digest", found, decided, options)
+    executor = Inline(Context(str(folder / "spill"), opened=store))
+    found = scan.read(source, label, options, executor, 1 << 20)
+    decided = row_requirements.decide(found)
+    done = dataset.write(S3Address("bucket", "d"), found, decided)
     report.render(done.schema, done.statistics).encode()
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, part_documents, scan
+from kfp_tfjob.components.prepare_data import engine, scan
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS
 from kfp_tfjob.components.prepare_data.source import resolve as source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -35,6 +37,10 @@ def written(path: Path, b: Callable[[int], str]) -> Path:
     return path
 
 
+def without_kinds(*given: Any) -> source.FirstBlock:
+    return source.first_block(*given)._replace(kinds=NO_KINDS)
+
+
 @pytest.fixture
 def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str], dict[str, str]]:
     """Return the checksums of a dataset, made in parts and with a small first block."""
@@ -53,12 +59,12 @@ def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str]
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_guess_saves_a_pass(prepared, tmp_path, monkeypatch, name) -> None:
     path = written(tmp_path / "f.csv", RIGHT[name])
-    passes, read = [], part_documents.read
+    passes, read = [], scan._rows
     with monkeypatch.context() as patch:
-        patch.setattr(part_documents, "read", lambda *given: passes.append(1) or read(*given))
+        patch.setattr(scan, "_rows", lambda *given: passes.append(1) or read(*given))
         found = prepared(path, "once")
     assert len(passes) == 1
-    monkeypatch.setattr(scan._Reading, "first_kinds", lambda self, job: None)
+    monkeypatch.setattr(scan, "first_block", without_kinds)
     assert found == prepared(path, "twice")
 
 
@@ -66,7 +72,7 @@ def test_a_right_guess_saves_a_pass(prepared, tmp_path, monkeypatch, name) -> No
 def test_a_wrong_guess_changes_nothing(prepared, tmp_path, monkeypatch, name) -> None:
     path = written(tmp_path / "f.csv", WRONG[name])
     found = prepared(path, "guessed")
-    monkeypatch.setattr(scan._Reading, "first_kinds", lambda self, job: None)
+    monkeypatch.setattr(scan, "first_block", without_kinds)
     assert found == prepared(path, "known")
 
 

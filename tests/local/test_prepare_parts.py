@@ -15,7 +15,7 @@ import pyarrow.json
 import pyarrow.parquet
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, part_documents, scan
+from kfp_tfjob.components.prepare_data import engine, scan
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
@@ -23,7 +23,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import options
+from tests.unit.prepared_files import in_folder, options
 
 ROWS = 1_500
 
@@ -113,7 +113,7 @@ def test_a_fault_has_the_line_of_the_file_in_every_part(tmp_path: Path) -> None:
     source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
     (tmp_path / "work").mkdir()
     given = options(on_bad_row="drop", types={"a": "number", "t": "category"})
-    found = scan.read(source, "y", given, tmp_path / "work", 1 << 12, part=500)
+    found = scan.read(source, "y", given, in_folder(tmp_path / "work"), 1 << 12, part=500)
     assert [(item.line, item.column, item.value) for item in found.faults.examples] == [
         (18, "a", "soon"),
         (303, "a", "later"),
@@ -128,7 +128,7 @@ def test_a_quoted_value_over_many_parts_is_one_value(tmp_path: Path) -> None:
     source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
     (tmp_path / "work").mkdir()
     given = options(types={"t": "text"}, on_bad_row="drop")
-    found = scan.read(source, "y", given, tmp_path / "work", 1 << 12, part=300)
+    found = scan.read(source, "y", given, in_folder(tmp_path / "work"), 1 << 12, part=300)
     assert (found.faults.seen, found.faults.rows) == (100, Counter(long=1, quotes=0))
     assert [item.line for item in found.faults.examples] == [42]
 
@@ -141,15 +141,15 @@ def test_a_part_that_begins_within_a_value_is_read_once(
     (tmp_path / "data.csv").write_text("a,t,y\n" + "\n".join(rows) + "\n")
     source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
     (tmp_path / "work").mkdir()
-    reads, run = [], part_documents._map
+    reads, run = [], scan._map
 
     def counted(executor, job, parts):
         reads.extend(part.number for part in parts)
         return run(executor, job, parts)
 
-    monkeypatch.setattr(part_documents, "_map", counted)
+    monkeypatch.setattr(scan, "_map", counted)
     given = options(types={"a": "number", "t": "text"}, on_bad_row="drop")
-    found = scan.read(source, "y", given, tmp_path / "work", 1 << 12, part=300)
+    found = scan.read(source, "y", given, in_folder(tmp_path / "work"), 1 << 12, part=300)
     assert found.faults.seen == 400 and not found.faults.bad
     assert len(reads) > 20 and len(set(reads)) == len(reads)
 
@@ -161,7 +161,7 @@ def test_a_line_that_never_ends_is_named_by_its_number(tmp_path: Path) -> None:
     source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
     (tmp_path / "work").mkdir()
     with pytest.raises(DataError, match="line 1502: "):
-        scan.read(source, "y", options(), tmp_path / "work", 1 << 20, part=6 << 20)
+        scan.read(source, "y", options(), in_folder(tmp_path / "work"), 1 << 20, part=6 << 20)
 
 
 def test_a_try_continues_with_the_parts_that_are_done(

@@ -54,9 +54,8 @@ def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) ->
     page = render(done.schema, done.statistics)
     assert f"24 x 24 ({train})" in page
     assert prepared(store, base / "out", tmp_path / "p").reused
-    assert list_source(store, done.dataset_uri).has_pictures
-    finished = prepared(store, base / "elsewhere", done.dataset_uri)
-    assert finished.dataset_uri == done.dataset_uri
+    with pytest.raises(DataError, match="data_uri is a dataset that prepare_data wrote"):
+        prepared(store, base / "elsewhere", done.dataset_uri)
 
 
 def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
@@ -93,9 +92,7 @@ def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_pa
     before = parts._PART_FILES
     parts._PART_FILES = 9
     try:
-        other = pictures.prepare(
-            store, executor, source, "", DataOptions(), base / "two", done.dataset_digest
-        )
+        other = pictures.prepare(executor, source, "", DataOptions(), base / "two")
     finally:
         parts._PART_FILES = before
         executor.close()

@@ -131,7 +131,6 @@ def test_weights_are_stored_but_are_no_feature(step: Step, tmp_path: Path) -> No
     page = render(done.schema, done.statistics)
     assert "<h2>Weights</h2>" in page
     assert "<h2>Weights</h2>" not in render(plain.schema, plain.statistics)
-    assert run(step, done.dataset_uri, "y", {"weight": "w"}).dataset_uri == done.dataset_uri
 
 
 def test_bad_weights_are_bad_rows(step: Step, tmp_path: Path) -> None:

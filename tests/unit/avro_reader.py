@@ -16,9 +16,9 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     Content,
     FileFormat,
+    Reader,
     undamaged,
 )
-from kfp_tfjob.storage.errors import Problem
 
 _TYPES = {
     "boolean": pa.bool_(),
@@ -30,7 +30,7 @@ _TYPES = {
 }
 
 
-class AvroTable:
+class AvroTable(Reader):
     """A file of Avro records.
 
     Args:
@@ -44,10 +44,6 @@ class AvroTable:
             self._records = fastavro.reader(stream)
             fields: Any = self._records.writer_schema
             self.schema = pa.schema([(item["name"], _type(item)) for item in fields["fields"]])
-
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return nothing: the types tell which columns cannot be features."""
-        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` records at a time."""

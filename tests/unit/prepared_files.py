@@ -8,6 +8,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
@@ -69,7 +70,17 @@ def read(path: Path, block: int = 1 << 20, **given: object) -> scan.Scan:
     """Read a file or folder as prepare_data does."""
     source = list_source(_STORE, str(path))
     with tempfile.TemporaryDirectory() as folder:
-        return scan.read(source, "y", options(**given), Path(folder), block)
+        return scan.read(source, "y", options(**given), in_folder(folder), block)
+
+
+def in_folder(folder: Path | str) -> Inline:
+    """Return an executor of this process that leaves its runs in a folder."""
+    return Inline(Context(str(folder), opened=_STORE))
+
+
+def names_of(found: scan.Scan) -> list[str]:
+    """Return the names of the features."""
+    return [item.name for item in found.kinds.features]
 
 
 def rows_of(found: scan.Scan) -> np.ndarray:

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
+from kfp_tfjob.components.prepare_data.executors.exchange import dump
 from kfp_tfjob.components.prepare_data.kinds import decide
 from kfp_tfjob.features.cells import Cells, Texts
 from kfp_tfjob.features.types import TYPES
@@ -76,7 +77,7 @@ def profile(cells: list[str], first: int) -> ColumnProfile:
 
 
 def plain(found: ColumnProfile) -> dict:
-    return found.to_plain()
+    return dump(found) | {"counts": {form: count for form, count in found.counts.items() if count}}
 
 
 @given(st.lists(st.lists(CELLS, max_size=6), min_size=3, max_size=3))

@@ -15,7 +15,7 @@ from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import options, rows_of
+from tests.unit.prepared_files import in_folder, options, rows_of
 
 FIRST = datetime(2024, 1, 1)
 DAYS = [FIRST + timedelta(days=i) for i in range(60)]
@@ -30,7 +30,8 @@ def folder(tmp_path: Path) -> Path:
 def scanned(folder: Path, **given: object) -> Scan:
     typed, spill = options(**given), folder.parent / "spill"
     spill.mkdir(exist_ok=True)
-    return scan.read(list_source(Store("http://127.0.0.1:1"), str(folder)), "y", typed, spill, 4096)
+    source = list_source(Store("http://127.0.0.1:1"), str(folder))
+    return scan.read(source, "y", typed, in_folder(spill), 4096)
 
 
 def in_two_splits(folder: Path, group_of: Callable[[int], int]) -> tuple[int, Scan]:

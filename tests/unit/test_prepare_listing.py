@@ -157,3 +157,12 @@ def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(DataError, match="2026-01.*Permission denied"):
         found(str(tree))
+
+
+def test_shards_of_a_dataset_are_not_rows(tmp_path: Path) -> None:
+    for name in ("train-00000.tfrecord", "statistics.json", "schema.json"):
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(DataError, match="data_uri is a dataset that prepare_data wrote"):
+        found(str(tmp_path))
+    (tmp_path / "schema.json").unlink()
+    assert found(str(tmp_path)) == ["train-00000.tfrecord"]

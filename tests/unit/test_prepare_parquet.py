@@ -18,6 +18,7 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
+from tests.unit.prepared_files import in_folder
 
 OPTIONS = parse(DataOptions, "data_options", {})
 
@@ -38,7 +39,7 @@ def read(path: Path, tmp_path: Path) -> scan.Scan:
     spill = tmp_path / "spill"
     spill.mkdir()
     source = list_source(Store("http://127.0.0.1:1"), str(path))
-    return scan.read(source, "y", OPTIONS, spill, 1 << 20)
+    return scan.read(source, "y", OPTIONS, in_folder(spill), 1 << 20)
 
 
 @pytest.mark.parametrize("store_schema", [True, False])

@@ -3,7 +3,8 @@
 import csv
 import io
 import json
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -99,8 +100,6 @@ def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) 
 
 def as_stored(item):
     """Return the same after a way through JSON."""
-    if hasattr(item, "to_plain"):
-        return type(item).from_plain(json.loads(json.dumps(item.to_plain())))
     return load(type(item), json.loads(json.dumps(dump(item))))
 
 
@@ -156,8 +155,6 @@ def small_limits():
     """Make limits so small that a few rows exceed them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_profile, "MOST_TEXTS", 5)
-        patch.setattr(column_profile, "_LARGEST", 40)
-        patch.setattr(column_profile, "MOST_BYTES", 80)
         patch.setattr(dictionary, "MOST_TEXTS", 7)
         patch.setattr(vocabulary, "MOST_CLASSES", 4)
         yield
@@ -184,7 +181,10 @@ def test_any_parts_are_one_pass(rows, cuts, block, assumed):
         column_profile.merge(merged.seen, later)
         line += lines_of(part)
     for name in FEATURES:
-        assert merged.seen[name].to_plain() == whole.seen[name].to_plain()
+        # Equal counters may differ in forms that do not occur.
+        assert merged.seen[name].counts == whole.seen[name].counts
+        mine, theirs = (dump(replace(it.seen[name], counts=Counter())) for it in (merged, whole))
+        assert mine == theirs
     kinds, problems = decide(whole.seen.values(), OPTIONS)
     assert (kinds, problems) == decide(merged.seen.values(), OPTIONS)
     if problems or not kinds.features:
@@ -227,34 +227,9 @@ def merged_rows(rows, cuts, block, kinds) -> Counted:
     return merged
 
 
-def test_the_texts_of_all_columns_have_one_limit(monkeypatch):
-    """However many columns have many texts, those that are kept fit in memory together."""
-    monkeypatch.setattr(column_profile, "MOST_TEXTS", 100_000)
-    monkeypatch.setattr(column_profile, "_LARGEST", 1 << 20)
-    monkeypatch.setattr(column_profile, "MOST_BYTES", 1 << 16)
-    names = [f"c{i}" for i in range(40)]
-    found = {name: ColumnProfile(name) for name in names}
-    for block in range(5):
-        columns = {
-            name: pa.array([f"{name} {(block * 200 + row) % (i * 25 + 2)}" for row in range(200)])
-            for i, name in enumerate(names)
-        }
-        column_profile.profile(found, Chunk(columns, BlockFaults("t", np.arange(200)), 0))
-        held = sum(column.texts.bytes for column in found.values() if not column.texts.is_lost)
-        assert held <= 1 << 16
-    kinds, problems = decide(found.values(), OPTIONS)
-    assert not problems
-    kept, lost = kinds.with_dictionaries, [item.name for item in kinds.left_out]
-    assert [*kept, *lost] == names and len(kept) > 5 and lost
-    assert "the other columns" in kinds.left_out[0].reason
-    _, (problem,) = decide([found["c39"]], DataOptions(types={"c39": "category"}))
-    assert "distinct strings" in problem.received and "drop" in problem.fix
-
-
 def test_many_identifiers_leave_a_category_its_texts(monkeypatch):
     """40 columns of identifiers beside a category of 4 MB: only the identifiers are left out."""
-    for name, limit in (("MOST_TEXTS", 100_000), ("_LARGEST", 800_000), ("MOST_BYTES", 128 << 20)):
-        monkeypatch.setattr(column_profile, name, limit)
+    monkeypatch.setattr(column_profile, "MOST_TEXTS", 100_000)
     names = [*(f"id{i}" for i in range(40)), "city"]
     found = {name: ColumnProfile(name) for name in names}
     rows = 20_000

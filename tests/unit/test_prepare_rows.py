@@ -1,5 +1,9 @@
 """Split, order, labels and statistics of rows."""
 
+import json
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
-from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange, dump, load
+from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
@@ -20,7 +24,7 @@ from kfp_tfjob.components.prepare_data.sorted_rows import (
     edges_of,
     kind_of,
 )
-from kfp_tfjob.components.prepare_data.statistics import FeatureStatistics, Moments, Statistics
+from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, described
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import NO_DATE
@@ -121,7 +125,7 @@ def _vocabulary(texts: list[str], split: int = 0) -> Vocabulary:
     codes = np.array([labels.index(text) for text in texts], np.int32)
     lines = np.arange(2, len(texts) + 2)
     features = np.zeros((len(texts), 1), np.float32)
-    rows = Rows(features, labels, codes, lines, BlockFaults("f.csv", lines), 0)
+    rows = Rows(features, labels, codes, lines, BlockFaults("f.csv", lines))
     vocabulary = Vocabulary("y")
     vocabulary.add(rows, np.full(len(texts), split))
     return vocabulary
@@ -190,10 +194,10 @@ def test_labels_that_are_no_use():
 @settings(max_examples=50, deadline=None)
 @given(values=_matrix, cut=st.integers(0, 30))
 def test_moments_are_those_of_numpy(values, cut):
-    moments, later = Moments(3), Moments(3)
+    moments, later = Moments.empty(3), Moments.empty(3)
     moments.add(values[:cut])
     later.add(values[cut:])
-    moments.merge(Moments.from_plain(later.to_plain()))
+    moments.merge(load(Moments, json.loads(json.dumps(dump(later)))))
     exact = values.astype(np.float64)
     scale = np.abs(exact).max(0) + 1e-30
     for i in range(3):
@@ -211,7 +215,7 @@ def test_moments_leave_gaps_out(kind, gap, values, gaps, cut):
     values = (values if kind is np.float32 else np.clip(values, -1e15, 1e15)).astype(kind)
     missing = gaps.draw(arrays.arrays(bool, values.shape))
     values[missing] = gap
-    moments = Moments(3)
+    moments = Moments.empty(3, whole=kind is np.int64)
     for part in (values[:cut], values[cut:]):
         moments.add(part)
     for i in range(3):
@@ -232,19 +236,32 @@ def _spilled(hashes: list[int], features: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _statistics(names: tuple[str, ...]) -> Statistics:
-    label = Label("y", "classification", ("a", "b"), np.arange(2))
+LABEL = Label("y", "classification", ("a", "b"), np.arange(2))
+
+
+def _described(
+    names: tuple[str, ...],
+    blocks: list[tuple[np.ndarray, int, list[int]]],
+    rows: dict[str, int],
+    faults: Faults | None = None,
+) -> dict[str, Any]:
+    """Return the statistics of rows, each block with its split and its labels."""
     kinds = Kinds(tuple(Feature(name, "number", None, 0) for name in names), ())
     coding = Coding(tuple(Number(name) for name in names))
-    return Statistics(FeatureStatistics(coding, kinds), label)
+    statistics = Statistics.empty(coding, LABEL)
+    for block, split, labels in blocks:
+        statistics.add(block, split, np.array(labels), coding)
+    return described(statistics, coding, kinds, LABEL, rows, faults or Faults())
 
 
 def test_duplicates_conflicts_and_warnings():
     features = np.array([[1, 5], [1, 5], [2e8, 5], [3, 5]], np.float32)
-    statistics = _statistics(("id", "same"))
-    statistics.add(_spilled([1, 1, 2], features[:3]), 0, np.array([0, 1, 1]))
-    statistics.add(_spilled([3], features[3:]), 1, np.array([0]))
-    found = statistics.to_dict(5, {"text": 1}, {"train": 3, "validation": 1, "test": 0}, {})
+    blocks = [
+        (_spilled([1, 1, 2], features[:3]), 0, [0, 1, 1]),
+        (_spilled([3], features[3:]), 1, [0]),
+    ]
+    rows = {"train": 3, "validation": 1, "test": 0}
+    found = _described(("id", "same"), blocks, rows, Faults(seen=5, rows=Counter(text=1)))
     assert (found["duplicates"], found["conflicts"]) == (1, 1)
     assert found["label"]["counts"]["train"] == {"a": 1, "b": 2}
     assert found["bad_rows"] == {"dropped": 1, "rules": {"text": 1}}
@@ -282,11 +299,10 @@ _RANDOM = np.random.default_rng(5)
     ],
 )
 def test_a_column_that_names_rows_is_named(name: str, values: np.ndarray, said: bool) -> None:
-    statistics = _statistics(("x", name))
     rows = len(values)
     features = np.stack([_RANDOM.normal(size=rows), values], 1).astype(np.float32)
-    statistics.add(_spilled(list(range(rows)), features), 0, np.arange(rows) % 2)
-    found = statistics.to_dict(rows, {}, {"train": rows, "validation": 0, "test": 0}, {})
+    blocks = [(_spilled(list(range(rows)), features), 0, [i % 2 for i in range(rows)])]
+    found = _described(("x", name), blocks, {"train": rows, "validation": 0, "test": 0})
     warnings = [text for text in found["warnings"] if "a different whole number" in text]
     assert bool(warnings) == said
     if said:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
 from kfp_tfjob.components.prepare_data.sorted_rows import (
-    GROUPS,
+    Meaning,
     Run,
     RunWriter,
+    SortedRows,
     edges_of,
     joined,
     kind_of,
     order_of,
-    read_stretch,
     taken,
 )
 
@@ -64,11 +64,13 @@ def test_the_index_of_a_run_is_small_and_complete(tmp_path):
         writer.add(rows)
         writer.flush()
         run = Run.read(exchange, writer.names[0], 0)
-        assert run.counts.nbytes + run.sums.nbytes <= (1 + bool(texts)) * 6 * len(edges)
-        found = [
-            read_stretch(exchange, run, rows.dtype, group, 0, len(edges)) for group in range(GROUPS)
-        ]
-        assert [len(stretch.rows) for stretch in found] == [3000 - texts, texts]
-        assert all(len(stretch.ends) == len(edges) for stretch in found)
-        order = np.argsort(rows["hash"][texts:])
-        assert found[0].rows.tobytes() == rows[texts:][order].tobytes()
+        assert run.counts.nbytes + run.sums.nbytes <= 6 * len(edges)
+        assert (run.counts.sum(), run.numbers.sum()) == (3000, 3000 - texts)
+        order = np.argsort(rows["hash"])
+        for is_class in (True, False):
+            found = SortedRows(
+                exchange, [run], rows.dtype, edges, is_class, lambda part: Meaning(None, ())
+            )
+            good = order if is_class else order[order >= texts]
+            parts = [part.rows for part in found.read(0, len(edges))]
+            assert joined(parts).tobytes() == rows[good].tobytes()

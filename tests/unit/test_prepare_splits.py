@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.source.resolve import list_source, source
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import check, options, rows_of
+from tests.unit.prepared_files import check, in_folder, names_of, options, rows_of
 
 STORE = Store("http://127.0.0.1:1")
 
@@ -26,7 +26,7 @@ def scanned(path: Path, **given: object) -> tuple[scan_module.Scan, list[list[tu
     folder = path.parent / "spill"
     folder.mkdir(exist_ok=True)
     typed = options(**given)
-    found = scan_module.read(list_source(STORE, str(path)), "y", typed, folder, 1 << 12)
+    found = scan_module.read(list_source(STORE, str(path)), "y", typed, in_folder(folder), 1 << 12)
     splits: list[list[tuple]] = [[], [], []]
     part = rows_of(found)
     numbers = split_of(part["hash"], list(typed.split.fractions.values()))
@@ -47,7 +47,7 @@ def test_a_column_names_the_split(tmp_path: Path) -> None:
     split = {"column": "part"}
     assert check(tmp_path / "f.csv", split=split) == []
     found, splits = scanned(tmp_path / "f.csv", split=split)
-    assert found.columns.features == ("a",) and found.split_rule == {"column": "part"}
+    assert names_of(found) == ["a"] and found.split_rule == {"column": "part"}
     assert splits[0] == [(i,) for i in range(500) if i % 5 in (0, 3)]
     assert splits[1] == [(i,) for i in range(500) if i % 5 in (1, 4)]
     assert splits[2] == [(i,) for i in range(500) if i % 5 == 2]
@@ -75,7 +75,7 @@ def test_the_rows_of_a_group_stay_together(tmp_path: Path, kind: str) -> None:
     else:
         pa.parquet.write_table(table, path)
     found, splits = scanned(path, split={"group": "patient"})
-    assert found.columns.features == ("a",)
+    assert names_of(found) == ["a"]
     seen = [{int(row[0]) // 10 for row in rows} for rows in splits]
     assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
     assert [len(rows) for rows in splits] == [10 * len(found) for found in seen]

@@ -14,6 +14,7 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
+from tests.unit.prepared_files import in_folder
 
 TEXT = "größe,y\n" + "".join(f"{i},{'jä' if i % 2 else 'nö'}\n" for i in range(3_000))
 LABELS = ["nö", "jä"]
@@ -34,7 +35,7 @@ def read(path: Path, block: int = 1 << 12, **given: object) -> scan.Scan:
     spill = path.parent / "spill"
     spill.mkdir()
     source = list_source(Store("http://127.0.0.1:1"), str(path))
-    return scan.read(source, "y", options(**given), spill, block)
+    return scan.read(source, "y", options(**given), in_folder(spill), block)
 
 
 def zstd(data: bytes) -> bytes:
@@ -63,7 +64,7 @@ def test_packed_text_in_any_encoding_is_read_letter_by_letter(
     path.write_bytes(pack(TEXT.encode(encoding)))
     assert check(path, **given) == []
     found = read(path, **given)
-    assert found.columns.features == ("größe",)
+    assert [item.name for item in found.kinds.features] == ["größe"]
     assert list(found.vocabulary.codes) == LABELS
     assert found.faults.seen == 3_000 and not found.faults.bad
 

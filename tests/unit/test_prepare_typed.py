@@ -15,7 +15,7 @@ from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.options.data import NULL_VALUES
-from tests.unit.prepared_files import _STORE, data_of, faults_of, options, read, rows_of
+from tests.unit.prepared_files import _STORE, data_of, faults_of, in_folder, options, read, rows_of
 
 COUNTRIES = ["NA", "DE", "n/a", "FR", "", "null"]
 
@@ -101,9 +101,8 @@ def test_a_file_without_a_value_may_have_another_type(
     write(tmp_path / "in" / "1.parquet", rows)
     write(tmp_path / "in" / "2.parquet", rows | {"v": pa.nulls(60, empty)})
     (tmp_path / "spill").mkdir()
-    found = scan.read(
-        list_source(_STORE, str(tmp_path / "in")), "y", options(), tmp_path / "spill", 1 << 20
-    )
+    source = list_source(_STORE, str(tmp_path / "in"))
+    found = scan.read(source, "y", options(), in_folder(tmp_path / "spill"), 1 << 20)
     (feature,) = (item for item in found.kinds.features if item.name == "v")
     assert (feature.kind, feature.missing, found.faults.bad) == (kind, 60, 0)
     rows = rows_of(found)

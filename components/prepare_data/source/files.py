@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Unstored
-from kfp_tfjob.components.prepare_data.source.finished_dataset import FinishedDataset
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import StoredReader
-from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
@@ -93,7 +91,6 @@ class Source:
         uri: As given.
         files: At least one.
         store: The store to read objects from.
-        dataset: The finished dataset that they are, or None for data to prepare.
         reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are pictures; None for tables.
     """
@@ -101,15 +98,8 @@ class Source:
     uri: str
     files: Sequence[SourceFile]
     store: Unstored[Store]
-    dataset: FinishedDataset | None = None
     reader: StoredReader | None = None
     pictures: Folders | None = None
-
-    @property
-    def has_pictures(self) -> bool:
-        """Whether the rows are pictures."""
-        kinds = self.dataset.kinds.values() if self.dataset else ()
-        return self.pictures is not None or PICTURE in kinds
 
     @cached_property
     def folder_splits(self) -> frozenset[str]:
@@ -132,24 +122,8 @@ class Source:
         Raises:
             DataError: It changed since it was listed.
         """
-        if isinstance(file.location, S3Address):
-            with ObjectStream.buffered(self.store, file.location, file.size, file.tag) as stream:
-                return stream.read()
-        try:  # twice as fast as a file object, and there may be a million of them
-            number = os.open(file.location, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _closed(file, error) from error
-        try:
-            _same(file, os.fstat(number))
-            content = os.read(number, file.size + 1)
-            if len(content) != file.size:  # a signal, or a file system that reads in pieces
-                os.lseek(number, 0, os.SEEK_SET)
-                with open(number, "rb", closefd=False) as stream:
-                    content = stream.read()
-            _same(file, os.fstat(number))
-        finally:
-            os.close(number)
-        return content
+        with self.raw(file) as stream:
+            return stream.read()
 
     @contextmanager
     def raw(self, file: SourceFile) -> Iterator[IO[bytes]]:

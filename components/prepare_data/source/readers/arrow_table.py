@@ -113,8 +113,8 @@ class Reader(Protocol):
     schema: pa.Schema
 
     def problems(self, columns: Columns) -> list[Problem]:
-        """Return why the format cannot yield these columns."""
-        ...
+        """Return why the format cannot yield these columns; the types alone tell in most."""
+        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a reader of text parses features as numbers if it can.

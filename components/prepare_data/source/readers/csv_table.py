@@ -18,7 +18,12 @@ from kfp_tfjob.components.prepare_data.source.header import (
     empty,
     too_many_columns,
 )
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Content, FileFormat
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
+    Chunk,
+    Content,
+    FileFormat,
+    Reader,
+)
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     BLOCK,
@@ -35,7 +40,7 @@ _REPEATED = pa.dictionary(pa.int32(), pa.binary())
 _HEADER_BLOCK = 1 << 16  # bytes; what is read again of each range of a file
 
 
-class CsvTable:
+class CsvTable(Reader):
     """A CSV with a header.
 
     Args:
@@ -107,10 +112,6 @@ class CsvTable:
     def lines(self) -> int:
         """The lines that are read so far."""
         return self._records.lines
-
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return nothing: the columns of a CSV have no types."""
-        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block: parsed as `columns` says, or as text if that fails."""

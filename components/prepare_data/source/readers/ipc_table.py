@@ -16,6 +16,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     Content,
     FileFormat,
+    Reader,
     undamaged,
 )
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -32,7 +33,7 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _LARGEST_BATCH = 256 << 20  # bytes of a record batch, which is in memory as a whole
 
 
-class IpcTable:
+class IpcTable(Reader):
     """An Arrow or Feather file.
 
     A file of Arrow is a stream with an index at its end, which is not needed to read all of it.
@@ -46,10 +47,6 @@ class IpcTable:
         self._stream, self._name = stream, name
         with undamaged(name, _EXPECTED):
             self.schema = self._open().schema
-
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return nothing: batches that are too large show only while they are read."""
-        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` rows at a time."""

@@ -20,7 +20,12 @@ from pyarrow import json as arrow_json
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Content, FileFormat
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
+    Chunk,
+    Content,
+    FileFormat,
+    Reader,
+)
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK, LONGEST_RECORD
 from kfp_tfjob.components.prepare_data.source.readers.lists import element_names
@@ -93,7 +98,7 @@ class _Key:
         return pa.int64() if exact and kinds == {int} else pa.float64()
 
 
-class JsonTable:
+class JsonTable(Reader):
     """A file with one JSON object on each line.
 
     Args:
@@ -135,10 +140,6 @@ class JsonTable:
         self.schema = pa.schema(list(columns.items()))
         if span and span.start:
             self.reach, self._head = begin(stream, span), b""
-
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return nothing: the type of a nested column tells that it cannot be a feature."""
-        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block."""

@@ -21,7 +21,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Reader
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.user_code.own_code import OwnCode, place_of
 
@@ -116,7 +116,7 @@ class _Forward(io.RawIOBase):
         return self._file.readinto(buffer)
 
 
-class OwnTable:
+class OwnTable(Reader):
     """The rows of a file that an own reader reads; each look at them runs the function again.
 
     Args:
@@ -130,10 +130,6 @@ class OwnTable:
         self._begun = self._read()
         self._first = [next(self._begun)]
         self.schema = self._first[0].schema
-
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return nothing: what is wrong with rows shows only while they are read."""
-        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` rows at a time."""

@@ -19,7 +19,12 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Content, FileFormat
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
+    Chunk,
+    Content,
+    FileFormat,
+    Reader,
+)
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import LONGEST_RECORD
 from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -52,7 +57,7 @@ class _Feature:
         return pa.list_(single) if self.kind == "bytes_list" else pa.list_(single, self.length)
 
 
-class TFRecordTable:
+class TFRecordTable(Reader):
     """A TFRecord file with a tf.train.Example in each record.
 
     Args:
@@ -80,10 +85,6 @@ class TFRecordTable:
             if len(self._first) == _LOOKED or size > _MOST_BYTES:
                 break
         self.schema = pa.schema([(key, found.type) for key, found in self._features.items()])
-
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return nothing: the type of a list of texts tells that it cannot be a feature."""
-        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` records at a time."""
@@ -186,43 +187,35 @@ def _crc_of(data: bytes) -> bytes:
     return struct.pack("<I", masked(google_crc32c.value(data)))
 
 
+_DEFINITION = """
+name: "kfp_tfjob/example.proto" package: "kfp_tfjob" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".kfp_tfjob.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".kfp_tfjob.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".kfp_tfjob.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".kfp_tfjob.Feature" } }
+  field { name: "feature" number: 1 type_name: ".kfp_tfjob.Features.FeatureEntry"
+    label: LABEL_REPEATED } }
+message_type { name: "Example"
+  field { name: "features" number: 1 type_name: ".kfp_tfjob.Features" } }
+"""
+
+
 @cache
 def _example() -> Any:
     """Return the class of tf.train.Example, made from its definition."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-    file = descriptor_pb2.FileDescriptorProto(
-        name="kfp_tfjob/example.proto", package="kfp_tfjob", syntax="proto3"
-    )
-    kinds = descriptor_pb2.FieldDescriptorProto
-
-    def add(owner: Any, name: str, number: int, kind: int, of: str = "", **more: Any) -> None:
-        label = kinds.LABEL_REPEATED if more.pop("repeated", False) else kinds.LABEL_OPTIONAL
-        type_name = f".kfp_tfjob.{of}" if of else None
-        owner.field.add(
-            name=name, number=number, type=kind, label=label, type_name=type_name, **more
-        )
-
-    for name, kind in (
-        ("BytesList", kinds.TYPE_BYTES),
-        ("FloatList", kinds.TYPE_FLOAT),
-        ("Int64List", kinds.TYPE_INT64),
-    ):
-        add(file.message_type.add(name=name), "value", 1, kind, repeated=True)
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, of) in enumerate(
-        (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), 1
-    ):
-        add(feature, name, number, kinds.TYPE_MESSAGE, of, oneof_index=0)
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    add(entry, "key", 1, kinds.TYPE_STRING)
-    add(entry, "value", 2, kinds.TYPE_MESSAGE, "Feature")
-    add(features, "feature", 1, kinds.TYPE_MESSAGE, "Features.FeatureEntry", repeated=True)
-    example = file.message_type.add(name="Example")
-    add(example, "features", 1, kinds.TYPE_MESSAGE, "Features")
+    file = text_format.Parse(_DEFINITION, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("kfp_tfjob.Example"))
