@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,27 @@ def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Proble
     return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
 
 
+def code_of_run(step: Step, code: Code) -> Code:
+    """Return the code that this run trains: its own copy, if an earlier try has made one.
+
+    Args:
+        step: The run and its store.
+        code: The user's code as it is now.
+    """
+    if code.in_image or not _is_kept(step):
+        return code
+    with tempfile.TemporaryDirectory() as folder:
+        uploader.pull(step.store, step.run.code, Path(folder))
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    if files != code.files:
+        log.warning(
+            "model_code has changed since this run copied it; the run uses its copy, and only a new"
+            " run uses the new code"
+        )
+    return replace(code, files=files)
+
+
 def keep_code(step: Step, code: Code) -> str:
     """Copy the user's code to the run once; every replica and attempt uses only this copy.
 
@@ -56,7 +78,7 @@ def keep_code(step: Step, code: Code) -> str:
     if code.in_image:
         return ""
     if _is_kept(step):
-        log.info("this run already has its copy of the code; it is not read again")
+        log.info("this run already has its copy of the code")
     else:
         with tempfile.TemporaryDirectory() as folder:
             for path, data in code.files.items():

@@ -16,7 +16,7 @@ from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.select_backend import is_local
-from kfp_tfjob.components.code_copy import check_code, keep_code
+from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import images
@@ -59,7 +59,7 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
     if found or not code:
         raise ConfigurationError(*found, notes=warnings or ())
     entry = f"{code.module}:{wanted.function}" if wanted else _A_FUNCTION
-    return given | {"model_entry": entry, "code_uri": keep_code(step, code)}
+    return given | {"model_entry": entry, "code_uri": keep_code(step, code_of_run(step, code))}
 
 
 def _first_checks(step: Step, spec: JobSpec | None, found: Problems) -> list[str]:

@@ -13,7 +13,7 @@ from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.select_backend import is_local
-from kfp_tfjob.components.code_copy import check_code, keep_code
+from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
 from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
@@ -168,6 +168,7 @@ def run(
             )
         )
     digest = sources.source_digest(source)
+    code = code_of_run(step, code)
     inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
     if not earlier:

@@ -265,7 +265,8 @@ class ServedModel:
         if values.shape != (rows, classes):
             raise self._misshapen(values, f"({rows}, {classes})")
         values = values.astype(np.float32)
-        sums = values.sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            sums = values.sum(axis=1)
         wrong = (values < -_SUM_TOLERANCE).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
         wrong &= np.isfinite(sums)
         if wrong.any():
@@ -278,6 +279,7 @@ class ServedModel:
                     fix="end the model with a softmax, or with a sigmoid for two classes",
                 )
             )
+        values[np.isinf(values)] = np.nan  # which would be clipped to 0 or 1
         return np.clip(values, 0, 1, out=values)  # the curves have no place for 1.004
 
     def _misshapen(self, values: np.ndarray, expected: str) -> DataError:

@@ -428,6 +428,27 @@ def test_a_regression_with_columns_by_name(bench: Bench) -> None:
     assert "Predicted and true values" in done.html
 
 
+def test_infinite_probabilities_are_not_clipped_to_certain_ones(bench: Bench) -> None:
+    def infinite(weights: np.ndarray, folder: Path) -> None:
+        import tensorflow as tf
+
+        module = tf.Module()
+        module.weights = tf.Variable(weights)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
+        def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
+            scores = features @ module.weights
+            highest = tf.reduce_max(scores, axis=1, keepdims=True)
+            return {"probabilities": tf.where(scores == highest, np.float32(np.inf), 0)}
+
+        tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
+
+    bench.train("r1", 0.1, infinite)
+    done, verdict = bench.evaluate("r1")
+    assert not done.blessed
+    assert "numbers that are not finite" in verdict["reasons"][0]
+
+
 def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
     def logits(weights: np.ndarray, folder: Path) -> None:
         import keras

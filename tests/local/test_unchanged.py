@@ -145,6 +145,21 @@ def test_changed_code_and_data_count_and_names_of_folders_do_not(world: World) -
     assert not world.check("r4", data_uri=f"{world.base}/before/").changed
 
 
+def test_a_run_that_continues_counts_with_the_code_that_it_trains(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It uses its copy of the code, whatever the file says by now."""
+    first = world.check("r1")
+    world.code.write_text(OWN + "# corrected\n")
+    again = world.check("r1")
+    assert "model_code has changed since this run copied it" in caplog.text
+    assert (again.code_uri, again.inputs_digest) == (first.code_uri, first.inputs_digest)
+    world.judge("r1", again.inputs_digest, True, None)
+    assert world.check("r2").changed, "the corrected code was never trained"
+    world.code.write_text(OWN)
+    assert not world.check("r3").changed
+
+
 def test_the_package_of_a_module_of_the_image_counts(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
