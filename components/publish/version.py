@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from kfp_tfjob.components.publish.card import render
@@ -28,6 +29,7 @@ from kfp_tfjob.storage.layout import (
     VERDICT,
 )
 from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull, push
 
@@ -54,7 +56,10 @@ def complete(
     """
     model_name, run_id = verdict.model_name, verdict.run_id
     place = step.layout.model(model_name)
-    version = versions.claim(step.store, place, run_id, step.task_key, verdict.is_second)
+    claimed = (step.store, place, run_id, step.task_key, verdict.is_second)
+    version, digest = versions.claim(*claimed), sha256(verdict.stored).hexdigest()
+    if _verdict_in(step.store, place.version(version)) not in ("", digest):
+        version = versions.claim(*claimed, verdict=digest)
     champion = Champion(
         number=number,
         version=version,
@@ -71,6 +76,12 @@ def complete(
     folder = place.version(version)
     manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)
     return replace(champion, manifest_sha256=manifest.digest), card
+
+
+def _verdict_in(store: Store, version: S3Address) -> str:
+    """Return the SHA-256 of the verdict in a complete version; empty if there is none."""
+    found = versions.manifest_of(store, version)
+    return next((it.sha256 or "" for it in found.objects if it.key == VERDICT), "") if found else ""
 
 
 def _copy(

@@ -17,7 +17,12 @@ from kfp_tfjob.uploader.parallel import in_order
 
 
 def claim(
-    store: Store, place: ModelLayout, run_id: str, task_key: str = "", again: bool = False
+    store: Store,
+    place: ModelLayout,
+    run_id: str,
+    task_key: str = "",
+    again: bool = False,
+    verdict: str = "",
 ) -> int:
     """Return the version number of a run or task: the one it has, or the next free one.
 
@@ -28,10 +33,12 @@ def claim(
         task_key: The key of its task; usually empty.
         again: Whether the run was evaluated a second time: the version of its first verdict may be
             complete, and versions never change.
+        verdict: The SHA-256 of a verdict that is not in the version that the run has.
     """
     body: dict[str, str | bool] = {"run_id": run_id}
     body |= {"task_key": task_key} if task_key else {}
     body |= {"again": True} if again else {}
+    body |= {"verdict": verdict} if verdict else {}
     wanted = (json.dumps(body) + "\n").encode()
     taken = numbers_of(store, place)
     pruned = set(store.numbers(place.tombstones))

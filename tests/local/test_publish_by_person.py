@@ -8,6 +8,7 @@ import pytest
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.publish import engine, manual_promotion
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
@@ -55,6 +56,29 @@ def test_a_person_was_first(
     newest = read_champion(store, layout, NAME)
     assert newest is not None and newest.number == 2  # no record of its own
     assert finish.run(step, NAME).failure is None
+
+
+def test_a_version_with_another_verdict_is_not_published(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person's promotion was killed, and then the run was continued with another gate."""
+    layout = Layout(base)
+    judged(store, layout, "mine", tmp_path / "first", blessed=False)
+    step = Step("publish", "mine", layout, store)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(manual_promotion, "promote", killed)
+        planned = manual_promotion.plan(step, NAME)
+        manual_promotion.execute(step, planned, "eva", "it is needed now")
+    verdict = judged(store, layout, "mine", tmp_path / "second", blessed=True)
+    done = engine.run(
+        step, NAME, verdict["model_uri"], str(step.run.verdict), verdict["dataset_uri"]
+    )
+    proven = prove(store, layout, NAME)
+    assert proven and proven.verdict.blessed and proven.champion.version == done.version == 2
 
 
 def test_a_damaged_record_of_the_winner_is_no_obstacle(
