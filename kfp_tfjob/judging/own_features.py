@@ -67,4 +67,6 @@ def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:
     if texts:
         values = [(it.dictionary.to_numpy(False), it.indices.to_numpy()) for it in chunks]
         return np.concatenate([known[codes] for known, codes in values])
-    return np.concatenate([it.to_numpy(zero_copy_only=False) for it in chunks])
+    found = np.concatenate([it.to_numpy(zero_copy_only=False) for it in chunks])
+    # Numbers were rounded to float32: as floats of 64 bits, none would equal 0.1.
+    return found.astype(np.float32) if types.is_floating(kind) else found

@@ -132,9 +132,11 @@ class _Column:
 
     def _in_ranges(self, values: NDArray[Any]) -> NDArray[np.int32]:
         missing = missing_in(values) if self._index is not None else False
-        # Where values were rounded to float32, so are the edges: 0.7 is in "from 0.7 to below 1".
-        # As floats of 64 bits, dates are exact to the microsecond until the year 2255.
-        kind = np.float32 if values.dtype == np.float32 else np.float64
+        # Numbers were rounded to float32, and raw ones widened again; so are the edges: 0.7 is in
+        # "from 0.7 to below 1". As floats of 64 bits, dates are exact to the microsecond until the
+        # year 2255.
+        rounded = values.dtype.kind == "f" and self._numbers is None
+        kind = np.float32 if rounded else np.float64
         found = np.searchsorted(self._edges.astype(kind), values.astype(kind), "right")
         return np.where(missing, _GAP, found + _REST + 1).astype(np.int32)
 

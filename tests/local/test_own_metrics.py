@@ -145,6 +145,13 @@ def test_a_column_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
         found["agee"]
 
 
+def test_a_number_equals_what_the_table_says(tmp_path: Path) -> None:
+    rounded = np.float64(np.float32([0.1, 0.7]))  # as prepare_data writes raw rows
+    parquet.write_table(pa.table({"rate": rounded}), tmp_path / "0.parquet")
+    rate = of_parquet([str(tmp_path / "0.parquet")], "rate")
+    assert (rate == 0.1).tolist() == [True, False] and (rate >= 0.7).tolist() == [False, True]
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

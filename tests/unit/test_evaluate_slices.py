@@ -148,14 +148,16 @@ def test_values_in_ranges() -> None:
     }
 
 
-def test_a_packed_value_that_equals_an_edge_is_in_the_range_from_it() -> None:
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_value_that_equals_an_edge_is_in_the_range_from_it(raw: bool) -> None:
     edges = [0.1, 0.7, 9.99]  # as float32, the last two are smaller
+    values = np.repeat(np.float32(edges), 100)
     declared = Slice.model_validate({"column": "x", "edges": edges})
     found = Slices(
         [declared], {"features": [{"name": "x", "type": "float32"}], "label": {"name": ""}}
     )
     labels = np.zeros(300, np.int64)
-    found.add(Batch({"x": np.repeat(np.float32(edges), 100)}, labels))
+    found.add(Batch({"x": values.astype(np.float64) if raw else values}, labels))
     equal = ClassPredictions.of(labels, np.full((300, 2), 0.5))
     assert {part.name: part.rows for part in found.parts(equal)} == {
         "0.1 ≤ x < 0.7": 100,
