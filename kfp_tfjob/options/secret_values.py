@@ -23,6 +23,8 @@ _KEYS |= {"service", "signing", "ssh", "storage", "subscription"}
 # Names of objects and files, not secrets.
 _NAMES = {"image_pull_secret", "secretName", "storage_secret", "GOOGLE_APPLICATION_CREDENTIALS"}
 _PLACES = {"dir", "file", "folder", "path"}  # the last word
+# A password in a URL, whatever its name; $(NAME) stands for a variable, as Kubernetes writes it.
+_LOGIN = re.compile(r"://[^/\s:@]*:(?!\$\()[^/\s@]+@")
 # Variables of a replica that hold JSON.
 _JSON = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
 
@@ -32,8 +34,11 @@ def looks_secret(name: str, value: Any = "text") -> bool:
 
     Args:
         name: As the user wrote it: `API_TOKEN`, `apiToken`, `db.password`.
-        value: A number is hidden only if the name leaves no doubt; a boolean never is.
+        value: A number is hidden only if the name leaves no doubt; a boolean never is. A URL with a
+            password always is.
     """
+    if _has_login(value):
+        return True
     words = [word.lower() for word in _WORD_BREAK.split(name) if word]
     if isinstance(value, bool) or value is None or value == "" or name in _NAMES:
         return False
@@ -61,7 +66,7 @@ def masked(value: Any, _in_env: bool = False) -> Any:
         }
     if isinstance(value, list | tuple):
         return [masked(item) for item in value]
-    return value
+    return MASK if _has_login(value) else value
 
 
 def masked_job(manifest: Any) -> Any:
@@ -91,6 +96,8 @@ def secrets_in(value: Any, _in_env: bool = False) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from secrets_in(item)
+    elif _has_login(value):
+        yield value
 
 
 def secrets_in_job(manifest: Any) -> Iterator[str]:
@@ -138,6 +145,10 @@ def _masked_variable(name: str, value: str) -> str:
             else json.dumps(content, sort_keys=True, ensure_ascii=False).replace("$", "$$")
         )
     return MASK if looks_secret(name, value) else value
+
+
+def _has_login(value: Any) -> bool:
+    return isinstance(value, str) and _LOGIN.search(value) is not None
 
 
 def _is_reference(value: Any) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # The rules that all S3 stores share; each store has its own for dots and capitals.
+_LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # other tools take s3://KEY:SECRET@BUCKET
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}")
 
 
@@ -39,7 +40,7 @@ class S3Address:
             raise ConfigurationError(
                 Problem(
                     f"{name} is not an address in S3",
-                    received=repr(uri),
+                    received=repr(_LOGIN.sub("******@", uri)),
                     expected="s3://BUCKET or s3://BUCKET/PREFIX"
                     + (rule if scheme == "s3" and bucket else ""),
                     fix=f"set {name} to an address in an existing bucket",

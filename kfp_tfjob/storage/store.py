@@ -87,6 +87,7 @@ class Store:
         self.patience = patience or Patience()
         self.session = S3Session(self.endpoint, self.region, secret, self.patience)
         self._client = self.session.client
+        check_endpoint(self._client.meta.endpoint_url)  # AWS_ENDPOINT_URL_S3, a profile
         self._probed: Probed | None = None
 
     def within(self, seconds: float) -> Store:

@@ -84,6 +84,16 @@ class Connection:
             BackEndAwayError: Nothing answers there.
         """
         known = self._completed()
+        user, _, address = known.host.rpartition("@")
+        if user:
+            raise ConfigurationError(
+                Problem(
+                    "the URL of Kubeflow Pipelines contains a user or a password",
+                    received=f"******@{address.partition('?')[0]}",
+                    expected="http://HOST:PORT or https://HOST; the SDK sends no password of a URL",
+                    fix="remove the part before the @, and pass a token with --token-file",
+                )
+            )
         if not (known.host or os.environ.get("KUBERNETES_SERVICE_HOST") or _has_kubeconfig()):
             raise ConfigurationError(
                 Problem(

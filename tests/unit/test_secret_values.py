@@ -23,6 +23,7 @@ from kfp_tfjob.options.secret_values import (
     still_masked,
 )
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
 from tests.unit.launch_parameters import DEFAULTS
@@ -154,6 +155,37 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
         assert SECRET not in done.output
     monkeypatch.setenv(BACKEND_VARIABLE, "local")
     assert SECRET not in run_as_exit_task("r", "s3://b", endpoint, "", "m")
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_endpoint_of_the_environment_has_no_password_either(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, f"http://me:{SECRET}@127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match="contains a user") as refused:
+        Store()
+    assert SECRET not in str(refused.value)
+
+
+def test_an_address_and_a_back_end_with_a_password_are_refused_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        S3Address.parse(f"s3://AKIA:{SECRET}@bucket/x", "output_uri")
+    assert SECRET not in str(refused.value) and "s3://******@bucket/x" in str(refused.value)
+    done = CliRunner().invoke(main, ["runs", "--host", f"http://me:{SECRET}@127.0.0.1:9"])
+    assert done.exit_code == 2 and "contains a user" in done.output
+    assert SECRET not in done.output
+
+
+def test_a_password_in_a_url_is_hidden_whatever_its_name() -> None:
+    url = f"postgres://me:{SECRET}@db/x"
+    given = {"all": {"env": {"DATABASE_URL": url}}, "mirrors": [url]}
+    assert masked(given) == {"all": {"env": {"DATABASE_URL": MASK}}, "mirrors": [MASK]}
+    assert list(secrets_in(given)) == [url, url]
+    assert masked_job({"name": "DATABASE_URL", "value": url})["value"] == MASK
+    for public in ("s3://bucket/a:b@c", "postgres://me:$(DB_PASSWORD)@db/x", "http://me@host:80/"):
+        assert masked({"place": public}) == {"place": public}
 
 
 @pytest.mark.parametrize(
