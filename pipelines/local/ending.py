@@ -91,7 +91,10 @@ class Ending:
             self._notify(failure)
             return failure.code
         if code:
-            said = f"the pipeline exited with code {code}: see {self._log}"
+            said = (
+                f"the pipeline exited with code {code}, and no step recorded why, for instance"
+                f" because memory ran out: see {self._log}"
+            )
             self.show(f"\n{said}")
             self._notify(Failure(WHOLE_RUN, 1, "failed", said))
             return 1

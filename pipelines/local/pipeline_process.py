@@ -12,7 +12,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Run the pipeline; the files that its steps leave show whether it failed."""
+    """Run the pipeline; exit with 1 if a step failed, also one that left no record of that."""
     outputs, tick = sys.argv[1:]
     values = json.load(sys.stdin)
     # kfp.local warns that a process ignores images and resources, which is expected.
@@ -49,8 +49,11 @@ def main() -> None:
     evaluator._resolve_pipeline_channel = staticmethod(resolve)
 
     runner = local.SubprocessRunner(use_venv=False)
-    local.init(runner, pipeline_root=outputs, raise_on_error=False)
-    module.tfjob_training(**values)
+    local.init(runner, pipeline_root=outputs)
+    try:
+        module.tfjob_training(**values)
+    except RuntimeError as error:  # of kfp.local; its trace would look like lines of a step
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,29 @@
+"""The process that runs the pipeline of a local run: its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kfp_tfjob.components.preflight.parameters import defaults
+
+
+def test_a_step_that_is_killed_without_a_record_fails_the_pipeline(tmp_path: Path) -> None:
+    """A continued run has the verdict of its first try: it must not stand for this one."""
+    python = tmp_path / "bin" / "python3"  # which all steps run
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nkill -9 $$\n")
+    python.chmod(0o755)
+    values = defaults() | {"data_uri": "x.csv", "data_label": "y", "model_name": "m"}
+    values |= {"output_uri": "s3://kfp-tfjob"}
+    module = "kfp_tfjob.pipelines.local.pipeline_process"
+    done = subprocess.run(
+        [sys.executable, "-m", module, str(tmp_path / "outputs"), "2026-11-26T03:00:00Z"],
+        input=json.dumps(values),
+        env=os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Inner task failed" in done.stderr and "Traceback" not in done.stderr
