@@ -41,7 +41,7 @@ def evaluate(
         dataset_uri: The prepared dataset.
         model_name: As in the form.
         model_uri: The run's SavedModel.
-        task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
+        task_key: Keeps several tasks of this step in one run apart: at most 20 lowercase letters,
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.

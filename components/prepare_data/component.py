@@ -46,7 +46,7 @@ def prepare_data(
         gate: As in the form; its metrics must be those of the label, and its slices must fit the
             columns.
         source_digest: The digest of the data that preflight checked; empty without preflight.
-        task_key: Keeps several tasks of this step in one run apart: at most 20 small letters,
+        task_key: Keeps several tasks of this step in one run apart: at most 20 lowercase letters,
             digits and -.
         storage_endpoint: As in the form.
         storage_region: As in the form.

@@ -96,7 +96,7 @@ class Threshold(Group):
 
 
 class Slice(Group):
-    """Rows that are judged by themselves: those with each value of a column, or in each range.
+    """Rows that are evaluated separately: those with each value of a column, or in each range.
 
     A name alone is the column, with one slice for each of its values.
     """

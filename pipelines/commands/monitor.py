@@ -118,7 +118,7 @@ def _show(found: Monitored, min_rows: int) -> None:
     )
     still = [column for column in found.columns if not column.beyond]
     shown = [*found.moved, *still[:_MOST_NAMED]]
-    head = ("", "PSI", "gaps before", "gaps now", "not in train", "")
+    head = ("", "PSI", "missing before", "missing now", "not in train", "")
     rows = [_row(column.name, column) for column in shown]
     if found.predictions:
         rows.append(_row("(predictions)", found.predictions))
@@ -144,7 +144,7 @@ def _row(name: str, column: ColumnDrift) -> tuple[str, ...]:
 def _word(column: ColumnDrift) -> str:
     if column.beyond:
         examples = f" such as {', '.join(map(repr, column.examples))}"
-        words = {"psi": "MOVED", "gaps": "MORE GAPS", "unseen": "NEW VALUES" + examples}
+        words = {"psi": "MOVED", "gaps": "MORE MISSING", "unseen": "NEW VALUES" + examples}
         return ", ".join(words[key] for key in column.beyond)
     return "chance" if column.chance else ""
 
