@@ -27,14 +27,13 @@ run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publi
 	.venv/bin/python -m examples.digits digits.csv
 	.venv/bin/kfp-tfjob run --data digits.csv --label digit
 
-# Some tests only wait, so four processes keep two cores busy. The type checker is the first test,
-# because it takes a minute. The other folders hold long tests only, and each process would import
-# them.
+# Some tests only wait, so four processes keep two cores busy. The other folders hold long tests
+# only, and each process would import them.
 test: $(READY) ## run lint, unit tests, and tests with real processes and a real S3 server
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --timeout 600 \
-		tests/unit/test_types.py tests/docs tests/fuzz tests/local tests/unit
+		tests/docs tests/fuzz tests/local tests/unit
 
 test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \

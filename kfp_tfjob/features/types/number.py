@@ -272,7 +272,7 @@ class Number(ColumnType):
         if large:
             found.append(
                 f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is not a"
-                f" feature: {listed(large, 10)}; drop it with data_options.drop"
+                f" feature: {listed(large, 10)}; leave it out with data_options.drop"
             )
         alike = [
             name
@@ -282,7 +282,7 @@ class Number(ColumnType):
         if alike:
             found.append(
                 "a different whole number in every row, like an identifier or a row number:"
-                f" {listed(alike, 10)}; if it says nothing about new rows, drop it with"
+                f" {listed(alike, 10)}; if it says nothing about new rows, leave it out with"
                 f" data_options.drop={json.dumps(alike[:10], ensure_ascii=False)}"
             )
         return found
