@@ -120,7 +120,7 @@ def test_the_line_is_short_however_many_pods_there_are():
 @pytest.mark.parametrize(
     ("wanted", "role", "says", "words"),
     [
-        (spec(), "chief", "2 Insufficient cpu.", "lower pod.all.cpu (4 now), or get larger or"),
+        (spec(), "chief", "2 Insufficient cpu.", "lower pod.all.cpu (4 now)"),
         (spec(chief={"cpu": 9}), "chief", "1 Insufficient cpu", "lower pod.chief.cpu (9 now)"),
         (spec(chief={"cpu": 9}), "worker", "1 Insufficient cpu", "lower pod.all.cpu (4 now)"),
         (spec(), "worker", "3 Insufficient memory, x", "lower pod.all.memory (16Gi now)"),

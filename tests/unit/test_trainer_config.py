@@ -126,7 +126,7 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
         ("TRAIN_OPTIONS", '{"tf32": 1}', "tf32 is not valid.*true or false"),
         ("TRAIN_OPTIONS", '{"deterministic_ops": "x"}', "deterministic_ops is not valid"),
-        ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight is not valid"),
+        ("TRAIN_OPTIONS", '{"class_weight": {"a": "1"}}', "class_weight.a is not valid"),
         ("TRAIN_OPTIONS", '{"checkpoint_keep": 0}', "checkpoint_keep is not valid.*1 or more"),
         ("TRAIN_OPTIONS", '{"checkpoint_best": false}', "checkpoint_best is not valid.*or null"),
         ("TRAIN_OPTIONS", '{"micro_batches": 0}', "micro_batches is not valid.*1 or more"),
