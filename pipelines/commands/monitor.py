@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +22,18 @@ if TYPE_CHECKING:
     from kfp_tfjob.serving.monitored import ColumnDrift, Monitored
 
 _MOST_NAMED = 20  # columns without drift, for people
-_LIMIT = click.FloatRange(min=0)
+
+
+class _Limit(click.FloatRange):
+    """A number of 0 or more; click takes NaN for one, which nothing would exceed."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Return the number."""
+        found = super().convert(value, param, ctx)
+        return self.fail("nan is no limit", param, ctx) if math.isnan(found) else found
+
+
+_LIMIT = _Limit(min=0)
 
 
 @click.command()

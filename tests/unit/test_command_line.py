@@ -72,3 +72,9 @@ def test_the_help_cuts_no_sentence(group):
     for command in commands.values():
         sentence = " ".join(command.help.split()).partition(". ")[0].rstrip(".")
         assert sentence in " ".join(listed.split())
+
+
+@pytest.mark.parametrize("option", ["--max-psi", "--max-unseen", "--max-gap-rise"])
+def test_nan_is_no_limit(option: str) -> None:
+    """Nothing exceeds NaN, so no drift would ever be reported."""
+    assert CliRunner().invoke(main, ["monitor", "m", option, "nan"]).exit_code == 2
