@@ -362,15 +362,22 @@ def _earlier(
     source_digest: str,
     evaluator_digest: str,
 ) -> tuple[str, TrainedRun | None]:
-    """Return the digest of the inputs, and the earlier run that makes training needless."""
+    """Return the digest of the inputs, and the earlier run that makes training needless.
+
+    The digest is empty for a run that continues: an earlier try may have trained its model with
+    another image, other variables or other replicas.
+    """
     spec = run_parameters.job_spec(values)
     options = parameters.parse(DataOptions, "data_options", values["data_options"])
     dataset = options.dataset_digest(source_digest, values["data_label"])
     digest = unchanged.inputs_digest(values, spec, entry, code, dataset, evaluator_digest)
-    if spec.options.when_unchanged == "train":
-        return digest, None
-    found = unchanged.earlier(step, str(values["model_name"]), digest)
+    skips = spec.options.when_unchanged == "skip"
+    gate = (values["gate"], evaluator_digest)
+    found = unchanged.earlier(step, str(values["model_name"]), digest, gate) if skips else None
     unchanged.keep(step, found)
     if found:
         log.info("nothing has changed since run %s: this run does not train", found.run_id)
+    elif step.store.numbers(step.run.attempts):
+        log.info("this run continues, so `when_unchanged` does not compare later runs with it")
+        digest = ""
     return digest, found

@@ -21,10 +21,10 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.registry.records import champions, pass_by
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.training_cache import TrainedRun, newest
-from kfp_tfjob.storage.verdict_record import verdict_in_force
+from kfp_tfjob.storage.verdict_record import ModelVerdict, verdict_in_force
 from kfp_tfjob.user_code.model_code import Code
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,6 @@ def inputs_digest(
     Returns:
         32 hexadecimal digits.
     """
-    gate = parse_gate(values["gate"])
     contract = parse(DataOptions, "data_options", values["data_options"]).contract
     body = {
         "dataset": dataset_digest,
@@ -69,12 +68,30 @@ def inputs_digest(
         "roles": {role: _role(spec, role) for role in _ROLES},
         "steps": {"prepare": {}, "evaluate": {}},  # keeps the digests of earlier runs
         "contract": contract.model_dump(mode="json"),
-        "gate": gate.model_dump(mode="json", exclude={"evaluator"}) if gate else None,
+        "gate": _without_code(values["gate"]),
     }
     if evaluator_digest:
         body["evaluator"] = evaluator_digest
     text = json.dumps(body, sort_keys=True, ensure_ascii=False)
     return sha256(text.encode()).hexdigest()[:32]
+
+
+def _without_code(gate: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the gate without the place of its evaluator's code."""
+    found = parse_gate(gate)
+    return found.model_dump(mode="json", exclude={"evaluator"}) if found else None
+
+
+def _is_of(verdict: ModelVerdict, gate: Mapping[str, Any], evaluator_digest: str) -> bool:
+    """Tell whether a verdict is of this gate: a run that continues may have another one.
+
+    The code of its evaluator may also have changed while the run trained.
+    """
+    try:
+        same = _without_code(verdict.gate) == _without_code(gate)
+    except ConfigurationError:  # a gate of another version
+        return False
+    return same and verdict.evaluator_digest == evaluator_digest
 
 
 def _role(spec: JobSpec, role: str) -> dict[str, Any]:
@@ -84,13 +101,16 @@ def _role(spec: JobSpec, role: str) -> dict[str, Any]:
     return found | own
 
 
-def earlier(step: Step, model_name: str, digest: str) -> TrainedRun | None:
+def earlier(
+    step: Step, model_name: str, digest: str, gate: tuple[Mapping[str, Any], str]
+) -> TrainedRun | None:
     """Return an earlier run that makes training needless; None if this run must train.
 
     Args:
         step: This run and its store.
         model_name: The model.
         digest: The digest of the inputs.
+        gate: The gate of this run, and the digest of its evaluator's code.
     """
     found = newest(step.store, step.layout, model_name, digest)
     if found is None:
@@ -98,7 +118,7 @@ def earlier(step: Step, model_name: str, digest: str) -> TrainedRun | None:
         return None
     if found.run_id == step.run_id:
         return None  # a retry of a run that trained continues where it was
-    if missing := _missing(step, model_name, found):
+    if missing := _missing(step, model_name, found, gate):
         log.info("run %s has the same inputs, but %s, so this run trains", found.run_id, missing)
         return None
     return found
@@ -117,12 +137,16 @@ def keep(step: Step, found: TrainedRun | None) -> None:
     step.store.write(step.run.unchanged, found.to_bytes(), "application/json")
 
 
-def _missing(step: Step, model_name: str, run: TrainedRun) -> str:
+def _missing(
+    step: Step, model_name: str, run: TrainedRun, gate: tuple[Mapping[str, Any], str]
+) -> str:
     """Return what an earlier run no longer has; empty if everything is there."""
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(run.run_uri)))
     except (ObjectNotFoundError, ValueError):
         return f"its verdict {run.verdict_uri} is gone"
+    if not _is_of(verdict, *gate):
+        return "its verdict is of another gate"
     model = step.layout.model(model_name)
     blessed, met = verdict.blessed, verdict.champion
     if blessed:

@@ -52,6 +52,7 @@ class World:
         number = (against.number if against else 0) + 1
         judged = {"number": against.number, "run_id": against.run_id} if against else None
         verdict = VERDICT | {"blessed": blessed, "champion": judged, "reasons": ["it is good"]}
+        verdict["gate"] = defaults()["gate"]
         self.store.write(run.verdict, json.dumps(verdict).encode())
         trained = TrainedRun(run_id, str(run.base), str(run.verdict))
         remember(self.store, self.layout, "m", digest, trained)
@@ -104,6 +105,7 @@ def test_a_run_that_was_judged_again_counts(world: World) -> None:
         {"blessed": False, "champion": met, "reasons": ["the other is better"], "again": met},
     ]
     for address, verdict in zip((run.verdict, run.second_verdict), verdicts, strict=True):
+        verdict["gate"] = defaults()["gate"]
         world.store.write(address, json.dumps(VERDICT | verdict).encode())
     again = world.check("r2")
     assert not again.changed and "the other is" in again.table
@@ -158,6 +160,26 @@ def test_a_run_that_continues_counts_with_the_code_that_it_trains(
     assert world.check("r2").changed, "the corrected code was never trained"
     world.code.write_text(OWN)
     assert not world.check("r3").changed
+
+
+def test_a_run_that_continues_does_not_count(world: World) -> None:
+    """Its output, or its newest checkpoint, may be of another image, or of other variables."""
+    first = world.check("r1")
+    assert world.check("r1").inputs_digest == first.inputs_digest  # nothing has been trained yet
+    world.store.write(world.layout.run("r1").attempt(1), b"{}")
+    again = world.check("r1", train_image="other:1")
+    assert again.changed and again.inputs_digest == ""
+
+
+def test_a_run_that_was_evaluated_with_another_gate_since_does_not_count(world: World) -> None:
+    first = world.check("r1")
+    world.judge("r1", first.inputs_digest, False, None)
+    assert not world.check("r2").changed
+    run = world.layout.run("r1")
+    verdict = json.loads(world.store.read(run.verdict))
+    for other in ({"gate": {"mode": "point"}}, {"evaluator_digest": "e"}):
+        world.store.write(run.verdict, json.dumps(verdict | other).encode())
+        assert world.check("r2").changed, other
 
 
 def test_the_package_of_a_module_of_the_image_counts(
