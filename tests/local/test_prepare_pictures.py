@@ -112,6 +112,11 @@ def test_what_an_earlier_try_has_done_is_not_read_again(
     (tmp_path / "p" / "cat" / "001.jpg").unlink()
     again = next(executor.map(parts.READ, items))
     assert (again.index == first.index).all() and again.faults == first.faults
+    with monkeypatch.context() as patched:  # nothing is taken from another version of the image
+        patched.setattr(parts, "code_version", lambda: "another")
+        assert not {part.name for part in parts.parts_of(source, DataOptions())} & {
+            part.name for part in items
+        }
     damaged = next((tmp_path / "work").rglob("*.json"))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b" ")
     with pytest.raises(DataError, match="001.jpg cannot be opened"):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Array, Value, damaged, dump
-from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.executors.executor import Context, code_version
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.images.header import (
     CMYK,
@@ -236,8 +236,8 @@ def _fault(file: SourceFile, found: Unusable) -> Fault:
 
 
 def _digest(work: Any) -> str:
-    """Return what tells work from any other."""
-    text = json.dumps(dump(work))
+    """Return what tells work from any other, that of another version of the image included."""
+    text = json.dumps([code_version(), dump(work)])
     return sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
