@@ -17,6 +17,7 @@ from kfp_tfjob.components.evaluate.column_importance import Gathering
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.registry.records import record_of
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.training_cache import TrainedRun, remember
@@ -90,6 +91,7 @@ def run(
             confusion(model.measures, judged.task.classes),
             roc(model.measures),
         )
+    _remove(step, step.run.not_evaluated)  # of an earlier try with evaluate: false
     if not kept:
         _write(step, judged.verdict, html)
     if inputs_digest and not kept:
@@ -119,9 +121,13 @@ def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:
     about the earlier verdict, so it must not replace this one.
     """
     for left in (step.run.second_verdict, step.run.lost_race):
-        with suppress(ObjectNotFoundError):
-            step.store.head(left)
-            step.store.delete(left)
+        _remove(step, left)
     step.store.write(step.run.report, html.encode(), "text/html; charset=utf-8")
     body = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     step.store.write(step.run.verdict, body.encode(), "application/json")
+
+
+def _remove(step: Step, left: S3Address) -> None:
+    with suppress(ObjectNotFoundError):
+        step.store.head(left)
+        step.store.delete(left)

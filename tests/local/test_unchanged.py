@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
+from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.outcome import of_end
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.engine import Checked
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import FailureReport, open_step
+from kfp_tfjob.pipelines.local.ending import Ending
+from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
@@ -180,6 +184,31 @@ def test_a_run_that_was_evaluated_with_another_gate_since_does_not_count(world: 
     for other in ({"gate": {"mode": "point"}}, {"evaluator_digest": "e"}):
         world.store.write(run.verdict, json.dumps(verdict | other).encode())
         assert world.check("r2").changed, other
+
+
+def test_a_run_that_continues_and_does_not_train_does_not_end_with_an_earlier_verdict(
+    world: World, tmp_path: Path
+) -> None:
+    """Its own verdict is on a model of other inputs."""
+    first = world.check("r1")
+    world.judge("r1", first.inputs_digest, False, None)
+    other = world.check("r2", train_epochs=21)
+    world.judge("r2", other.inputs_digest, True, None)
+    assert not world.check("r2").changed
+    step = open_step("finish", "r2", str(world.base))
+    assert of_end(step, "m").outcome == notify.SKIPPED
+    assert finish.run(step, "m").markdown.startswith("# Nothing has changed")
+    said: list[str] = []
+    home = Home(tmp_path / "home")
+    home.run("r2").mkdir(parents=True)
+    assert Ending(step, "m", home, False, said.append).tell(0, 0) == 0
+    assert said[0] == "\nNothing has changed since run r1: the model was not trained again"
+    # A try that trains ends with its own verdict again.
+    assert world.check("r2", train_options=COMMAND).changed
+    assert of_end(step, "m").outcome == notify.PUBLISHED
+    world.store.write(step.run.not_evaluated, b'{"why": "evaluate is false"}')
+    assert of_end(step, "m").outcome == notify.SUCCEEDED
+    assert "No step failed, and no model was evaluated" in finish.run(step, "m").markdown
 
 
 def test_the_package_of_a_module_of_the_image_counts(
