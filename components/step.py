@@ -164,6 +164,8 @@ def reported(name: str) -> Iterator[FailureReport]:
     try:
         _not_again(name)
         yield report
+        if local_failure(name):  # of an earlier try; the run has not failed
+            Path(os.environ[FAILURE_FILE]).unlink()
         _forget(name, report.step)
     except Exception as error:
         _fail(failure_of(name, error), report.step)

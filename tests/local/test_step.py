@@ -111,10 +111,13 @@ def test_a_step_that_works_at_last_removes_its_record(
     assert len(list(store.list(base))) == 1
     assert run(base, "pass", tmp_path).returncode == 0
     assert list(store.list(base)) == []
+    assert not (tmp_path / "failure.json").exists(), "a local run would end with it"
     other = Failure("evaluate", 1, "failed", "of another step").to_bytes()
     store.write(base / "runs/run-1/failure.json", other)
+    (tmp_path / "failure.json").write_bytes(other)
     assert run(base, "pass", tmp_path).returncode == 0
     assert len(list(store.list(base))) == 1
+    assert (tmp_path / "failure.json").read_bytes() == other
 
 
 @pytest.mark.parametrize(("index", "left"), [("0", []), ("1", ["of the first try"])])
