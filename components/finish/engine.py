@@ -33,7 +33,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.escaping import code, prose, row
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import note
+from kfp_tfjob.storage.run_folder import newest_checkpoint, note
 from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.storage.verdict_record import ModelVerdict, lost_race, verdict_or_none
 from kfp_tfjob.supervisor import exit_codes
@@ -314,5 +314,5 @@ def _attempts(step: Step) -> int:
 
 
 def _newest_checkpoint(step: Step) -> str:
-    steps = step.store.numbers(step.run.checkpoints)
-    return f"step {steps[-1]}" if steps else "none"
+    newest = newest_checkpoint(step.store, step.run)
+    return f"step {newest}" if newest else "none"

@@ -39,6 +39,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL, dataset_digest
+from kfp_tfjob.storage.run_folder import newest_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -200,14 +201,7 @@ class Records:
 
     def newest_checkpoint(self) -> int:
         """Return the newest step that is complete in the store, or 0."""
-        store, checkpoints = self.step.store, self.step.run.checkpoints
-        for step in reversed(store.numbers(checkpoints)):
-            try:
-                store.head(checkpoints / str(step) / MANIFEST)
-            except ObjectNotFoundError:
-                continue  # it was not stored completely
-            return step
-        return 0
+        return newest_checkpoint(self.step.store, self.step.run)
 
     def model_uri(self) -> str:
         """Return the address of the model, or nothing for a program that stores none."""

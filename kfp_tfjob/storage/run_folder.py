@@ -23,7 +23,7 @@ from kfp_tfjob.storage.errors import (
     StepError,
 )
 from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.layout import MANIFEST, Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 
 
@@ -72,6 +72,14 @@ def note(store: Store, address: S3Address) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise StepError(f"{address} is not JSON: {error}") from error
+
+
+def newest_checkpoint(store: Store, run: RunLayout) -> int:
+    """Return the newest step of a run that is complete in the store, or 0."""
+    for step in reversed(store.numbers(run.checkpoints)):
+        if store.has(run.checkpoints / str(step) / MANIFEST):  # else it was not stored completely
+            return step
+    return 0
 
 
 def full_id(given: str, known: Iterable[str]) -> str:

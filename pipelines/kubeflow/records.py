@@ -21,7 +21,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import find
+from kfp_tfjob.storage.run_folder import find, newest_checkpoint
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 
@@ -140,8 +140,7 @@ class Records:
 
     def checkpoint(self) -> int | None:
         """Return the step of the newest stored checkpoint."""
-        numbers = self._read(lambda store, at: store.numbers(at.checkpoints))
-        return numbers[-1] if numbers else None
+        return self._read(newest_checkpoint) or None
 
     def progress(self) -> Progress | None:
         """Return the newest report of the chief."""

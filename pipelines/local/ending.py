@@ -28,7 +28,7 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
-from kfp_tfjob.storage.run_folder import note
+from kfp_tfjob.storage.run_folder import newest_checkpoint, note
 from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.storage.verdict_record import lost_race, verdict_or_none
 
@@ -104,7 +104,7 @@ class Ending:
         """Run the exit task, which kfp.local skips when it is stopped, and say how to continue."""
         try:
             ending = finish.run(self.step, self.model_name)
-            steps = self.step.store.numbers(self.step.run.checkpoints)
+            newest = newest_checkpoint(self.step.store, self.step.run)
         except StepError as error:
             self.show(f"cannot record the run's end: {error}")
             return
@@ -113,7 +113,7 @@ class Ending:
             return
         self._copied(lambda: self._keep_failure(failure, ending.markdown))
         self._copied(lambda: self._write_page("The run was stopped before it was complete."))
-        saved = f"training is saved up to step {steps[-1]}" if steps else "no training is saved yet"
+        saved = f"training is saved up to step {newest}" if newest else "no training is saved yet"
         command = self.home.to_continue(self.step.run_id)
         self.show(f"stopped: {saved}; to continue: {command}")
         self._notify(ending.failure)

@@ -192,6 +192,7 @@ def test_watch_ends_with_the_code_of_the_failed_step(fake, store, base):
 def test_cancel_waits_for_the_end_and_says_what_was_checked(fake, store, base):
     run = add(fake, base)
     store.write(folder(base, run).checkpoints / "40/manifest.json", b"{}")
+    store.write(folder(base, run).checkpoints / "50/variables.bin", b"not all of it")
 
     def broken(method: str, path: str) -> None:
         if run.state == "CANCELING" and method == "GET":
