@@ -27,6 +27,7 @@ _WAITING_LINES = 2000  # a slow reader pauses the streams instead of filling the
 _SILENCE = 60.0  # after that the stream is opened again, because it may be dead
 _LONGEST_PAUSE = 10.0
 _POLL = 0.3
+_REFUSALS = 3  # of the log of a container that has ended
 
 
 class PodLogs:
@@ -84,7 +85,7 @@ class PodLogs:
         where = self._api.kind.log_name(replica, container)
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        newest, pause, told, spoke = "", 0.2, False, 0.0
+        newest, pause, told, spoke, refused = "", 0.2, False, 0.0, 0
         while not self._ended.is_set():
             done = self._is_done(pod, container)
             left = newest
@@ -104,9 +105,8 @@ class PodLogs:
                         pause = 0.2
                     self._put(LogLine(where, uid, stamp, text))
             except ApiError as error:
-                if error.status == 404:
-                    break
-                if done:
+                refused += done  # a busy kubelet may refuse a log that is there
+                if error.status == 404 or refused > _REFUSALS:
                     break
                 if error.status == 403 and pause >= _LONGEST_PAUSE and not told:
                     told = True

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -42,6 +43,9 @@ class Server(BaseHTTPRequestHandler):
             lines = [json.dumps({"type": "ADDED", "object": self.server.pod})] if pods else []
         elif not self.path.partition("?")[0].endswith("/log"):
             return self._answer(200, {"items": []})
+        elif self.server.refusals:
+            self.server.refusals -= 1
+            return self._answer(500, {"message": "the kubelet is busy"})
         else:
             self.server.asked.append(since)
         self.send_response(200)
@@ -50,6 +54,8 @@ class Server(BaseHTTPRequestHandler):
         if text := "".join(f"{line}\n" for line in lines).encode():
             self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
         self.server.ended.wait()
+        with suppress(OSError):  # the client may have gone
+            self.wfile.write(b"0\r\n\r\n")
         self.close_connection = True
 
     def do_PATCH(self) -> None:
@@ -76,7 +82,7 @@ class Server(BaseHTTPRequestHandler):
 def server():
     found = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     found.daemon_threads = True
-    found.ended, found.asked, found.pod = threading.Event(), [], CHIEF
+    found.ended, found.asked, found.pod, found.refusals = threading.Event(), [], CHIEF, 0
     threading.Thread(target=found.serve_forever, daemon=True).start()
     yield found
     found.ended.set()
@@ -108,6 +114,17 @@ def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
     silence = logs.silence("chief-0")
     logs.close()
     assert silence >= 0.6
+
+
+def test_the_log_of_a_container_that_has_ended_is_asked_for_again(server, api) -> None:
+    """A launcher that starts late finds the pod at its end, and perhaps a kubelet that is busy."""
+    over = CHIEF | {"status": CHIEF["status"] | {"phase": "Succeeded"}}
+    server.refusals = 2
+    server.ended.set()  # a stream ends with its last line
+    lines = list(PodLogs(api, lambda: [over], lambda: True))
+    assert [line.text for line in lines] == ["a step", "the last words"]
+    server.refusals = 100  # such a log does not hold up the end of a run
+    assert list(PodLogs(api, lambda: [over], lambda: True)) == []
 
 
 def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
