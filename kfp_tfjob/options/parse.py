@@ -202,15 +202,15 @@ def _problems(
     group: type[Group], name: str, value: Any, error: pydantic.ValidationError
 ) -> Iterable[Problem]:
     schema = group.model_json_schema()
-    told: set[str] = set()
+    told: list[tuple[str | int, ...]] = []
     for item in error.errors(include_url=False):
         path, received = _place(item["loc"], value)
         if item["type"] == "missing":
             path, received = [*path, item["loc"][-1]], "nothing"
-        where = ".".join([name, *map(str, path)])
-        if any(_is_below(where, other) or _is_below(other, where) for other in told):
+        where, key = ".".join([name, *map(str, path)]), tuple(path)
+        if any(key[: len(other)] == other[: len(key)] for other in told):
             continue  # a key with several types has an error for each of them
-        told.add(where)
+        told.append(key)
         if item["type"] == "extra_forbidden":
             above = [str(part) for part in path[:-1]]
             yield unknown_key(".".join([name, *above]), str(path[-1]), _keys(group, above))
@@ -228,10 +228,6 @@ def _problems(
             path=where,
             suggestion=meant,
         )
-
-
-def _is_below(path: str, above: str) -> bool:
-    return f"{path}.".startswith(f"{above}.")
 
 
 def _is_key(value: Any, path: Iterable[str | int], name: str) -> bool:

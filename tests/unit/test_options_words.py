@@ -48,6 +48,11 @@ def test_a_key_with_a_choice_of_kinds_has_one_problem() -> None:
     ]
 
 
+def test_a_name_with_a_dot_is_not_a_key_of_another_name() -> None:
+    wrong = {"types": {"a": "nummer", "a.b": "datum"}}
+    assert [path for path, *_ in problems(DataOptions, wrong)] == ["x.types.a", "x.types.a.b"]
+
+
 def test_a_problem_names_the_place() -> None:
     volumes = [{"claim": "a", "path": "/a"}, {"claim": "A!"}]
     wrong = {"all": {"volumes": volumes, "env": {"a b": "1"}}, "worker": {"memroy": "1Gi"}}
