@@ -17,7 +17,16 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     undamaged,
 )
-from kfp_tfjob.features.cells import LONGEST, Texts, as_texts, decode, numeric, shown, temporal
+from kfp_tfjob.features.cells import (
+    LONGEST,
+    Cells,
+    Texts,
+    as_texts,
+    decode,
+    numeric,
+    shown,
+    temporal,
+)
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
 from kfp_tfjob.features.types.number import MANY, parse_number, parse_together, plain_number
@@ -148,6 +157,7 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
             numbers or dates in ISO 8601, others are invalid.
     """
     column, faults = chunk.columns[name], chunk.faults
+    is_typed = numeric(column.type) or temporal(column.type)
     with undamaged(faults.file):
         if temporal(column.type):
             column = column.cast(pa.string())
@@ -164,13 +174,13 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
     absent = np.array([not text or text in nulls for text in texts], bool)
     if absent.any():
         faults.mark(absent[codes], "missing", name, lambda i: texts[codes[i]])
-    if format and not (numeric(column.type) or temporal(column.type)):
-        known = TYPES[kind_in(format)]
-        plain = known.plain(pa.array(texts, pa.string()), format).to_pylist()
-        wrong = np.array([known.constant(text) is None for text in plain], bool) & ~absent
-        written = texts
-        faults.mark(wrong[codes], "format", name, lambda i: written[codes[i]])
-        texts = plain
+    if format and not is_typed:
+        known, written = TYPES[kind_in(format)], texts
+        plain = known.plain(pa.array(texts, pa.string()), format)
+        for wrong in known.parse(Cells(plain, chunk.nulls)).invalid.values():
+            rows = (wrong & ~absent)[codes]
+            faults.mark(rows, "format", name, lambda i: written[codes[i]])
+        texts = plain.to_pylist()
     return texts, codes
 
 

@@ -237,3 +237,14 @@ def test_a_named_format_is_that_of_the_label_the_time_and_the_group_too(tmp_path
     labels = found.vocabulary.decide("auto")
     assert sum(found.rows(labels).values()) == 400 and not labels.classes
     assert [(it.rule, it.value) for it in found.faults.examples] == [("format", "x")]
+
+
+def test_typed_values_of_a_column_with_a_named_format_stay_as_they_are(tmp_path: Path) -> None:
+    """A folder may have the dates of a group as texts in one file and as dates in another."""
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "1.csv", ["1"] * 400, [f"{day.day}/{day.month}/2022" for day in DAYS])
+    table = pa.table({"amount": AMOUNTS, "day": DAYS, "y": [0, 1] * 200})
+    pa.parquet.write_table(table, tmp_path / "in" / "2.parquet")
+    types = {"day": {"date": "%d/%m/%Y"}}
+    found = read(tmp_path / "in", delimiter=";", types=types, split={"group": "day"})
+    assert not found.faults.bad and found.faults.seen == 800
