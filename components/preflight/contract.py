@@ -10,7 +10,7 @@ import logging
 
 from kfp_tfjob.checks.finding import Finding, Status
 from kfp_tfjob.components.prepare_data import contracts, reference
-from kfp_tfjob.components.prepare_data.source.resolve import Source, first_block
+from kfp_tfjob.components.prepare_data.source.resolve import Source, columns_of
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.champion import read_champion
@@ -40,7 +40,7 @@ def check(
             return []
         place = (step.store, step.layout, model_name, champion)
         found = reference.of_version(*place, counted=False)
-        columns = None if source.pictures else first_block(source, data_label, options).columns
+        columns = columns_of(source, data_label, options)
         if found is None or columns is None:
             return []
         changes = contracts.of_header(found, columns.features, columns.label)

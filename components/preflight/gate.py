@@ -55,7 +55,7 @@ def check_columns(
     if not judged.slices:
         return
     try:
-        columns = None if source.pictures else sources.first_block(source, label, options).columns
+        columns = sources.columns_of(source, label, options)
     except StepError:
         return  # the header is a problem of its own
     known = [*columns.features, columns.label] if columns else []
