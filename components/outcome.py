@@ -33,17 +33,15 @@ def of_end(step: Step, model_name: str) -> Notice:
         StepError: Its records cannot be read.
     """
     store = step.store.within(0)
+    if verdict := verdict_or_none(store, step.run):
+        return _of_verdict(step, store, model_name, verdict)
     if earlier := note(store, step.run.unchanged):
         said = f"nothing has changed since run {earlier['run_id']}: the model was not trained again"
         ended = (notify.SKIPPED, step.run_id, "preflight", "unchanged", 0)
         return Notice(*ended, said, model_name=model_name)
-    record = note(store, step.run.not_evaluated)
-    # After one of these notes, a verdict is that of an earlier try.
-    if not record and (verdict := verdict_or_none(store, step.run)):
-        return _of_verdict(step, store, model_name, verdict)
     ended = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
     said = "every step has succeeded"
-    if record:
+    if record := note(store, step.run.not_evaluated):
         said = f"the output is stored and verified; no model was evaluated: {record['why']}"
     return Notice(*ended, said, model_name=model_name)
 

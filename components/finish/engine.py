@@ -149,17 +149,14 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     about = _lines(page.about(left, step.run_id)) if left else ""
     succeeded = left is not None and left.succeeded
     left = left or Left()
-    same = _unchanged(step)
-    proven = [task for task in tasks if note(task.store, task.run.not_evaluated)]
-    # What did not train, or was not evaluated, may have the verdict of an earlier try.
-    judged = [task for task in tasks if not (task in proven or (same and task is step))]
     verdicts = {
-        task: verdict for task in judged if (verdict := verdict_or_none(task.store, task.run))
+        task: verdict for task in tasks if (verdict := verdict_or_none(task.store, task.run))
     }
-    if same and not (failures or verdicts or left.cause):
+    if not (failures or verdicts or left.cause) and (same := _unchanged(step)):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same), None)
-    done = all(_is_done(task, verdict, model_name) for task, verdict in verdicts.items())
+    done = all(_is_done(*judged, model_name) for judged in verdicts.items())
+    proven = [task for task in tasks if note(task.store, task.run.not_evaluated)]
     done = done and bool(verdicts or succeeded or proven)
     # evaluate may have been killed after its verdict; a published model stays published.
     published = verdicts and all(verdict.blessed for verdict in verdicts.values())

@@ -190,11 +190,16 @@ def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
 
 
 def verdict_or_none(store: Store, run: RunLayout) -> ModelVerdict | None:
-    """Return the verdict in force; None if the model was not evaluated.
+    """Return the verdict in force; None if the newest try of the run evaluated no model.
+
+    A verdict beside a note that a try did not train, or evaluated no model, is that of an earlier
+    try.
 
     Raises:
         ValueError: The document is not a verdict.
     """
+    if store.has(run.unchanged) or store.has(run.not_evaluated):
+        return None
     try:
         return verdict_in_force(store, run)
     except ObjectNotFoundError:

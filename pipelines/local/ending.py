@@ -129,10 +129,7 @@ class Ending:
         notify.notify(notice, self.step.store, self.step.whole_run, key)
 
     def _tell_end(self) -> int:
-        store, run = self.step.store, self.step.run
-        # After one of these notes, a verdict is that of an earlier try.
-        ended = note(store, run.unchanged) or note(store, run.not_evaluated)
-        verdict = None if ended else verdict_or_none(store, run)
+        verdict = verdict_or_none(self.step.store, self.step.run)
         if verdict is None:
             return self._tell_without_verdict()
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
