@@ -167,8 +167,9 @@ class Sample:
             parts += more
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the rows of each array."""
-        return [np.concatenate(parts) for parts in self.parts]
+        """Return the rows of each array; the pieces are joined only once."""
+        self.parts = [[np.concatenate(it)] if len(it) > 1 else it for it in self.parts]
+        return [whole for (whole,) in self.parts]
 
 
 @dataclass
