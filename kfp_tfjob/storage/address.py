@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-# The rules that all S3 stores share; each store has its own for dots and capitals.
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # other tools take s3://KEY:SECRET@BUCKET
+# The rules that all S3 stores share; each store has its own for dots and capitals.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}")
 
 
