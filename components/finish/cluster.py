@@ -16,6 +16,7 @@ from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
@@ -24,7 +25,6 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 
 if TYPE_CHECKING:
-    from kfp_tfjob.cluster.backend import Object
     from kfp_tfjob.cluster.client import ClusterClient
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 

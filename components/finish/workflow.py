@@ -10,9 +10,10 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kfp_tfjob.checks.step_pods import KEYS
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 
@@ -145,9 +146,7 @@ def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | No
     return failed[0].failure if failed else None
 
 
-def failed_tasks(
-    workflow: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]
-) -> list[FailedTask]:
+def failed_tasks(workflow: Object, pods: Iterable[Object]) -> list[FailedTask]:
     """Return the tasks that failed in their last try, the earliest first.
 
     The name of a node is its path: `run.root.exit-handler-1.preflight.executor`, or
@@ -163,7 +162,7 @@ def failed_tasks(
     there = {_annotation(pod, _NODE_ID): pod["metadata"]["name"] for pod in pods}
     nodes = list(((workflow.get("status") or {}).get("nodes") or {}).values())
     nodes = nodes or [_node(pod) for pod in pods]
-    latest: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    latest: dict[tuple[str, ...], Object] = {}
     for node in nodes:
         path = tuple(_TRY.sub("", part) for part in node.get("name", "").split("."))
         if node.get("type") != "Pod" or _HOOK in path:
@@ -176,7 +175,7 @@ def failed_tasks(
     return sorted(failed, key=lambda task: (not task.ended, task.ended))
 
 
-def _task(path: Sequence[str], node: Mapping[str, Any], pods: Mapping[str, str]) -> FailedTask:
+def _task(path: Sequence[str], node: Object, pods: Mapping[str, str]) -> FailedTask:
     name = path[-2] if path[-1] == _EXECUTOR and len(path) > 1 else path[-1]
     driver = name.endswith(_DRIVER)
     return FailedTask(
@@ -188,15 +187,15 @@ def _task(path: Sequence[str], node: Mapping[str, Any], pods: Mapping[str, str])
     )
 
 
-def _order(node: Mapping[str, Any]) -> tuple[int, ...]:
+def _order(node: Object) -> tuple[int, ...]:
     """Return the attempt numbers in the node's name, which grow with every try."""
     return tuple(int(number) for number in re.findall(r"\((\d+)\)", node.get("name", "")))
 
 
-def _node(pod: Mapping[str, Any]) -> dict[str, Any]:
+def _node(pod: Object) -> Object:
     """Return the node that Argo would report for a pod."""
     status = pod.get("status") or {}
-    ended: Mapping[str, Any] = {}
+    ended: Object = {}
     for item in status.get("containerStatuses") or []:
         if item["name"] == _MAIN:
             ended = (item.get("state") or {}).get("terminated") or {}
@@ -211,5 +210,5 @@ def _node(pod: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _annotation(pod: Mapping[str, Any], name: str) -> str:
+def _annotation(pod: Object, name: str) -> str:
     return (pod["metadata"].get("annotations") or {}).get(name, "")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from kfp_tfjob.checks.placement import too_small
 from kfp_tfjob.checks.shortage import remedy, secret_remedy
 from kfp_tfjob.cluster import capacity, waiting
-from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.components.launch_tfjob.launch import Launch
@@ -22,6 +20,7 @@ from kfp_tfjob.jobs.judge import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
@@ -81,7 +80,7 @@ class Attempt:
     _running: float = 0.0
 
     @cached_property
-    def manifest(self) -> Mapping[str, Any]:
+    def manifest(self) -> Object:
         """The job."""
         return self.launch.manifest(self.number)
 

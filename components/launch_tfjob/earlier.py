@@ -6,16 +6,16 @@ A retried or restarted step adopts a running job and trains nothing twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
 
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, words
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION, KEY_LABEL, RUN_LABEL, TASK_LABEL
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import end_of, read_ends
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict
@@ -144,7 +144,7 @@ def record_end(launch: Launch, attempt: int, unseen: Judgement) -> None:
         log.info("the end of attempt %d is not recorded: %s", attempt, error)
 
 
-def not_ours(manifest: Mapping[str, Any], found: Found) -> ConfigurationError:
+def not_ours(manifest: Object, found: Found) -> ConfigurationError:
     """Return the error for a job that this launch must leave alone.
 
     Args:
@@ -193,9 +193,7 @@ def decide(found: Found, automatic: bool) -> Action:
     return TABLE[found][0 if automatic else 1]
 
 
-def look_at(
-    job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
-) -> Found:
+def look_at(job: Object | None, pods: Iterable[Object], wanted: Object) -> Found:
     """Return the state of an attempt.
 
     Args:
@@ -218,7 +216,7 @@ def look_at(
     return Found.BEING_DELETED if is_being_deleted(job) else Found.RUNNING
 
 
-def _same_owner(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _same_owner(job: Object, wanted: Object) -> bool:
     """Tell whether a job has the same run and task, and the same Workflow if both have one."""
     labels, ours = job.get("labels") or {}, wanted["labels"]
     if any(labels.get(name) != ours.get(name) for name in (RUN_LABEL, TASK_LABEL, KEY_LABEL)):
@@ -227,10 +225,10 @@ def _same_owner(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return not (their_workflow and our_workflow) or their_workflow == our_workflow
 
 
-def _workflow(metadata: Mapping[str, Any]) -> str:
+def _workflow(metadata: Object) -> str:
     references = metadata.get("ownerReferences") or []
     return next((item["uid"] for item in references if item["kind"] == "Workflow"), "")
 
 
-def _hash(job: Mapping[str, Any]) -> str | None:
+def _hash(job: Object) -> str | None:
     return (job["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)

@@ -27,6 +27,7 @@ from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import end_of, gpu_hours
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
@@ -57,7 +58,7 @@ class Launched:
 
     job_name: str
     attempts: int
-    manifest: Mapping[str, Any]
+    manifest: Object
     progress: TrainingHistory
     model_uri: str = ""
     gpu_hours: Mapping[str, float] = field(default_factory=dict)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from kfp_tfjob.cluster.backend import Backend
 from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import cancelled
 
@@ -35,7 +35,7 @@ class Launch:
     step: Step
     spec: JobSpec
     backend: Backend
-    owner: Mapping[str, Any] | None = None
+    owner: Object | None = None
     retry: bool = False
     ended: Callable[[], str] = field(default=lambda: "", repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
@@ -47,7 +47,7 @@ class Launch:
         """What the store knows about the run's attempts."""
         return Records(self.step)
 
-    def manifest(self, attempt: int) -> dict[str, Any]:
+    def manifest(self, attempt: int) -> Object:
         """Return the job of an attempt."""
         run, key = self.step.run_id, self.step.task_key
         run_uri = str(self.step.run.base)
@@ -58,7 +58,7 @@ class Launch:
         """Return the name of the job of an attempt."""
         return self.manifest(attempt)["metadata"]["name"]
 
-    def keep_claim(self, claim: Claim, manifest: Mapping[str, Any]) -> bool:
+    def keep_claim(self, claim: Claim, manifest: Object) -> bool:
         """Store a claim; return False if a different launcher was faster.
 
         Args:

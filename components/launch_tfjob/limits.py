@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kfp_tfjob.cluster import quota, waiting
 from kfp_tfjob.jobs.kinds import kind_of
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (
     decides,
     is_being_deleted,
@@ -38,10 +38,10 @@ class Snapshot:
         events: Returns the events of the job and of waiting pods.
     """
 
-    job: Mapping[str, Any]
-    pods: Sequence[Mapping[str, Any]]
+    job: Object
+    pods: Sequence[Object]
     silence: float | None = None
-    events: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    events: Callable[[], Sequence[Object]] = tuple
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _reasons(seen: Snapshot) -> list[str]:
     return found
 
 
-def _ended(pods: Sequence[Mapping[str, Any]]) -> bool:
+def _ended(pods: Sequence[Object]) -> bool:
     """Tell whether the operator should have decided: the chief is done, or any replica failed.
 
     A Job fails only after its other pods, which it stops, have ended.

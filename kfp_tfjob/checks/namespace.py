@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Any
 
 from kfp_tfjob.checks.finding import Finding, ok, unknown, waits, warning
 from kfp_tfjob.checks.shortage import secret_fix, secrets_of
@@ -15,6 +14,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options import images
@@ -148,13 +148,13 @@ def _refused(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding
             )
 
 
-def _pods(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
+def _pods(subject: Subject) -> Iterator[tuple[str, Object]]:
     """Yield a pod of each role of the job, and one like that of a step."""
     kind = {"apiVersion": "v1", "kind": "Pod"}
     for item in replicas(subject.job):
         metadata = {"generateName": "kfp-tfjob-doctor-"}
         yield item.role, kind | {"metadata": metadata, "spec": dict(item.pod)}
-    step: dict[str, Any] = {"image": images.TOOLS, "command": ["true"]}
+    step: Object = {"image": images.TOOLS, "command": ["true"]}
     if images.RUN_AS_USER != "none":
         # As Kubeflow Pipelines 2.16 and later fill it in for a task with a user id.
         step["securityContext"] = {

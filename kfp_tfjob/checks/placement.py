@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kubernetes.client import ApiClient
@@ -12,10 +12,10 @@ from kfp_tfjob.checks.shortage import parameter as decided_by
 from kfp_tfjob.checks.step_pods import too_large
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import capacity
-from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.errors import StepError
@@ -111,7 +111,7 @@ def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
         )
 
 
-def _templates(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+def _templates(spec: JobSpec) -> Iterator[tuple[str, Object, int]]:
     """Yield the role, the spec and the number of each kind of pod."""
     for item in replicas(build_job(spec, Identity("run", 1))):
         yield item.role, item.pod, item.count

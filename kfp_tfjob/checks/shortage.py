@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kfp_tfjob.cluster import quota, waiting
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
 from kfp_tfjob.jobs.verdict import Verdict
@@ -38,8 +38,8 @@ class SecretUse:
 def remedy(
     verdict: Verdict,
     spec: JobSpec,
-    pods: Iterable[Mapping[str, Any]],
-    events: Iterable[Mapping[str, Any]],
+    pods: Iterable[Object],
+    events: Iterable[Object],
 ) -> str:
     """Return a remedy for waiting pods, or "" if their messages name no parameter.
 

@@ -13,6 +13,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from kfp_tfjob.cluster import capacity
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pod import DEFAULTS, EvaluatePodSettings, PodOptions, StepPodSettings
 from kfp_tfjob.storage.errors import Problem
@@ -65,7 +66,7 @@ class StepPod:
         return found
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Object:
         """The part of the pod's spec that decides where it fits."""
         its = self.values
         gpus = {its["gpu_resource"]: its["gpus"]} if self.gpus else {}
@@ -128,7 +129,7 @@ def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
             )
 
 
-def too_large(it: StepPod, nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def too_large(it: StepPod, nodes: Sequence[Object]) -> Iterator[str]:
     """Say why no node fits a pod; a node that fits may still appear.
 
     Args:

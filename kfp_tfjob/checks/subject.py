@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.cluster import support
-from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 
 
@@ -38,7 +37,7 @@ class Subject:
     step_pods: Sequence[StepPod] = ()
 
     @property
-    def job(self) -> dict[str, Any]:
+    def job(self) -> Object:
         """The manifest of the job."""
         return build_job(self.spec, Identity(self.run_id, 1, task_key=self.task_key))
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from kfp_tfjob.cluster.log_lines import LogLine
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 
-Object = dict[str, Any]
 # Takes why the run ended; empty if only this process has to go.
 Farewell = Callable[[str], None]
 
@@ -55,7 +55,7 @@ class Backend(Protocol):
         """
         ...
 
-    def create(self, manifest: Mapping[str, Any]) -> None:
+    def create(self, manifest: Object) -> None:
         """Create a job.
 
         Raises:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replicas
 
 Amounts = dict[str, Decimal]
@@ -22,7 +22,7 @@ def shown(resource: str, amount: Decimal) -> str:
     return f"{amount.normalize():f}"
 
 
-def of_pod(spec: Mapping[str, Any], kind: str = "requests") -> Amounts:
+def of_pod(spec: Object, kind: str = "requests") -> Amounts:
     """Return the amounts of a pod: its containers, or an init container if that is larger.
 
     Args:
@@ -42,7 +42,7 @@ def of_pod(spec: Mapping[str, Any], kind: str = "requests") -> Amounts:
     return _larger(most, together)
 
 
-def of_job(job: Mapping[str, Any], kind: str = "requests") -> Amounts:
+def of_job(job: Object, kind: str = "requests") -> Amounts:
     """Return the total amounts of all pods of a job."""
     total: Amounts = {}
     for replica in replicas(job):
@@ -51,7 +51,7 @@ def of_job(job: Mapping[str, Any], kind: str = "requests") -> Amounts:
     return total
 
 
-def fits(node: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+def fits(node: Object, spec: Object) -> bool:
     """Tell whether a pod may run on a node, by its labels and taints; affinity is ignored."""
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
@@ -62,7 +62,7 @@ def fits(node: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
     return all(any(_tolerates(one, taint) for one in tolerations) for taint in hard)
 
 
-def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
+def room(nodes: Iterable[Object], asked: Amounts) -> int:
     """Return how many pods with these requests the nodes could hold if they were empty."""
     found = 0
     for node in nodes:
@@ -72,7 +72,7 @@ def room(nodes: Iterable[Mapping[str, Any]], asked: Amounts) -> int:
     return found
 
 
-def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, tuple[Decimal, str]]:
+def too_much(nodes: Sequence[Object], asked: Amounts) -> dict[str, tuple[Decimal, str]]:
     """Return the resources that no node has enough of, with the most that one has, and its name."""
     found = {}
     for name, amount in asked.items():
@@ -83,7 +83,7 @@ def too_much(nodes: Sequence[Mapping[str, Any]], asked: Amounts) -> dict[str, tu
     return found
 
 
-def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
+def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
     """Return why a job cannot fit on the nodes even if they were empty, or "" if it may.
 
     Args:
@@ -107,7 +107,7 @@ def lacks_room(job: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> st
     return ""
 
 
-def _of_container(container: Mapping[str, Any], kind: str) -> Amounts:
+def _of_container(container: Object, kind: str) -> Amounts:
     given = ((container.get("resources") or {}).get(kind) or {}).items()
     return {name: parse_quantity(value) for name, value in given}
 
@@ -122,7 +122,7 @@ def _larger(left: Amounts, right: Amounts) -> Amounts:
     return {name: max(left.get(name, zero), right.get(name, zero)) for name in left | right}
 
 
-def allocatable(node: Mapping[str, Any]) -> Amounts:
+def allocatable(node: Object) -> Amounts:
     """Return what pods may use of a node."""
     given = (node["status"].get("allocatable") or {}).items()
     return {name: parse_quantity(value) for name, value in given}
@@ -132,12 +132,12 @@ def _counts(name: str, has: Amounts) -> bool:
     return name in has or name not in _EVERYWHERE
 
 
-def _largest(name: str, node: Mapping[str, Any], amount: Decimal) -> Decimal:
+def _largest(name: str, node: Object, amount: Decimal) -> Decimal:
     has = allocatable(node)
     return has.get(name, Decimal(0)) if _counts(name, has) else amount
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+def _tolerates(toleration: Object, taint: Object) -> bool:
     if toleration.get("effect") not in (None, "", taint["effect"]):
         return False
     if toleration.get("operator") == "Exists":

@@ -21,7 +21,6 @@ import urllib3
 from kubernetes import config
 from kubernetes.client import ApiClient, ApiException, Configuration
 
-from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.errors import (
     ApiError,
     ClusterUnavailableError,
@@ -31,6 +30,7 @@ from kfp_tfjob.cluster.errors import (
 )
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.retry import Patience
 

@@ -18,10 +18,11 @@ from kubernetes.client import ApiException
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient, user_agent
 from kfp_tfjob.cluster.errors import ApiError
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import Problem
 
 
-def create_job(api: ClusterClient, manifest: Mapping[str, Any]) -> None:
+def create_job(api: ClusterClient, manifest: Object) -> None:
     """Create a job of the training operator, by one call.
 
     Args:
@@ -52,7 +53,7 @@ def create_job(api: ClusterClient, manifest: Mapping[str, Any]) -> None:
         raise (ApiError.of(found) if isinstance(found, ApiException) else found) from None
 
 
-def lost_fields(client: Any, given: Mapping[str, Any], model: str) -> Iterator[tuple[str, Any]]:
+def lost_fields(client: Any, given: Object, model: str) -> Iterator[tuple[str, Any]]:
     """Yield the path and the value of each field that the typed models change or drop.
 
     Args:

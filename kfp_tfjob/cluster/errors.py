@@ -7,13 +7,12 @@ a quota is used up. A 500 with "failed calling webhook" means that the operator 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import urllib3
 from kubernetes.client import ApiException
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 _PASSING = frozenset({401, 408, 410, 429, 500, 502, 503, 504})
@@ -55,7 +54,7 @@ class ApiError(ApiException):
         return str(self._content.get("reason") or "")
 
     @property
-    def _content(self) -> Mapping[str, Any]:
+    def _content(self) -> Object:
         try:
             body = json.loads(self.body or "{}")
         except ValueError:

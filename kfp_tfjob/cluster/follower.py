@@ -13,11 +13,12 @@ import time
 from collections import defaultdict, deque
 
 from kfp_tfjob.cluster import waiting
-from kfp_tfjob.cluster.backend import Backend, Object
+from kfp_tfjob.cluster.backend import Backend
 from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, role_of
 from kfp_tfjob.storage.escaping import lines
 

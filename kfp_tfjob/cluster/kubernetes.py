@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import urllib3
 
-from kfp_tfjob.cluster.backend import Farewell, Object
+from kfp_tfjob.cluster.backend import Farewell
 from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient
 from kfp_tfjob.cluster.create_job import create_job
 from kfp_tfjob.cluster.errors import (
@@ -32,6 +31,7 @@ from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.cluster.stopping import Running, chief_of, orders
 from kfp_tfjob.cluster.watching import JobWatcher
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.retry import Patience
@@ -94,7 +94,7 @@ class KubernetesBackend:
         with WorkflowWatcher(self._api, run_id, owner, self._running, seconds, farewell) as watch:
             yield lambda: watch.why_ended
 
-    def create(self, manifest: Mapping[str, Any]) -> None:
+    def create(self, manifest: Object) -> None:
         """Create a job.
 
         Raises:

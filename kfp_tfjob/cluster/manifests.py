@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # In a checkout beside the packages, in the wheel inside the package.

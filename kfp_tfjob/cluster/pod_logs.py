@@ -11,14 +11,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import urllib3
 
-from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ApiError
 from kfp_tfjob.cluster.log_lines import LogLine, cut
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replica_of
 
 log = logging.getLogger(__name__)
@@ -144,7 +143,7 @@ class PodLogs:
                 continue
 
 
-def _statuses(pod: Object) -> list[dict[str, Any]]:
+def _statuses(pod: Object) -> list[Object]:
     status = pod.get("status") or {}
     return [
         *(status.get("initContainerStatuses") or []),
@@ -157,6 +156,6 @@ def _sidecars(pod: Object) -> set[str]:
     return {item["name"] for item in containers if item.get("restartPolicy") == "Always"}
 
 
-def _has_started(status: dict[str, Any]) -> bool:
+def _has_started(status: Object) -> bool:
     state = status.get("state") or {}
     return "running" in state or "terminated" in state

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from kfp_tfjob.cluster import waiting
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replica_of
 from kfp_tfjob.storage.formatting import listed
 
@@ -15,9 +15,9 @@ _LONGEST_REASON = 300
 
 
 def pod_summary(
-    job: Mapping[str, Any],
-    pods: Iterable[Mapping[str, Any]],
-    events: Sequence[Mapping[str, Any]] = (),
+    job: Object,
+    pods: Iterable[Object],
+    events: Sequence[Object] = (),
 ) -> str:
     """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
@@ -58,12 +58,12 @@ def pod_summary(
     return ", ".join(parts)
 
 
-def _order(pod: Mapping[str, Any]) -> tuple[str, int]:
+def _order(pod: Object) -> tuple[str, int]:
     role, _, index = replica_of(pod).rpartition("-")
     return role, int(index)
 
 
-def _exit_code(pod: Mapping[str, Any]) -> str:
+def _exit_code(pod: Object) -> str:
     for item in pod["status"].get("containerStatuses") or []:
         ended = item["state"].get("terminated")
         if ended and ended["exitCode"]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
 from kfp_tfjob.cluster import capacity
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replicas
 
 _EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: (\S+), limited: (\S+)")
@@ -33,7 +33,7 @@ class Exceeded:
     limited: Mapping[str, Decimal]
     message: str
 
-    def never(self, job: Mapping[str, Any]) -> str:
+    def never(self, job: Object) -> str:
         """Return why the quota can never admit the job, even if unused, or "" if it could."""
         together = use_of(job) if _counts_alike(job) else {}
         for resource, limit in self.limited.items():
@@ -57,7 +57,7 @@ def exceeded(messages: Iterable[str]) -> Iterator[Exceeded]:
                 continue  # truncated or worded differently: shown, but not used to decide
 
 
-def never(job: Mapping[str, Any], messages: Iterable[str]) -> str:
+def never(job: Object, messages: Iterable[str]) -> str:
     """Return which quota can never admit the job, or "" if the job only has to wait.
 
     Args:
@@ -70,7 +70,7 @@ def never(job: Mapping[str, Any], messages: Iterable[str]) -> str:
     return ""
 
 
-def left(found: Mapping[str, Any]) -> dict[str, tuple[Decimal, Decimal]]:
+def left(found: Object) -> dict[str, tuple[Decimal, Decimal]]:
     """Return what a ResourceQuota still allows and what it allows in all, by the quota's names."""
     status = found.get("status") or {}
     used = status.get("used") or {}
@@ -86,12 +86,12 @@ def _amounts(text: str) -> dict[str, Decimal]:
     return {name: parse_quantity(value) for name, _, value in pairs if value}
 
 
-def _counts_alike(job: Mapping[str, Any]) -> bool:
+def _counts_alike(job: Object) -> bool:
     """Tell whether a quota counts all pods: some count one priority class only."""
     return len({item.pod.get("priorityClassName") for item in replicas(job)}) == 1
 
 
-def use_of(job: Mapping[str, Any]) -> dict[str, Decimal]:
+def use_of(job: Object) -> dict[str, Decimal]:
     """Return the amounts of a whole job, by the names that quotas use."""
     requests, limits = capacity.of_job(job), capacity.of_job(job, "limits")
     return {

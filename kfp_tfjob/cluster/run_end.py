@@ -6,14 +6,14 @@ does not change the Workflow. This distinguishes the two cases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+
+from kfp_tfjob.jobs.objects import Object
 
 _TERMINAL = ("Succeeded", "Failed", "Error")
 
 
-def why_ended(workflow: Mapping[str, Any], now: datetime) -> str:
+def why_ended(workflow: Object, now: datetime) -> str:
     """Return why a run ended, or "" if it has not; an unknown value is not an end.
 
     Args:
@@ -35,12 +35,12 @@ def why_ended(workflow: Mapping[str, Any], now: datetime) -> str:
     return ""
 
 
-def was_terminated(workflow: Mapping[str, Any]) -> bool:
+def was_terminated(workflow: Object) -> bool:
     """Tell whether a person ended the run, and not its deadline or a failure."""
     return _deadline(workflow) == 0 or bool(_part(workflow, "spec").get("shutdown"))
 
 
-def expires(workflow: Mapping[str, Any]) -> datetime | None:
+def expires(workflow: Object) -> datetime | None:
     """Return the run's deadline, or None if it has none or has not started."""
     seconds = _deadline(workflow)
     if seconds is None:
@@ -52,11 +52,11 @@ def expires(workflow: Mapping[str, Any]) -> datetime | None:
         return None
 
 
-def _deadline(workflow: Mapping[str, Any]) -> int | None:
+def _deadline(workflow: Object) -> int | None:
     seconds = _part(workflow, "spec").get("activeDeadlineSeconds")
     return seconds if isinstance(seconds, int) and not isinstance(seconds, bool) else None
 
 
-def _part(workflow: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _part(workflow: Object, name: str) -> Object:
     found = workflow.get(name)
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, dict) else {}

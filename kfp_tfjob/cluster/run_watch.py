@@ -24,11 +24,12 @@ from email.utils import parsedate_to_datetime
 from types import FrameType
 from typing import Any
 
-from kfp_tfjob.cluster.backend import Farewell, Object
+from kfp_tfjob.cluster.backend import Farewell
 from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
 from kfp_tfjob.cluster.run_end import expires, why_ended
 from kfp_tfjob.cluster.stopping import Stopping
 from kfp_tfjob.jobs.labels import run_label
+from kfp_tfjob.jobs.objects import Object
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
@@ -17,6 +16,7 @@ from kfp_tfjob.cluster.errors import (
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -61,7 +61,7 @@ def absent(kind: JobKind, received: str) -> Problem:
     )
 
 
-def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem]:
+def try_job(api: ClusterClient, manifest: Object) -> Iterator[Problem]:
     """Create a job as a dry run, which checks schema, webhook and quota.
 
     Args:
@@ -99,7 +99,7 @@ def try_job(api: ClusterClient, manifest: Mapping[str, Any]) -> Iterator[Problem
         )
 
 
-def choose(api: ClusterClient, manifest: Callable[[JobKind], Mapping[str, Any]]) -> JobKind:
+def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind:
     """Return the first kind of AUTOMATIC that the cluster runs, by creating a job as a dry run.
 
     With a queue, it is the kind whose job comes back suspended: the queue manages that one.
@@ -146,5 +146,5 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Mapping[str, Any]])
     )
 
 
-def _is_queued(job: Mapping[str, Any]) -> bool:
+def _is_queued(job: Object) -> bool:
     return QUEUE_LABEL in job["metadata"]["labels"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replica_of, replicas
 
 _PULL = frozenset(
@@ -54,7 +54,7 @@ class MissingSecret:
         return f"{what}; {self.replica} needs it for {self.use}: {self.said}"
 
 
-def has_begun(pod: Mapping[str, Any]) -> bool:
+def has_begun(pod: Object) -> bool:
     """Tell whether a container of a pod runs or has run."""
     status = pod["status"]
     if status.get("phase") != "Pending":
@@ -63,17 +63,17 @@ def has_begun(pod: Mapping[str, Any]) -> bool:
     return any("running" in state or "terminated" in state for state in states)
 
 
-def is_placed(pod: Mapping[str, Any]) -> bool:
+def is_placed(pod: Object) -> bool:
     """Tell whether a pod has a node, and so holds its resources."""
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
-def wanted(job: Mapping[str, Any]) -> int:
+def wanted(job: Object) -> int:
     """Return how many pods a job has."""
     return sum(item.count for item in replicas(job))
 
 
-def scheduler_says(pod: Mapping[str, Any]) -> list[str]:
+def scheduler_says(pod: Object) -> list[str]:
     """Return the scheduler's reason why a pod has no node; nothing once it has one."""
     return [
         _PREEMPTION.split(str(item.get("message") or item.get("reason")))[0]
@@ -87,35 +87,35 @@ def insufficient(message: str) -> list[str]:
     return _INSUFFICIENT.findall(message)
 
 
-def unscheduled(pods: Iterable[Mapping[str, Any]]) -> list[str]:
+def unscheduled(pods: Iterable[Object]) -> list[str]:
     """Return the scheduler's reason for each pod without a node."""
     return [f"{replica_of(pod)}: {said}" for pod in pods for said in scheduler_says(pod)]
 
 
-def image_pull(pods: Iterable[Mapping[str, Any]]) -> list[str]:
+def image_pull(pods: Iterable[Object]) -> list[str]:
     """Return the node's message for each container without its image."""
     return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in _waiting(pods, _PULL)]
 
 
-def misconfigured(pods: Iterable[Mapping[str, Any]]) -> list[str]:
+def misconfigured(pods: Iterable[Object]) -> list[str]:
     """Return the node's message for each container that cannot be created."""
     found = _waiting(pods, _CONFIGURATION)
     return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in found]
 
 
-def not_made(events: Iterable[Mapping[str, Any]]) -> list[str]:
+def not_made(events: Iterable[Object]) -> list[str]:
     """Return why pods could not be created, for instance a quota, newest last."""
     return [str(item.get("message")) for item in events if item.get("reason") in _NOT_MADE]
 
 
-def forbidden(events: Iterable[Mapping[str, Any]]) -> list[str]:
+def forbidden(events: Iterable[Object]) -> list[str]:
     """Return why pods can never be created; a quota may free up and does not count."""
     return [
         said for said in not_made(events) if "forbidden" in said and "exceeded quota" not in said
     ]
 
 
-def missing_secrets(pods: Iterable[Mapping[str, Any]]) -> list[MissingSecret]:
+def missing_secrets(pods: Iterable[Object]) -> list[MissingSecret]:
     """Return the missing Secrets that the containers of pods wait for."""
     found = []
     for pod, name, said in _waiting(pods, _CONFIGURATION):
@@ -136,17 +136,17 @@ def secret_in(said: str) -> tuple[str, str] | None:
     return None
 
 
-def nodes_are_coming(events: Iterable[Mapping[str, Any]]) -> bool:
+def nodes_are_coming(events: Iterable[Object]) -> bool:
     """Tell whether an autoscaler has announced a node for a pod."""
     return any(item.get("reason") in _NODES_ARE_COMING for item in events)
 
 
-def about(event: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+def about(event: Object, pod: Object) -> bool:
     """Tell whether an event is about a pod."""
     return (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]
 
 
-def reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> str:
+def reason(pod: Object, events: Iterable[Object] = ()) -> str:
     """Return the cluster's message why a pod has not started; nothing while it is starting.
 
     Args:
@@ -161,7 +161,7 @@ def reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> 
     return _PREEMPTION.split(str(warnings[-1].get("message")))[0] if warnings else ""
 
 
-def _variable(pod: Mapping[str, Any], container: str, secret: str, key: str) -> str:
+def _variable(pod: Object, container: str, secret: str, key: str) -> str:
     """Return the environment variable for which a container needs a key of a Secret."""
     for item in (pod.get("spec") or {}).get("containers") or ():
         for variable in item.get("env") or () if item["name"] == container else ():
@@ -172,9 +172,7 @@ def _variable(pod: Mapping[str, Any], container: str, secret: str, key: str) -> 
     return ""
 
 
-def _waiting(
-    pods: Iterable[Mapping[str, Any]], reasons: frozenset[str]
-) -> Iterator[tuple[Mapping[str, Any], str, str]]:
+def _waiting(pods: Iterable[Object], reasons: frozenset[str]) -> Iterator[tuple[Object, str, str]]:
     """Yield pod, container and message for each container that waits for one of the reasons."""
     for pod in pods:
         status = pod["status"]

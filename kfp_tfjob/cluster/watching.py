@@ -15,9 +15,9 @@ from typing import Any
 
 import urllib3
 
-from kfp_tfjob.cluster.backend import Object
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ApiError
+from kfp_tfjob.jobs.objects import Object
 
 log = logging.getLogger(__name__)
 

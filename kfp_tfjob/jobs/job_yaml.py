@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options.secret_values import masked_job
 
 
@@ -17,7 +17,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def to_yaml(manifest: Mapping[str, Any]) -> str:
+def to_yaml(manifest: Object) -> str:
     """Return a manifest as YAML with masked secrets; equal manifests give equal bytes."""
     return yaml.dump(
         masked_job(manifest), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100

@@ -7,9 +7,9 @@ deletes its pods at every end, so verdicts come from the pods that the launcher 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kfp_tfjob.jobs.kind import JobKind, Replica
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TF_CONFIG, tf_config
 
 _LABEL = "jobset.sigs.k8s.io/"
@@ -28,13 +28,13 @@ class _JobSet(JobKind):
         """Return TF_CONFIG for a local run; on a cluster, the supervisor sets it."""
         return tf_config(hosts, role, index)
 
-    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
         """Return the names of the pods behind the JobSet's headless Service."""
         return self._topology(
             lambda each: f"{self.pod_name(name, each, 0)[:-1]}{{}}.{name}:{_PORT}", role, counts
         )
 
-    def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> dict[str, Any]:
+    def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> Object:
         """Return the spec of a JobSet that ends with its chief, and with the first failure."""
         return {
             "failurePolicy": {"maxRestarts": 0},
@@ -48,20 +48,20 @@ class _JobSet(JobKind):
             "ttlSecondsAfterFinished": ttl_seconds,
         }
 
-    def replicas(self, job: Mapping[str, Any]) -> list[Replica]:
+    def replicas(self, job: Object) -> list[Replica]:
         """Return the roles of a JobSet from `spec`."""
         found = {it["name"]: it["template"]["spec"] for it in job["spec"][self.replicas_key]}
         return [Replica(it, int(job["parallelism"]), job["template"]) for it, job in found.items()]
 
-    def run_policy(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_policy(self, job: Object) -> Object:
         """Return what is not about pods."""
         return {key: value for key, value in job["spec"].items() if key != self.replicas_key}
 
-    def is_noticed(self, job: Mapping[str, Any]) -> bool:
+    def is_noticed(self, job: Object) -> bool:
         """Tell whether the controller has counted the Jobs, which it does in its first pass."""
         return "replicatedJobsStatus" in (job.get("status") or {}) or super().is_noticed(job)
 
-    def creators(self, job: Mapping[str, Any]) -> list[str]:
+    def creators(self, job: Object) -> list[str]:
         """Return the JobSet and its Jobs, which create the pods."""
         name = job["metadata"]["name"]
         return [name, *(f"{name}-{item.role}-0" for item in self.replicas(job))]
@@ -79,7 +79,7 @@ class _JobSet(JobKind):
         return f"{name}-{role}-0-{index}"
 
 
-def _job(replica: Replica) -> dict[str, Any]:
+def _job(replica: Replica) -> Object:
     """Return the spec of the Job of a role."""
     template = {**replica.template, "spec": {**replica.pod, "restartPolicy": "Never"}}
     return {

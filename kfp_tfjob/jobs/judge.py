@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (
     decides,
     is_being_deleted,
@@ -33,7 +34,7 @@ _KERAS_2 = (
 )
 
 
-def judge(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> Judgement:
+def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
     """Return the verdict on a job that has ended, from its status and the last state of its pods.
 
     The operator can set Succeeded and Failed in one pass. Then the chief decides: the launcher
@@ -93,7 +94,7 @@ def with_log(judgement: Judgement, lines: Iterable[str]) -> Judgement:
     return replace(judgement, sentence=sentence, fix=_KERAS_2)
 
 
-def judge_chief(end: Mapping[str, Any]) -> Judgement:
+def judge_chief(end: Object) -> Judgement:
     """Return the verdict on a job of which only the chief's own record is left.
 
     Args:
@@ -111,7 +112,7 @@ def judge_chief(end: Mapping[str, Any]) -> Judgement:
     return Judgement(Verdict.CANCELLED, f"{told}; {said.sentence}")
 
 
-def _of_sidecar(pod: Mapping[str, Any]) -> str:
+def _of_sidecar(pod: Object) -> str:
     """Return how the uploader keeps failing; empty if it does not."""
     for item in pod["status"].get("initContainerStatuses") or []:
         ends = [item.get(key, {}).get("terminated") or {} for key in ("state", "lastState")]
@@ -134,7 +135,7 @@ class _Removed:
     certain: bool
 
 
-def _removed(pod: Mapping[str, Any], failed_at: datetime) -> _Removed | None:
+def _removed(pod: Object, failed_at: datetime) -> _Removed | None:
     replica, metadata = replica_of(pod), pod["metadata"]
     disruption = true_condition(pod, "DisruptionTarget")
     if disruption:
@@ -169,7 +170,7 @@ def _time(text: Any) -> datetime:
     return datetime.fromisoformat(str(text).replace("Z", "+00:00")).replace(microsecond=0)
 
 
-def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
+def _of_pod(pod: Object) -> Judgement | None:
     """Judge by the status that the kubelet reports for the whole pod."""
     replica, status = replica_of(pod), pod["status"]
     reason, message = status.get("reason", ""), status.get("message", "")
@@ -187,7 +188,7 @@ def _of_pod(pod: Mapping[str, Any]) -> Judgement | None:
     return None
 
 
-def _ended(pod: Mapping[str, Any]) -> Iterable[ContainerFailure]:
+def _ended(pod: Object) -> Iterable[ContainerFailure]:
     status, names = pod["status"], (kind_of_pod(pod).container, SETUP)
     for item in (
         *(status.get("initContainerStatuses") or []),

@@ -11,7 +11,8 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from kfp_tfjob.jobs.objects import Object
 
 TOPOLOGY, REPLICA_INDEX = "TOPOLOGY", "REPLICA_INDEX"  # variables for the supervisor
 CHIEF = "chief"  # the role that stores the output and reports progress
@@ -30,10 +31,10 @@ class Replica:
 
     role: str
     count: int
-    template: Mapping[str, Any]
+    template: Object
 
     @property
-    def pod(self) -> Mapping[str, Any]:
+    def pod(self) -> Object:
         """The spec of the pods."""
         return self.template["spec"]
 
@@ -131,7 +132,7 @@ class JobKind(ABC):
         """Whether the SDK of the training operator knows the kind."""
         return self.api_version == "kubeflow.org/v1"
 
-    def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> dict[str, Any]:
+    def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> Object:
         """Return the spec of a job that is never restarted and keeps its finished pods.
 
         Args:
@@ -151,7 +152,7 @@ class JobKind(ABC):
             },
         }
 
-    def replicas(self, job: Mapping[str, Any]) -> list[Replica]:
+    def replicas(self, job: Object) -> list[Replica]:
         """Return the roles of a job with a spec from `spec`."""
         ours = {name: role for role, name in self.roles.items()}
         return [
@@ -159,11 +160,11 @@ class JobKind(ABC):
             for name, item in job["spec"][self.replicas_key].items()
         ]
 
-    def run_policy(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_policy(self, job: Object) -> Object:
         """Return the run policy from the spec of a job."""
         return job["spec"]["runPolicy"]
 
-    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
         """Return the variables by which a replica finds the others, if no operator sets them.
 
         Args:
@@ -173,11 +174,11 @@ class JobKind(ABC):
         """
         return []
 
-    def is_noticed(self, job: Mapping[str, Any]) -> bool:
+    def is_noticed(self, job: Object) -> bool:
         """Tell whether the operator handles a job."""
         return bool((job.get("status") or {}).get("conditions"))
 
-    def creators(self, job: Mapping[str, Any]) -> list[str]:
+    def creators(self, job: Object) -> list[str]:
         """Return the names of the objects whose events say why pods are not created."""
         return [job["metadata"]["name"]]
 
@@ -185,7 +186,7 @@ class JobKind(ABC):
         """Tell whether a job ends when the pod of this role ends."""
         return role == self.decider
 
-    def suspends(self, job: Mapping[str, Any]) -> bool:
+    def suspends(self, job: Object) -> bool:
         """Tell whether the spec of a job suspends it."""
         return bool(self.run_policy(job).get("suspend"))
 
@@ -244,7 +245,7 @@ class JobKind(ABC):
 
     def _topology(
         self, host: Callable[[str], str], role: str, counts: Mapping[str, int]
-    ) -> list[dict[str, Any]]:
+    ) -> list[Object]:
         """Return the variables from which the supervisor learns where the other replicas are.
 
         Args:

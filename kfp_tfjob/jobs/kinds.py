@@ -5,11 +5,9 @@ A new kind of training job needs a module in this package and a line in KINDS.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 
@@ -19,7 +17,7 @@ AUTOMATIC: tuple[JobKind, ...] = (TFJOB, JOBSET)
 KINDS: list[JobKind] = [TFJOB, JOBSET, PYTORCHJOB]
 
 
-def kind_of(job: Mapping[str, Any]) -> JobKind:
+def kind_of(job: Object) -> JobKind:
     """Return the kind of a job; the default for a job that names no known kind."""
     named = (job.get("apiVersion"), job.get("kind"))
     return next((kind for kind in KINDS if (kind.api_version, kind.name) == named), DEFAULT)
@@ -30,7 +28,7 @@ def kind_named(name: str) -> JobKind:
     return next((kind for kind in KINDS if kind.name.lower() == name.lower()), DEFAULT)
 
 
-def kind_of_pod(pod: Mapping[str, Any]) -> JobKind:
+def kind_of_pod(pod: Object) -> JobKind:
     """Return the kind of the job that a pod belongs to, from its labels."""
     labels = pod["metadata"].get("labels") or {}
     return next((kind for kind in KINDS if kind.owns(labels)), DEFAULT)

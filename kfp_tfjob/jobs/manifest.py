@@ -31,6 +31,7 @@ from kfp_tfjob.jobs.labels import (
     label_value,
     run_label,
 )
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pod_template import spec_hash
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pod import PodSettings
@@ -71,7 +72,7 @@ class Identity:
     task: str = "launch-tfjob"
     task_key: str = ""
     namespace: str = ""
-    owner: Mapping[str, Any] | None = None
+    owner: Object | None = None
     run_uri: str = ""
 
     def job_name(self, kind: JobKind) -> str:
@@ -80,7 +81,7 @@ class Identity:
         return dns_label(f"{kind.prefix}-{self.run_id}", kind.longest_name - len(suffix)) + suffix
 
 
-def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
+def build_job(spec: JobSpec, identity: Identity) -> Object:
     """Return the job as a Kubernetes object.
 
     Args:
@@ -106,7 +107,7 @@ def build_job(spec: JobSpec, identity: Identity) -> dict[str, Any]:
         ],
         spec.options.ttl_seconds,
     )
-    metadata: dict[str, Any] = {
+    metadata: Object = {
         "name": identity.job_name(spec.kind),
         "labels": (spec.pod.all.labels or {}) | ({QUEUE_LABEL: queue} if queue else {}) | labels,
         "annotations": {
@@ -161,7 +162,7 @@ class _PodTemplate:
         own = f"{OUTPUT_DIR}/{self.identity.job_name(self.spec.kind)}"
         return own if self.output_claim else OUTPUT_DIR
 
-    def render(self, labels: Mapping[str, str]) -> dict[str, Any]:
+    def render(self, labels: Mapping[str, str]) -> Object:
         settings = self.settings  # their defaults are declared in kfp_tfjob/options/pod.py
         init = [self._setup()]
         if self.is_chief:
@@ -178,7 +179,7 @@ class _PodTemplate:
             },
         )
 
-    def _main(self) -> dict[str, Any]:
+    def _main(self) -> Object:
         spec, settings = self.spec, self.settings
         command = list(spec.options.command) or ["python3", "-m", "kfp_tfjob.trainer"]
         resources = {
@@ -209,12 +210,12 @@ class _PodTemplate:
         ]
         return container
 
-    def _setup(self) -> dict[str, Any]:
+    def _setup(self) -> Object:
         container = self._container(SETUP, self.spec.tools_image, _HELPER, self._environment())
         container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         return container | {"command": ["python3", "-m", "kfp_tfjob.components.launch_tfjob.setup"]}
 
-    def _uploader(self) -> dict[str, Any]:
+    def _uploader(self) -> Object:
         container = self._container(UPLOADER, self.spec.tools_image, _HELPER, self._environment())
         container["resources"]["requests"] = dict(_HELPER_REQUESTS)
         command = ["python3", "-m", "kfp_tfjob.uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
@@ -227,15 +228,15 @@ class _PodTemplate:
         name: str,
         image: str,
         resources: Mapping[str, str | None],
-        environment: Sequence[Mapping[str, Any]],
-    ) -> dict[str, Any]:
-        mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_DIR}]
+        environment: Sequence[Object],
+    ) -> Object:
+        mounts: list[Object] = [{"name": "job", "mountPath": JOB_DIR}]
         if self.is_chief:
             mounts.append({"name": "output", "mountPath": OUTPUT_DIR})
             mounts.append({"name": "podinfo", "mountPath": PODINFO_DIR, "readOnly": True})
         return pod_template.container(name, image, resources, environment, mounts)
 
-    def _environment(self) -> list[dict[str, Any]]:
+    def _environment(self) -> list[Object]:
         spec, identity = self.spec, self.identity
         run = Layout.parse(spec.output_uri).run(identity.run_id).task(identity.task_key)
         run_uri = identity.run_uri or run.base
@@ -280,8 +281,8 @@ class _PodTemplate:
             return {}
         return {"MAX_RESTARTS": str(options.max_restarts)}
 
-    def _volumes(self) -> list[dict[str, Any]]:
-        volumes: list[dict[str, Any]] = [{"name": "job", "emptyDir": {}}]
+    def _volumes(self) -> list[Object]:
+        volumes: list[Object] = [{"name": "job", "emptyDir": {}}]
         if self.output_claim:
             claim = {"claimName": self.output_claim}
             volumes.append({"name": "output", "persistentVolumeClaim": claim})
@@ -301,7 +302,7 @@ class _PodTemplate:
         ]
 
 
-def keys_of_the_store(spec: JobSpec) -> list[dict[str, Any]]:
+def keys_of_the_store(spec: JobSpec) -> list[Object]:
     """Return the AWS variables for a program that finds the store only through them."""
     places = zip(_AWS_PLACES, (spec.storage_endpoint, spec.storage_region), strict=True)
     names = [*_AWS_KEYS, *(name for name, value in places if not value)]
@@ -312,7 +313,7 @@ def keys_of_the_store(spec: JobSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _podinfo() -> list[dict[str, Any]]:
+def _podinfo() -> list[Object]:
     """Return the annotations that control the chief's pod, as files that follow every change."""
     return [
         {

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
 
 from kfp_tfjob.jobs.labels import POD_ANNOTATIONS
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options.pod import PodSettings, SecretKey
 from kfp_tfjob.storage.credentials import MOUNT
 
 STORAGE = "storage"  # the volume with the Secret of the store
 
 
-def spec_hash(manifest: Mapping[str, Any]) -> str:
+def spec_hash(manifest: Object) -> str:
     """Return the SHA-256 of a job's spec, which does not depend on its name and owner."""
     text = json.dumps(manifest["spec"], sort_keys=True, separators=(",", ":"))
     return sha256(text.encode()).hexdigest()
 
 
-def pod_template(
-    settings: PodSettings, labels: Mapping[str, str], spec: Mapping[str, Any]
-) -> dict[str, Any]:
+def pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object) -> Object:
     """Return a pod template that Pod Security `restricted` admits, without a token of the cluster.
 
     Args:
@@ -31,7 +29,7 @@ def pod_template(
         spec: What belongs to this pod alone: containers, volumes, deadline, grace period.
     """
     user = settings.run_as_user
-    pod: dict[str, Any] = {
+    pod: Object = {
         "affinity": settings.affinity.model_dump(exclude_none=True) if settings.affinity else None,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -68,9 +66,9 @@ def container(
     name: str,
     image: str,
     resources: Mapping[str, str | None],
-    environment: Sequence[Mapping[str, Any]],
-    mounts: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+    environment: Sequence[Object],
+    mounts: Sequence[Object],
+) -> Object:
     """Return a container with equal requests and limits, and with the Secret of the store."""
     secret = {"name": STORAGE, "mountPath": str(MOUNT), "readOnly": True}
     return {
@@ -86,7 +84,7 @@ def container(
     }
 
 
-def storage_volume(secret: str) -> dict[str, Any]:
+def storage_volume(secret: str) -> Object:
     """Return the volume with the Secret of the store.
 
     Without `optional`, the pod would wait for a missing Secret without an error.
@@ -94,7 +92,7 @@ def storage_volume(secret: str) -> dict[str, Any]:
     return {"name": STORAGE, "secret": {"secretName": secret, "optional": True}}
 
 
-def variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
+def variables(values: Mapping[str, str]) -> list[Object]:
     """Return variables with these values as they are; empty ones are left out."""
     return [
         # Kubernetes expands $(NAME), and $$ is a literal dollar.
@@ -104,17 +102,17 @@ def variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def of_user(settings: PodSettings) -> list[dict[str, Any]]:
+def of_user(settings: PodSettings) -> list[Object]:
     """Return the variables that the user sets."""
     return [_variable(name, value) for name, value in (settings.env or {}).items()]
 
 
-def once(environment: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def once(environment: Sequence[Object]) -> list[Object]:
     """Return the last of the variables of each name: a name must not appear twice."""
     return list({item["name"]: item for item in environment}.values())
 
 
-def _variable(name: str, value: str | SecretKey) -> dict[str, Any]:
+def _variable(name: str, value: str | SecretKey) -> Object:
     if isinstance(value, str):
         return {"name": name, "value": value}
     # Not optional: the program must not start without it, and the launcher reports it missing.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TF_CONFIG, tf_config
 
 _PORT = 23456  # of the operator
@@ -22,7 +22,7 @@ class _PyTorchJob(JobKind):
         found["WORLD_SIZE"] = str(sum(map(len, hosts.values())))
         return found | tf_config(hosts, role, index)
 
-    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
         """Return where the Services of the replicas are; those of workers are not in RANK."""
         return self._topology(
             lambda each: f"{name}-{self.label_of(each)}-{{}}:{_PORT}", role, counts

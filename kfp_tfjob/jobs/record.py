@@ -17,6 +17,7 @@ from kfp_tfjob.jobs.judge import judge_chief
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
 from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replica_of
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement
@@ -184,7 +185,7 @@ def _read_end(store: Store, run: RunLayout, number: int) -> AttemptEnd | None:
         return end  # a record may come from an image with another version
 
 
-def _completed(end: AttemptEnd | None, number: int, chief: Mapping[str, Any]) -> AttemptEnd:
+def _completed(end: AttemptEnd | None, number: int, chief: Object) -> AttemptEnd:
     """Return a record with what the chief's own record adds to it."""
     found = judge_chief(chief)
     after = f", step {chief['step']}" if chief["step"] else ""
@@ -196,7 +197,7 @@ def _completed(end: AttemptEnd | None, number: int, chief: Mapping[str, Any]) ->
 
 
 def pods_of(
-    pods: Iterable[Mapping[str, Any]], last_lines: Callable[[str, str], list[str]]
+    pods: Iterable[Object], last_lines: Callable[[str, str], list[str]]
 ) -> tuple[EndedPod, ...]:
     """Return the pods for the record.
 
@@ -210,7 +211,7 @@ def pods_of(
 def end_of(
     attempt: int,
     kind: JobKind | None,
-    job: Mapping[str, Any] | None,
+    job: Object | None,
     name: str,
     judgement: Judgement,
     pods: tuple[EndedPod, ...],
@@ -261,7 +262,7 @@ def _rounded(values: Mapping[str, float] | None) -> dict[str, float]:
     return {name: round(value, 1) for name, value in (values or {}).items()}
 
 
-def _pod(pod: Mapping[str, Any], last_lines: Callable[[str, str], list[str]]) -> EndedPod:
+def _pod(pod: Object, last_lines: Callable[[str, str], list[str]]) -> EndedPod:
     status, replica = pod["status"], replica_of(pod)
     said = [status.get("reason", ""), status.get("message", "")]
     said += [
@@ -287,7 +288,7 @@ def _pod(pod: Mapping[str, Any], last_lines: Callable[[str, str], list[str]]) ->
 
 
 def _ended(
-    status: Mapping[str, Any], replica: str, last_lines: Callable[[str, str], list[str]]
+    status: Object, replica: str, last_lines: Callable[[str, str], list[str]]
 ) -> EndedContainer:
     state, values = next(iter((status.get("state") or {}).items()), ("waiting", {}))
     return EndedContainer(

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from kfp_tfjob.jobs.kind import CHIEF, Replica
 from kfp_tfjob.jobs.kinds import kind_of, kind_of_pod
 from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION
+from kfp_tfjob.jobs.objects import Object
 
 
-def role_of(pod: Mapping[str, Any]) -> str:
+def role_of(pod: Object) -> str:
     """Return the role of a pod, for instance `worker`."""
     return kind_of_pod(pod).role_of(pod["metadata"]["labels"])
 
 
-def replica_of(pod: Mapping[str, Any]) -> str:
+def replica_of(pod: Object) -> str:
     """Return the short name of a pod, for instance `chief-0`."""
     return f"{role_of(pod)}-{kind_of_pod(pod).index_of(pod['metadata']['labels'])}"
 
 
-def is_chief(pod: Mapping[str, Any]) -> bool:
+def is_chief(pod: Object) -> bool:
     """Tell whether a pod is the chief, which stores the output."""
     return role_of(pod) == CHIEF
 
 
-def decides(pod: Mapping[str, Any]) -> bool:
+def decides(pod: Object) -> bool:
     """Tell whether a job ends when this pod ends."""
     return kind_of_pod(pod).decides(role_of(pod))
 
 
-def replicas(job: Mapping[str, Any]) -> list[Replica]:
+def replicas(job: Object) -> list[Replica]:
     """Return the roles of a job with their pod templates."""
     return kind_of(job).replicas(job)
 
 
-def job_condition(job: Mapping[str, Any], state: str) -> Mapping[str, Any] | None:
+def job_condition(job: Object, state: str) -> Object | None:
     """Return the true condition for a state of a job, or None.
 
     Args:
@@ -45,17 +43,17 @@ def job_condition(job: Mapping[str, Any], state: str) -> Mapping[str, Any] | Non
     return true_condition(job, kind_of(job).conditions[state])
 
 
-def is_over(job: Mapping[str, Any]) -> bool:
+def is_over(job: Object) -> bool:
     """Tell whether the operator has decided how the job ended; it decides only once."""
     return any(job_condition(job, state) is not None for state in ("succeeded", "failed"))
 
 
-def is_suspended(job: Mapping[str, Any]) -> bool:
+def is_suspended(job: Object) -> bool:
     """Tell whether a queue holds a job back."""
     return kind_of(job).suspends(job) or job_condition(job, "suspended") is not None
 
 
-def cancel_grace(job: Mapping[str, Any], otherwise: int) -> int:
+def cancel_grace(job: Object, otherwise: int) -> int:
     """Return the seconds that the chief and its sidecar have to stop when the run ends.
 
     Args:
@@ -66,19 +64,19 @@ def cancel_grace(job: Mapping[str, Any], otherwise: int) -> int:
     return int(said) if said.isdecimal() else otherwise
 
 
-def is_being_deleted(item: Mapping[str, Any]) -> bool:
+def is_being_deleted(item: Object) -> bool:
     """Tell whether the deletion of a job or pod was requested."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
-def on_lost_node(pod: Mapping[str, Any]) -> bool:
+def on_lost_node(pod: Object) -> bool:
     """Tell whether the pod's node does not respond, so the pod will not go away either."""
     disruption = true_condition(pod, "DisruptionTarget") or {}
     lost = disruption.get("reason") == "DeletionByTaintManager"
     return lost or pod["status"].get("reason") == "NodeLost"
 
 
-def true_condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+def true_condition(item: Object, kind: str) -> Object | None:
     """Return the condition of this type on a job or pod if it is true, or None."""
     for found in (item.get("status") or {}).get("conditions") or []:
         if found["type"] == kind and found["status"] == "True":

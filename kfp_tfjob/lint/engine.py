@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint import document, ending, fields, pods, roles, scripts
 from kfp_tfjob.lint.document import Document
@@ -98,7 +98,7 @@ def _jobs(item: Document) -> list[Job]:
     ]
 
 
-def _is_job(body: dict[str, Any]) -> bool:
+def _is_job(body: Object) -> bool:
     return str(body.get("kind")).lower() == TFJOB.name.lower()
 
 

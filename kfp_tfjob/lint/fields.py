@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import show
 from kfp_tfjob.lint.job import Job, mapping, text
@@ -108,7 +109,7 @@ def unknown_word(job: Job) -> Iterator[Found]:
     Pods with an unknown restartPolicy are never created, an unknown cleanPodPolicy means All,
     and an unknown managedBy is refused.
     """
-    places: list[tuple[dict[str, Any], str, tuple[str, ...], Any]] = [
+    places: list[tuple[Object, str, tuple[str, ...], Any]] = [
         (job.run_policy, "cleanPodPolicy", _CLEANING, (*job.path, "spec", "runPolicy")),
         (job.run_policy, "managedBy", _MANAGERS, (*job.path, "spec", "runPolicy")),
         (job.spec, "successPolicy", ("", "AllWorkers"), (*job.path, "spec")),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
 from kfp_tfjob.lint.schema import FIELDS
@@ -31,7 +31,7 @@ class Container:
         kind: `main`, `native` (a sidecar among the init containers) or `init`.
     """
 
-    body: dict[str, Any]
+    body: Object
     path: Path
     kind: str
 
@@ -41,7 +41,7 @@ class Container:
         return text(self.body, "name")
 
     @property
-    def env(self) -> list[dict[str, Any]]:
+    def env(self) -> list[Object]:
         """Its variables."""
         return items(self.body, "env")
 
@@ -57,12 +57,12 @@ class Container:
                 found += [((*path, i), w) for i, w in enumerate(value) if isinstance(w, str)]
         return found
 
-    def resources(self, kind: str) -> dict[str, Any]:
+    def resources(self, kind: str) -> Object:
         """Return its `limits` or `requests`."""
         return mapping(mapping(self.body, "resources"), kind)
 
     @property
-    def gpus(self) -> dict[str, Any]:
+    def gpus(self) -> Object:
         """The GPUs it asks for, by resource."""
         asked = self.resources("requests") | self.resources("limits")
         return {name: asked[name] for name in asked if GPU.match(name)}
@@ -81,7 +81,7 @@ class Replica:
 
     key: str
     role: str
-    body: dict[str, Any]
+    body: Object
     path: Path
 
     @property
@@ -96,12 +96,12 @@ class Replica:
         return text(self.body, "restartPolicy") or "Never"
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> Object:
         """Labels and annotations of its pods."""
         return mapping(mapping(self.body, "template"), "metadata")
 
     @property
-    def pod(self) -> dict[str, Any]:
+    def pod(self) -> Object:
         """The spec of its pods."""
         return mapping(mapping(self.body, "template"), "spec")
 
@@ -139,7 +139,7 @@ class Replica:
     @property
     def gpus(self) -> dict[str, Decimal]:
         """The GPUs of a pod, as Kubernetes adds them up; a value that is no number is left out."""
-        parts: dict[str, list[dict[str, Any]]] = {"initContainers": [], "containers": []}
+        parts: dict[str, list[Object]] = {"initContainers": [], "containers": []}
         for container in self.all_containers:
             asked = {k: v for k, v in container.gpus.items() if _NUMBER.fullmatch(str(v))}
             part = {"resources": {"requests": asked}}
@@ -162,7 +162,7 @@ class Job:
         path: Where it is in its document.
     """
 
-    body: dict[str, Any]
+    body: Object
     path: Path = ()
 
     @property
@@ -171,12 +171,12 @@ class Job:
         return text(mapping(self.body, "metadata"), "name")
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Object:
         """Its spec."""
         return mapping(self.body, "spec")
 
     @property
-    def run_policy(self) -> dict[str, Any]:
+    def run_policy(self) -> Object:
         """Its runPolicy, including fields that are under spec, as in v1beta1."""
         stray = {key: self.spec[key] for key in FIELDS["RunPolicy"] if key in self.spec}
         return stray | mapping(self.spec, "runPolicy") if stray else mapping(self.spec, "runPolicy")
@@ -220,19 +220,19 @@ class Job:
                 yield replica, container
 
 
-def mapping(parent: Mapping[str, Any], key: str) -> dict[str, Any]:
+def mapping(parent: Object, key: str) -> Object:
     """Return the object at `key`; an empty one if there is none."""
     value = parent.get(key)
     return value if isinstance(value, dict) else {}
 
 
-def items(parent: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def items(parent: Object, key: str) -> list[Object]:
     """Return the objects of the list at `key`; none if there is no list."""
     value = parent.get(key)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def text(parent: Mapping[str, Any], key: str) -> str:
+def text(parent: Object, key: str) -> str:
     """Return the text at `key`; empty if there is none."""
     value = parent.get(key)
     return value if isinstance(value, str) else ""

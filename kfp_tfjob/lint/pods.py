@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TF_CONFIG, TFJOB
 from kfp_tfjob.lint.job import Container, Job, Replica, items, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
@@ -219,7 +220,7 @@ def _volumes(replica: Replica) -> list[tuple[str, Any]]:
     ]
 
 
-def _named(replica: Replica) -> Iterator[tuple[dict[str, Any], Any]]:
+def _named(replica: Replica) -> Iterator[tuple[Object, Any]]:
     for i, volume in enumerate(items(replica.pod, "volumes")):
         yield volume, (*replica.pod_path, "volumes", i)
     for container in replica.all_containers:
@@ -235,6 +236,6 @@ def _at_shm(container: Container) -> set[str]:
     return {text(mount, "name") for mount in mounts if mount.get("mountPath") == _SHM}
 
 
-def _is_path(variable: dict[str, Any]) -> bool:
+def _is_path(variable: Object) -> bool:
     """Tell whether a variable has the place of a secret, and not the secret itself."""
     return str(variable["value"]).startswith(("/", "$(", "s3://", "http"))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from kfp_tfjob.checks.finding import Finding, ok, unknown
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options import images
 
 
-def pullable(
-    wanted: Sequence[str], account: str, nodes: Sequence[Mapping[str, Any]]
-) -> Iterator[Finding]:
+def pullable(wanted: Sequence[str], account: str, nodes: Sequence[Object]) -> Iterator[Finding]:
     """Look for images on the nodes, without a question to a registry.
 
     Args:

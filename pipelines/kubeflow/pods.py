@@ -7,12 +7,13 @@ kubeconfig, or in a pod, the Kubernetes API says both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.storage.errors import StepError
 
@@ -138,7 +139,7 @@ class RunOnCluster:
         label = f"{RUN_LABEL}={run_label(self._run_id)}"
         steps = api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}")
         pods = api.list(api.core("pods"), labelSelector=label)
-        jobs: list[Mapping[str, Any]] = []
+        jobs: list[Object] = []
         for kind in KINDS:
             of_kind = api.of(kind)
             try:
@@ -162,7 +163,7 @@ class RunOnCluster:
         return Seen(*names, tuple(waits))
 
     @staticmethod
-    def _events(api: ClusterClient, name: str) -> Sequence[Mapping[str, Any]]:
+    def _events(api: ClusterClient, name: str) -> Sequence[Object]:
         try:
             return api.list(api.core("events"), fieldSelector=f"involvedObject.name={name}")
         except StepError:
@@ -180,9 +181,9 @@ def _many(what: str, count: int) -> str:
     return what if count == 1 else what.replace("pod", "pods").replace("job", "jobs")
 
 
-def _alive(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _alive(pods: Sequence[Object]) -> list[Object]:
     return [pod for pod in pods if pod["status"].get("phase") not in _OVER]
 
 
-def _names(items: list[Mapping[str, Any]]) -> tuple[str, ...]:
+def _names(items: list[Object]) -> tuple[str, ...]:
     return tuple(sorted(item["metadata"]["name"] for item in items))

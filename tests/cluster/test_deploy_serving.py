@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfp_tfjob.cluster.backend import Object
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options.images import TOOLS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory
 from kfp_tfjob.jobs.job_yaml import to_yaml
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.template import render
 
@@ -35,7 +33,7 @@ def curves_html(progress: TrainingHistory, title: str) -> str:
     )
 
 
-def job_html(manifest: Mapping[str, Any], tensorboard: str) -> str:
+def job_html(manifest: Object, tensorboard: str) -> str:
     """Return a page with the TensorBoard command and the TFJob as YAML.
 
     Args:

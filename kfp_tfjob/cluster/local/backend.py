@@ -24,12 +24,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kfp_tfjob.cluster.backend import Farewell, JobExistsError, JobRefusedError, Object
+from kfp_tfjob.cluster.backend import Farewell, JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.local.container import now
 from kfp_tfjob.cluster.local.pod import LocalPod, Machine
 from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import Problem
 
 SECRETS = "KFP_TFJOB_SECRETS"
@@ -76,7 +77,7 @@ class LocalBackend:
         """Return a context that reports no end: a signal to the command line ends a local run."""
         return nullcontext(lambda: "")
 
-    def create(self, manifest: Mapping[str, Any]) -> None:
+    def create(self, manifest: Object) -> None:
         """Start the pods of a job.
 
         Raises:
@@ -168,7 +169,7 @@ class LocalBackend:
 class _Job:
     """One job: its pods, its status as the operator writes it, and its lines."""
 
-    def __init__(self, manifest: Mapping[str, Any], machine: Machine) -> None:
+    def __init__(self, manifest: Object, machine: Machine) -> None:
         self._manifest = dict(manifest)
         self.annotations: dict[str, str] = {}
         self.heard = 0.0  # when the chief logged its last line
@@ -336,7 +337,7 @@ class _Job:
         return statuses
 
 
-def _missing_secrets(manifest: Mapping[str, Any], secrets: Path) -> Iterator[Problem]:
+def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:
     """Yield a problem for each key of a Secret that a variable needs; a cluster would wait."""
     wanted = {}
     pods = [replica.pod for replica in kind_of(manifest).replicas(manifest)]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.jobs.objects import Object
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group may hold the pipe open; do not wait for its lines.
@@ -49,7 +49,7 @@ def place(text: str, mounts: Mapping[str, Path]) -> str:
 class PodInfo:
     """What a container can refer to: the metadata of its pod, and keys of Secrets."""
 
-    metadata: Mapping[str, Any]
+    metadata: Object
     secrets: Path
 
     def field(self, path: str) -> str:
@@ -68,7 +68,7 @@ class PodInfo:
 
 
 def environment(
-    container: Mapping[str, Any], pod: PodInfo, mounts: Mapping[str, Path], extra: Mapping[str, str]
+    container: Object, pod: PodInfo, mounts: Mapping[str, Path], extra: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a container's process.
 
@@ -140,7 +140,7 @@ class LocalContainer:
         self._signal: signal.Signals | None = None
         self._lock = threading.Lock()
         self._restart_count = 0
-        self._state: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
+        self._state: Object = {"waiting": {"reason": "PodInitializing"}}
         threading.Thread(target=self._run, name=f"container {name}", daemon=True).start()
 
     @property
@@ -149,7 +149,7 @@ class LocalContainer:
         return int(self._state["terminated"]["exitCode"])
 
     @property
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Object:
         """The entry of status.containerStatuses."""
         running = "running" in self._state
         return {

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
 from kfp_tfjob.jobs.kinds import kind_of_pod
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage import files
 
 # A person at a laptop does not want to wait as long as a node does.
@@ -54,7 +54,7 @@ class LocalPod:
         self,
         name: str,
         labels: Mapping[str, str],
-        template: Mapping[str, Any],
+        template: Object,
         machine: Machine,
         folder: Path,
         injected: Mapping[str, str],
@@ -115,10 +115,10 @@ class LocalPod:
         """Wait until all processes of the pod have ended."""
         self._thread.join()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         """Return the pod as Kubernetes shows it."""
         with self._change:
-            status: dict[str, Any] = {
+            status: Object = {
                 "phase": self.phase,
                 "initContainerStatuses": [item.status for item in (*self._init, *self._sidecars)],
                 "containerStatuses": [item.status for item in self._main],
@@ -220,7 +220,7 @@ class LocalPod:
                         sidecar.kill()
                 self._change.wait(left if left > 0 else None)
 
-    def _container(self, spec: Mapping[str, Any], restarts: bool = False) -> LocalContainer:
+    def _container(self, spec: Object, restarts: bool = False) -> LocalContainer:
         mounts = {
             mount["mountPath"]: self._volumes[mount["name"]]
             for mount in spec.get("volumeMounts", [])
