@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.jobs.spec import RESERVED
 
+# A pod has these only from its manifest; DATA_DIR of the user's shell names the user's own files.
+_OF_REPLICAS = RESERVED - {"HOME", "TMPDIR"}
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group may hold the pipe open; do not wait for its lines.
 _LAST_LINES_SECONDS = 2.0
@@ -72,8 +74,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container's process.
 
-    It is the environment of this program without an operator's variables, plus the variables of
-    the manifest. PATH contains the virtual environment.
+    It is the environment of this program without the variables of a replica, plus the variables
+    of the manifest. PATH contains the virtual environment.
 
     Args:
         container: The container in the manifest.
@@ -98,8 +100,7 @@ def environment(
         else:
             value = expand(item.get("value", ""), own)
         own[item["name"]] = place(value, mounts)
-    operators = frozenset().union(*(kind.variables for kind in KINDS))
-    inherited = {key: value for key, value in os.environ.items() if key not in operators}
+    inherited = {key: value for key, value in os.environ.items() if key not in _OF_REPLICAS}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
     inherited |= {"PATH": os.pathsep.join(programs)}
     return inherited | own | dict(extra)
