@@ -398,7 +398,7 @@ def without_signs(text: pa.Array, group: str, point: str) -> pa.Array:
         point: The decimal separator.
     """
     groups = _LIKE.get(group, re.escape(group))
-    grouped = rf"[0-9]{{1,3}}({groups}[0-9]{{3}})+|" if group else ""
+    grouped = rf"[1-9][0-9]{{0,2}}({groups}[0-9]{{3}})+|" if group else ""
     digits = rf"(({grouped}[0-9]+)(\{point}[0-9]*)?|\{point}[0-9]+)"
     pattern = rf"^{_SIGN} ?({_MONEY}{_BLANK}?)?{_SIGN}{digits}({_BLANK}?({_MONEY}|%))?$"
     plain = pc.replace_substring_regex(text, rf"{_MONEY}|%|{_BLANK}", "")
