@@ -36,7 +36,7 @@ from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.output import readable
-from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.pipelines.local.s3_server import Server, pass_no_proxy
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
@@ -83,6 +83,7 @@ def run(
         stack.enter_context(_only_run(home))
         token = _new_token(home)
         stopped = stack.enter_context(_Signals())
+        pass_no_proxy()  # replicas find each other on this machine
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
         folder = home.run(run_id)
         show(f"run {run_id}; logs and reports in {folder}")

@@ -140,6 +140,7 @@ class Server:
             StepError: It ended, or did not answer in time; the message has its last output.
         """
         _make_private(folder)
+        pass_no_proxy()
         users = _lock_file(folder / "users")  # held until `stop`
         fcntl.flock(users, fcntl.LOCK_SH)  # waits while a server without users ends
         process = None
@@ -200,6 +201,17 @@ class Server:
     def __exit__(self, *_: object) -> None:
         """End the server, unless others use it."""
         self.stop()
+
+
+def pass_no_proxy() -> None:
+    """Let the requests of this process and its children to this machine pass no proxy.
+
+    A proxy of the user's shell would not find this machine, and would see keys and data.
+    """
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if known != "*":
+        hosts = dict.fromkeys([*filter(None, known.split(",")), *_HOSTS])
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
 
 
 def _spawn(folder: Path, port: int, lock: IO[str]) -> subprocess.Popen[bytes]:

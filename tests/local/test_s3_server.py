@@ -18,6 +18,7 @@ import pytest
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectExistsError
+from kfp_tfjob.storage.retry import Patience
 
 
 def test_a_clock_that_is_set_back_loses_no_write(
@@ -55,6 +56,22 @@ def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
         second = subprocess.run(command, capture_output=True, text=True)
     assert second.returncode == 2
     assert "another S3 server" in second.stderr
+
+
+@pytest.mark.parametrize("known", ["", "example.org", "*"])
+def test_a_proxy_of_the_shell_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, known)
+    with Server.start(tmp_path) as server:
+        store = server.store(Patience(10))
+        store.make_bucket("bucket")
+        store.write(S3Address("bucket", "key"), b"content", "text/plain")
+        assert store.read(S3Address("bucket", "key")) == b"content"
+    assert os.environ["no_proxy"].startswith(known)
 
 
 def test_of_many_that_create_an_object_at_once_one_wins(tmp_path: Path) -> None:
