@@ -162,7 +162,7 @@ def judge(predictions: Any, baseline: Any, champion: Any, task: Any) -> None:
     judged = EvaluatedModel("m", "s3://b/m", "r", "m", "w", "s3://b/d", "d", "s", {})
     verdict = build(decision, judged, scored, 0.95, record, rival)
     report.render(verdict, task, scored)
-    print(decision.line, verdict["ranking"])
+    print(decision.line, verdict.ranking)
 
 
 def keras_of(folder: Path, size: int) -> dict[str, float]:

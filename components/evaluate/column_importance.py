@@ -67,7 +67,7 @@ class Gathering:
         task, metric = judged.task, judged.decision.primary_metric
         if is_own(metric):  # the function would have to run again for each column
             metric = default_metric(judged.measured["model"].predictions)
-        confidence, seconds = judged.verdict["confidence"], self._options.importance_seconds
+        confidence, seconds = judged.verdict.confidence, self._options.importance_seconds
         about = (task.features, metric, confidence, seconds, list(task.classes))
         try:
             found = importances(judged.challenger, sample, *about)

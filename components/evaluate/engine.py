@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -97,7 +96,7 @@ def run(
     if inputs_digest and not kept:
         judged_run = TrainedRun(step.run_id, str(step.run.base), str(step.run.verdict))
         remember(step.store, step.layout, model_name, inputs_digest, judged_run)
-    rows = counted(judged.verdict["rows"], "test row")
+    rows = counted(judged.verdict.rows, "test row")
     log.info("verdict on %s: %s", rows, judged.decision.line)
     blessed = kept.blessed if kept else judged.decision.blessed
     return Evaluation(blessed, str(step.run.verdict), *shown)
@@ -114,7 +113,7 @@ def _published(step: Step, model_name: str) -> ModelVerdict | None:
     return verdict if found else None
 
 
-def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:
+def _write(step: Step, verdict: ModelVerdict, html: str) -> None:
     """Write the report, then the verdict, which marks both as complete.
 
     In a run that is continued, publish may have judged the model again in an earlier try. That was
@@ -123,8 +122,7 @@ def _write(step: Step, verdict: Mapping[str, Any], html: str) -> None:
     for left in (step.run.second_verdict, step.run.lost_race):
         _remove(step, left)
     step.store.write(step.run.report, html.encode(), "text/html; charset=utf-8")
-    body = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    step.store.write(step.run.verdict, body.encode(), "application/json")
+    step.store.write(step.run.verdict, verdict.to_bytes(), "application/json")
 
 
 def _remove(step: Step, left: S3Address) -> None:

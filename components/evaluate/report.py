@@ -24,6 +24,7 @@ from kfp_tfjob.pages import small
 from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.escaping import html, short
+from kfp_tfjob.storage.verdict_record import ModelVerdict, VerdictCheck, VerdictSlice
 
 _MOST_BYTES = 1_000_000
 _MOST_REASONS = 20
@@ -71,7 +72,7 @@ class _Column(NamedTuple):
 
 
 def render(
-    verdict: Mapping[str, Any],
+    verdict: ModelVerdict,
     task: Task,
     scored: Mapping[str, Scored],
     importance: ColumnImportance | None = None,
@@ -84,33 +85,36 @@ def render(
         scored: `model`, `baseline`, and the champion by its name if it was compared.
         importance: Which columns matter.
     """
-    importance, gate = importance or ColumnImportance(), whole_numbers(verdict["gate"])
-    about = (verdict["confidence"], list(task.classes), verdict["primary_metric"])
+    importance, gate = importance or ColumnImportance(), whole_numbers(verdict.gate)
+    about = (verdict.confidence, list(task.classes), verdict.primary_metric)
     changed = changes(scored, *about)
-    champion = verdict["champion"] or {}
+    champion = verdict.champion
+    same_weights = champion is not None and (
+        champion.exported_weights_sha256 == verdict.exported_weights_sha256
+    )
     columns, shown_gate = _columns(importance.importances), _as_json(gate)
     if sum(len(html(line).encode()) for line in shown_gate) > _MOST_OF_GATE:
         shown_gate = [f"The gate has {len(shown_gate):,} lines: see gate in verdict.json."]
     # That the primary metric has a value says nothing that its tile does not.
-    checks = [it for it in verdict["checks"] if it["name"] != "primary_metric" or not it["pass"]]
+    checks = [it for it in verdict.checks if it.name != "primary_metric" or not it.passed]
     if len(checks) > _MOST_CHECKS:
-        checks.sort(key=lambda check: check["pass"])
+        checks.sort(key=lambda check: check.passed)
     values: dict[str, Any] = dict(
-        title=f"Evaluation of {verdict['model_name']}",
+        title=f"Evaluation of {verdict.model_name}",
         verdict=verdict,
         most_reasons=_MOST_REASONS,
         checks=checks[:_MOST_CHECKS],
         more_checks=len(checks[_MOST_CHECKS:]),
         longest=_LONGEST,
-        known_rows=known_rows(verdict["also_in_train"], verdict["rows"]),
+        known_rows=known_rows(verdict.also_in_train, verdict.rows),
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
-        sampled=SAMPLED_ROWS if verdict["rows"] > SAMPLED_ROWS and champion else 0,
-        confidence=f"{verdict['confidence'] * 100:g} %",
+        sampled=SAMPLED_ROWS if verdict.rows > SAMPLED_ROWS and champion else 0,
+        confidence=f"{verdict.confidence * 100:g} %",
         against=changed.against,
         changed=changed,
         tiles=_tiles(verdict, changed.against, _primary(verdict, scored, changed.gains)),
         baseline={} if changed.against == BASELINE else scored[BASELINE].measured,
-        same_weights=champion.get("exported_weights_sha256") == verdict["exported_weights_sha256"],
+        same_weights=same_weights,
         confusions=confusions(task, scored, changed),
         curves=curves(task, scored),
         no_curves=_NOT_FINITE,
@@ -124,7 +128,7 @@ def render(
         facts=_facts(verdict),
         margin=gate.get("margin"),
         gate=shown_gate,
-        check_value=lambda check: _check_value(check, verdict["metrics"]),
+        check_value=lambda check: _check_value(check, verdict.metrics),
         number=number,
         difference=difference,
         rough=rough,
@@ -150,15 +154,13 @@ def render(
     return page
 
 
-def _primary(
-    verdict: Mapping[str, Any], scored: Mapping[str, Scored], gains: Sequence[Gain]
-) -> Gain:
+def _primary(verdict: ModelVerdict, scored: Mapping[str, Scored], gains: Sequence[Gain]) -> Gain:
     """Return the primary metric of both models; of one without a value, only its name."""
-    metric = verdict["primary_metric"]
+    metric = verdict.primary_metric
     nothing = Measured(math.nan, math.nan, math.nan)
     known = {gain.metric: gain for gain in gains}
     if metric in known:
-        decided = (it["interval"] for it in verdict["checks"] if it["name"] in _COMPARISONS[:2])
+        decided = (it.interval for it in verdict.checks if it.name in _COMPARISONS[:2])
         low, high = (_known(end) for end in next(decided, (None, None)))
         return known[metric]._replace(low=low, high=high) if math.isfinite(low) else known[metric]
     model = scored["model"].classes.get(metric, nothing)
@@ -167,7 +169,7 @@ def _primary(
     return Gain(metric, model, other, model.value - other.value, math.nan, math.nan)
 
 
-def _tiles(verdict: Mapping[str, Any], against: str, primary: Gain) -> Iterator[_Tile]:
+def _tiles(verdict: ModelVerdict, against: str, primary: Gain) -> Iterator[_Tile]:
     """Yield the numbers that one looks for first."""
     model, other = primary.model, primary.other
     yield _Tile(
@@ -177,9 +179,9 @@ def _tiles(verdict: Mapping[str, Any], against: str, primary: Gain) -> Iterator[
     yield _Tile(
         "gain", primary.text, primary.bounds, "" if primary.style == "quiet" else primary.style
     )
-    judged = [it for it in verdict["slices"] if it["state"] != "insufficient"]
+    judged = [it for it in verdict.slices if it.state != "insufficient"]
     if judged:
-        failed = sum(it["state"] == "fail" for it in judged)
+        failed = sum(it.state == "fail" for it in judged)
         note = f"of {len(judged):,} judged"
         yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
 
@@ -201,20 +203,20 @@ def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Cl
     return found
 
 
-def _slice_drawing(verdict: Mapping[str, Any]) -> Any:
+def _slice_drawing(verdict: ModelVerdict) -> Any:
     """Return the function that draws a slice, on one scale for all."""
     ends = _ends(
         value
-        for it in verdict["slices"][:_MOST_SLICES]
-        for value in (it["value"], it["champion"], *it["interval"])
+        for it in verdict.slices[:_MOST_SLICES]
+        for value in (it.value, it.champion, *it.interval)
     )
-    everyone = verdict["metrics"].get(verdict["primary_metric"])
+    everyone = verdict.metrics.get(verdict.primary_metric)
 
-    def draw(it: Mapping[str, Any]) -> Markup:
-        mark = everyone if it["champion"] is None else it["champion"]
-        style = "bad" if it["state"] == "fail" else ""
-        interval = (_known(it["interval"][0]), _known(it["interval"][1]))
-        return small.estimate(_known(it["value"]), interval, ends, _known(mark), style)
+    def draw(it: VerdictSlice) -> Markup:
+        mark = everyone if it.champion is None else it.champion
+        style = "bad" if it.state == "fail" else ""
+        interval = (_known(it.interval[0]), _known(it.interval[1]))
+        return small.estimate(_known(it.value), interval, ends, _known(mark), style)
 
     return draw
 
@@ -247,12 +249,13 @@ def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = [(words, str(verdict[name])) for name, words in _FACTS.items() if verdict.get(name)]
-    if champion := verdict["champion"]:
-        whose = f"version {champion['version']} of run {champion['run_id']}"
+def _facts(verdict: ModelVerdict) -> list[tuple[str, str]]:
+    known = ((words, getattr(verdict, name)) for name, words in _FACTS.items())
+    found = [(words, str(value)) for words, value in known if value]
+    if champion := verdict.champion:
+        whose = f"version {champion.version} of run {champion.run_id}"
         found.append(("champion", whose))
-        found.append(("SHA-256 of its weights", champion["exported_weights_sha256"]))
+        found.append(("SHA-256 of its weights", str(champion.exported_weights_sha256)))
     return found
 
 
@@ -272,11 +275,11 @@ def _interval(low: float | None, high: float | None) -> str:
     return f"{number(low)} to {number(high)}" if known else "–"
 
 
-def _check_value(check: Mapping[str, Any], metrics: Mapping[str, float | None]) -> str:
+def _check_value(check: VerdictCheck, metrics: Mapping[str, float | None]) -> str:
     """Return the value of a check; that of a comparison is a gain."""
-    if check["name"] in _COMPARISONS:
-        return difference(check["value"], metrics.get(check["metric"]))
-    return number(check["value"])
+    if check.name in _COMPARISONS:
+        return difference(check.value, metrics.get(check.metric))
+    return number(check.value)
 
 
 def _threshold(held: float | str | Mapping[str, float] | None) -> str:

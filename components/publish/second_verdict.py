@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.verdict_record import ModelVerdict, as_second, keep_second
+from kfp_tfjob.storage.verdict_record import ModelVerdict, keep_second
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,6 @@ def store_second_verdict(step: Step, dataset_uri: str, gpus: int = 0) -> None:
     given = Given.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         judged = judge(step.store, step.layout, given, Path(scratch), gpus)
-    keep_second(step.store, step.run, as_second(judged.verdict))
-    rows = counted(judged.verdict["rows"], "test row")
+    keep_second(step.store, step.run, judged.verdict)
+    rows = counted(judged.verdict.rows, "test row")
     log.info("second verdict on %s: %s", rows, judged.decision.line)

@@ -42,7 +42,7 @@ from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import EvaluatedModel
+from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Judged:
     """A model that was evaluated; its predictions may be in files of the folder.
 
     Attributes:
-        verdict: The content of verdict.json.
+        verdict: The verdict on it.
         decision: The decision of the gate.
         measured: `model`, the champion by its name if it was compared, and `baseline`.
         task: What the model must predict.
@@ -111,7 +111,7 @@ class Judged:
         opponent: The champion; None if there is none.
     """
 
-    verdict: dict[str, Any]
+    verdict: ModelVerdict
     decision: GateDecision
     measured: dict[str, Scored]
     task: Task

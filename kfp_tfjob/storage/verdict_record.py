@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -22,8 +22,11 @@ from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.exit_codes import SURPASSED
 
+FORMAT = "kfp-tfjob/verdict/1"
 LOST = "lost_race"
-_AGAIN = "again"  # the key of a second verdict
+# None stands for a number that is not finite.
+Values = Mapping[str, float | None]
+Interval = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -34,22 +37,61 @@ class MetChampion:
         number: The number of its record.
         version: Its version.
         run_id: The run that trained it.
+        exported_weights_sha256: The digest of its variables.
+        schema_digest: The digest of the schema of its dataset.
+        compared: Whether they were compared.
         obstacle: Why they could not be compared; empty if they could.
+        metrics: Its metrics for the same rows; none if they were not compared.
     """
 
     number: int
     version: int | None = None
     run_id: str | None = None
+    exported_weights_sha256: str | None = None
+    schema_digest: str | None = None
+    compared: bool = False
     obstacle: str = ""
+    metrics: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """One check of the gate: its name, whether it passed, and its result as a clause."""
+    """One check of the gate.
+
+    Attributes:
+        name: What is checked: `threshold`, `slices`, `champion`, `same_model`, `taken_back`, ...
+        metric: The metric that is checked; empty if none.
+        value: The value that is checked; for a comparison, the gain (above 0 is better).
+        interval: Its confidence interval; for a comparison, the two one-sided bounds.
+        threshold: The limit for the value.
+        passed: Whether it passes.
+        explanation: The result as a clause for people.
+    """
 
     name: str
-    explanation: str
-    passed: Annotated[bool, Field(alias="pass")]
+    metric: str = ""
+    value: float | None = None
+    interval: Interval = (None, None)
+    threshold: Any = None
+    passed: Annotated[bool, Field(alias="pass")] = field(kw_only=True)
+    explanation: str = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class VerdictSlice:
+    """What was found in one slice of the test rows; judging/slice_checks.py explains the fields."""
+
+    name: str
+    column: str
+    rows: int
+    state: str
+    metric: str
+    value: float | None
+    interval: Interval
+    champion: float | None
+    gain: float | None
+    chance: float | None
+    thresholds: Values
 
 
 @dataclass(frozen=True)
@@ -87,29 +129,46 @@ class EvaluatedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelVerdict(EvaluatedModel):
-    """What other steps read of verdict.json; judging/verdict.py writes it.
+    """The content of verdict.json, which judging/verdict.py makes.
 
     Attributes:
         blessed: Whether the model passed the gate.
         reasons: Why, for people.
-        champion: The champion that it was compared with; None if there was none.
-        metrics: Its metrics; None for one that has no value.
-        intervals: The confidence interval of each.
+        primary_metric: The metric by which models are compared.
+        mode: The mode of the gate; empty for an empty gate.
         confidence: The confidence of the intervals.
         checks: The checks of the gate.
+        slices: What was found in each slice, the worst first.
+        minimum_detectable_gain: The gain that so many rows would show 8 times in 10; None if there
+            was no comparison.
         rows: The number of test rows.
+        weighted: Whether they count by weights.
+        ranking: `exact`, or into how many bins the outputs were counted.
+        metrics: The model's metrics.
+        class_metrics: Its metrics of single classes.
+        intervals: The confidence interval of each metric.
+        baseline: The metrics of the trivial model.
+        champion: The champion that it was compared with; None if there was none.
         again: In a second verdict, the champion that was promoted after the first.
         stored: Its bytes, which a published version keeps a copy of.
     """
 
     blessed: bool
     reasons: tuple[str, ...]
-    champion: MetChampion | None
-    metrics: Mapping[str, float | None]
-    intervals: Mapping[str, tuple[float | None, float | None]]
+    primary_metric: str = ""
+    mode: str = ""
     confidence: float
     checks: tuple[VerdictCheck, ...]
+    slices: tuple[VerdictSlice, ...] = ()
+    minimum_detectable_gain: float | None = None
     rows: int
+    weighted: bool = False
+    ranking: str = "exact"
+    metrics: Values
+    class_metrics: Values = field(default_factory=dict)
+    intervals: Mapping[str, Interval]
+    baseline: Values = field(default_factory=dict)
+    champion: MetChampion | None
     again: Mapping[str, int | str | None] | None = None
     stored: bytes = field(default=b"", repr=False, compare=False)
 
@@ -141,6 +200,18 @@ class ModelVerdict(EvaluatedModel):
         """
         data = store.read(address)
         return replace(documents.read(cls, data), stored=data)
+
+    def to_bytes(self) -> bytes:
+        """Return the verdict as JSON."""
+        body = asdict(self)
+        del body["stored"]
+        for check in body["checks"]:
+            explanation = check.pop("explanation")
+            check |= {"pass": check.pop("passed"), "explanation": explanation}
+        model = {it.name: body.pop(it.name) for it in fields(EvaluatedModel)}
+        again = {"again": again} if (again := body.pop("again")) else {}
+        body = {"format": FORMAT} | body | model | again
+        return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     def address(self, run: RunLayout) -> S3Address:
         """Return where it is stored."""
@@ -214,16 +285,14 @@ def second_verdict(store: Store, run: RunLayout) -> ModelVerdict | None:
         return None
 
 
-def as_second(verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a verdict as the second one; `again` names the champion that it met."""
-    met = verdict["champion"] or {}
-    return {**verdict, _AGAIN: {name: met.get(name) for name in ("number", "version", "run_id")}}
+def keep_second(store: Store, run: RunLayout, verdict: ModelVerdict) -> None:
+    """Store a verdict as the second one, unless there is one: the first that is stored counts.
 
-
-def keep_second(store: Store, run: RunLayout, verdict: Mapping[str, Any]) -> None:
-    """Store the second verdict, unless there is one: the first that is stored counts."""
-    body = json.dumps(verdict, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    _create(store, run.second_verdict, body.encode())
+    `again` names the champion that it met.
+    """
+    met = verdict.champion
+    again = {name: getattr(met, name, None) for name in ("number", "version", "run_id")}
+    _create(store, run.second_verdict, replace(verdict, again=again).to_bytes())
 
 
 def lost_race(store: Store, run: RunLayout) -> LostRace | None:

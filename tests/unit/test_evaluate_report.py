@@ -32,9 +32,10 @@ from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.verdict import build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import PER_CLASS
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.escaping import html as escaped
-from kfp_tfjob.storage.verdict_record import EvaluatedModel
+from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict
 
 NASTY = '<script>alert("x")</script>&'
 # A threshold of the other task, which no model of this one passes.
@@ -142,7 +143,7 @@ def test_the_report_is_one_small_page_that_fetches_nothing(case: str) -> None:
     assert not tags.seen & {"script", "img", "link", "iframe", "a", "image", "use"}
     assert not tags.attributes & {"src", "href", "onload", "onclick"}
     assert "nan" not in html.lower()
-    for reason in verdict["reasons"]:
+    for reason in verdict.reasons:
         assert escaped(reason) in html
     assert ("svg" in tags.seen) is (case != "no numbers")
 
@@ -162,7 +163,7 @@ def test_the_verdict_comes_first_and_what_changed_next() -> None:
     ]
     assert html.index("Not blessed") < html.index("<h2>")
     # That the primary metric has a value is a check of the verdict, and no news.
-    assert any(it["name"] == "primary_metric" for it in verdict["checks"])
+    assert any(it.name == "primary_metric" for it in verdict.checks)
     assert "<td>champion</td>" in html and "<td>primary_metric</td>" not in html
 
 
@@ -172,12 +173,12 @@ def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> 
         found = changes(scored, 0.95, list(task.classes))
         gains = {gain.metric: gain for gain in found.gains}
         assert set(gains) == set(scored["model"].measured)
-        check = next(one for one in verdict["checks"] if one["name"] == "champion")
-        primary = gains[verdict["primary_metric"]]
-        assert [primary.low, primary.high] == pytest.approx(check["interval"])
+        check = next(one for one in verdict.checks if one.name == "champion")
+        primary = gains[verdict.primary_metric]
+        assert [primary.low, primary.high] == pytest.approx(check.interval)
         better = [one for one in gains.values() if one.metric not in ("mean_error", "ece")]
         assert all(one.gain > 0 for one in better)
-        assert sum(count for _, count, _ in found.rows) == verdict["rows"]
+        assert sum(count for _, count, _ in found.rows) == verdict.rows
         if case == "regression":
             assert math.isnan(gains["mean_error"].gain)  # more or less of it is not better
 
@@ -224,11 +225,11 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
 
 def test_of_many_checks_those_that_failed_come_first() -> None:
     task, verdict, scored = evaluated("two classes")
-    one = verdict["checks"][0] | {"name": "threshold", "pass": True}
-    checks = [one | {"explanation": f"{NASTY * 100} {at}"} for at in range(1000)]
-    checks[700] |= {"pass": False, "explanation": "this fails"}
-    reasons = [f"reason {at}; {NASTY * 30}" for at in range(1000)]
-    html = report.render(verdict | {"checks": checks, "reasons": reasons}, task, scored)
+    one = replace(verdict.checks[0], name="threshold", passed=True)
+    checks = [replace(one, explanation=f"{NASTY * 100} {at}") for at in range(1000)]
+    checks[700] = replace(one, passed=False, explanation="this fails")
+    reasons = tuple(f"reason {at}; {NASTY * 30}" for at in range(1000))
+    html = report.render(replace(verdict, checks=tuple(checks), reasons=reasons), task, scored)
     assert len(html.encode()) < 1_000_000
     assert html.count('<tr class="joined">') == 200
     assert "800 more are in verdict.json" in html and "980 more are in verdict.json" in html
@@ -276,8 +277,8 @@ def test_metadata_is_finite_and_small(case: str) -> None:
     assert len(text) < 32 * 1024
     assert (curve is not None) is (case == "two classes")
     assert metrics.metadata["test_rows"] == predictions.rows
-    json.dumps(verdict, allow_nan=False)
-    assert verdict["blessed"] is False  # the threshold of the other task
+    assert documents.read(ModelVerdict, verdict.to_bytes()) == verdict
+    assert verdict.blessed is False  # the threshold of the other task
 
 
 def test_metrics_of_ones_own_have_values_and_no_gain() -> None:
@@ -293,7 +294,7 @@ def test_metrics_of_ones_own_have_values_and_no_gain() -> None:
 def test_the_report_says_which_direction_of_ones_own_metric_is_better() -> None:
     task, verdict, scored = evaluated("two classes")
     given = {"primary_metric": "auc", "direction": "minimize", "margin": 8.0}
-    html = report.render(verdict | {"gate": given}, task, scored)
+    html = report.render(replace(verdict, gate=given), task, scored)
     assert "auc (lower is better)" in html
     assert '"margin": 8' in unescape(html)  # KFP makes floats of whole numbers
     assert "(lower is better)" not in report.render(verdict, task, scored)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from kfp_tfjob.pages import charts, matrix, template
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.escaping import html, prose
+from kfp_tfjob.storage.verdict_record import VerdictSlice
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
 from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 
@@ -137,13 +139,24 @@ def judgement(names: list[str], classes: int) -> Validation:
 def evaluation_page(case: str, nasty: bool = False) -> str:
     """Return the page of an evaluation; with `nasty`, everything in it is hostile."""
     task, verdict, scored = evaluated(case)
-    slices = [
-        {"name": HOSTILE, "state": state, "rows": 9, "value": value, "interval": (None, None)}
-        | {"champion": value, "gain": None, "chance": None, "thresholds": {HOSTILE: 0.5}}
+    slices = tuple(
+        VerdictSlice(
+            name=HOSTILE,
+            column=HOSTILE,
+            rows=9,
+            state=state,
+            metric=HOSTILE,
+            value=value,
+            interval=(None, None),
+            champion=value,
+            gain=None,
+            chance=None,
+            thresholds={HOSTILE: 0.5},
+        )
         for state, value in (("fail", 0.5), ("pass", 0.7), ("insufficient", None)) * 40
-    ]
-    more = {"reasons": [HOSTILE], "slices": slices if nasty else []}
-    return evaluation.render(verdict | more, task, scored, hostile() if nasty else None)
+    )
+    verdict = replace(verdict, reasons=(HOSTILE,), slices=slices if nasty else ())
+    return evaluation.render(verdict, task, scored, hostile() if nasty else None)
 
 
 def training_page() -> str:
