@@ -13,6 +13,7 @@ from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import push
 
 NAME = "pets"
@@ -88,7 +89,7 @@ def publish(store: Store, layout: Layout, run_id: str) -> Champion:
 
 def judged(
     store: Store, layout: Layout, run_id: str, folder: Path, blessed: bool = False
-) -> dict[str, Any]:
+) -> ModelVerdict:
     """Leave a run that was judged against the present champion; return its verdict."""
     files = {"output/model/saved_model.pb": "a graph", "output/model.keras": "k"}
     for name, text in files.items():
@@ -113,4 +114,4 @@ def judged(
         "reasons": ["it beats the champion" if blessed else "it does not beat the champion"],
     }
     store.write(run.verdict, json.dumps(verdict).encode())
-    return verdict
+    return ModelVerdict.read(store, run.verdict)

@@ -1,6 +1,7 @@
 """publish of a run that a person has promoted meanwhile: the run is not judged against itself."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import as_second, keep_second, lost_race
+from kfp_tfjob.storage.verdict_record import MetChampion, keep_second, lost_race
 from tests.local.published import DATASET, NAME, judged, publish
 
 
@@ -33,7 +34,7 @@ def test_a_person_was_first(
     def again(*_: object) -> None:
         assert when == "while judged again", "judged against itself"
         promote()
-        keep_second(store, step.run, as_second(verdict | {"blessed": False, "champion": None}))
+        keep_second(store, step.run, replace(verdict, blessed=False, champion=None))
 
     if when == "before publish":
         promote()
@@ -42,9 +43,9 @@ def test_a_person_was_first(
         publish(store, layout, "r2")
     if when == "after another champion":
         promote()
-    where = (str(step.run.verdict), verdict["dataset_uri"])
+    where = (str(step.run.verdict), verdict.dataset_uri)
     monkeypatch.setattr(engine, "store_second_verdict", again)
-    done = engine.run(step, NAME, verdict["model_uri"], *where)
+    done = engine.run(step, NAME, verdict.model_uri, *where)
     number = 1 if when == "before publish" else 2
     record = json.loads(store.read(layout.model(NAME).champion(number)))
     assert (record["action"], record["run_id"]) == ("promote", "mine")
@@ -74,9 +75,7 @@ def test_a_version_with_another_verdict_is_not_published(
         planned = manual_promotion.plan(step, NAME)
         manual_promotion.execute(step, planned, "eva", "it is needed now")
     verdict = judged(store, layout, "mine", tmp_path / "second", blessed=True)
-    done = engine.run(
-        step, NAME, verdict["model_uri"], str(step.run.verdict), verdict["dataset_uri"]
-    )
+    done = engine.run(step, NAME, verdict.model_uri, str(step.run.verdict), verdict.dataset_uri)
     proven = prove(store, layout, NAME)
     assert proven and proven.verdict.blessed and proven.champion.version == done.version == 2
 
@@ -92,12 +91,12 @@ def test_a_damaged_record_of_the_winner_is_no_obstacle(
     step = Step("publish", "mine", layout, store)
 
     def again(*_: object) -> None:
-        met = {"number": 2, "version": 2, "run_id": "r2"}
-        keep_second(store, step.run, as_second(verdict | {"champion": met}))
+        met = MetChampion(2, 2, "r2")
+        keep_second(store, step.run, replace(verdict, champion=met))
 
-    where = (str(step.run.verdict), verdict["dataset_uri"])
+    where = (str(step.run.verdict), verdict.dataset_uri)
     monkeypatch.setattr(engine, "store_second_verdict", again)
-    done = engine.run(step, NAME, verdict["model_uri"], *where)
+    done = engine.run(step, NAME, verdict.model_uri, *where)
     assert (done.outcome, done.champion_uri) == (
         "published",
         str(layout.model(NAME).champion(3)),
@@ -125,7 +124,7 @@ def test_a_second_verdict_that_is_none_is_said(
     verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
     step = Step("publish", "mine", layout, store)
     store.write(step.run.second_verdict, body)
-    where = (str(step.run.verdict), verdict["dataset_uri"])
+    where = (str(step.run.verdict), verdict.dataset_uri)
     with pytest.raises(DataError, match=r"verdict-2.json(.|\n)*Fix: "):
-        engine.run(step, NAME, verdict["model_uri"], *where)
+        engine.run(step, NAME, verdict.model_uri, *where)
     assert read_champion(store, layout, NAME) is None

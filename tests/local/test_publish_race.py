@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import (
     LostRace,
-    as_second,
+    ModelVerdict,
     keep_lost_race,
     keep_second,
     lost_race,
@@ -174,9 +175,10 @@ def test_a_new_evaluation_replaces_what_an_earlier_try_lost(bench: Bench) -> Non
     prepare(bench, ["one"])
     winner = bench.publish("one")
     bench.train("two!", 0.0, packed)
-    _, verdict = bench.evaluate("two!", **GATE)
+    bench.evaluate("two!", **GATE)
     run = bench.layout.run("two!")
-    keep_second(bench.store, run, as_second(verdict | {"blessed": False, "reasons": ["worse"]}))
+    first = ModelVerdict.read(bench.store, run.verdict)
+    keep_second(bench.store, run, replace(first, blessed=False, reasons=("worse",)))
     champion = read_champion(bench.store, bench.layout, MODEL)
     assert champion is not None
     keep_lost_race(bench.store, run, LostRace.to(champion, MODEL))
