@@ -207,7 +207,7 @@ class Attempt:
             return ""
         if any(waiting.nodes_are_coming(events) for events in said):
             return ""
-        return capacity.lacks_room(self.manifest, nodes)
+        return capacity.lacks_room(seen.job, nodes)  # as a queue has admitted it
 
     def _beat(self, pods: list[Object]) -> None:
         """Tell the chief that a launcher still waits for it."""

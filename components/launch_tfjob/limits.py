@@ -104,9 +104,12 @@ class JobLimits:
             left = min(self.options.queue_timeout_seconds - self.queued, run_left)
             self.next_limit = max(left, 0.1)
             if self.queued > self.options.queue_timeout_seconds:
+                held = f"the job was suspended in its queue for {self.queued:.0f} s"
                 return Judgement(
                     Verdict.UNSCHEDULABLE,
-                    f"the job was suspended in its queue for {self.queued:.0f} s",
+                    ": ".join([held, *waiting.queue_says(seen.events())[-1:]]),
+                    fix="raise train_options.queue_timeout_seconds, or see what Kueue says with"
+                    " `kubectl describe workloads,localqueues`",
                 )
             return None
         if self._is_pending(seen):

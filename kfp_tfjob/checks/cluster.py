@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kfp_tfjob.checks.finding import Finding, ok
+from kfp_tfjob.checks.finding import Finding, ok, warning
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import support
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError
@@ -46,3 +46,12 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
             raise
         problems = [Finding.of(support.absent(api.kind, "no such API"))]
     yield from problems or [ok(f"{api.kind.called} accepts the {api.kind.name} (dry run)")]
+    queue = subject.spec.pod.all.queue
+    if queue and not problems and not support.is_held(api, subject.job):
+        name = f"{api.kind.group}/{api.kind.name.lower()}"
+        yield warning(
+            f"the {api.kind.name} would start without waiting in queue {queue}: Kueue does not"
+            f" manage {api.kind.name}s on this cluster",
+            f"ask an administrator to add {name} to integrations.frameworks in Kueue's"
+            " configuration, or set train_options.job to a kind that it manages",
+        )

@@ -77,6 +77,9 @@ def _is_gpu(name: str) -> bool:
 
 def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     """Compare the replicas' requests with the nodes that fit; more nodes may appear when needed."""
+    if spec.pod.all.queue:
+        # Kueue adds its flavor's tolerations and selector when it admits the job.
+        nodes = [{**node, "spec": {}} for node in nodes]
     found = list(_too_small_for_one(spec, nodes))
     yield from found
     together = capacity.lacks_room(build_job(spec, Identity("run", 1)), nodes)
@@ -126,6 +129,7 @@ def shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Finding]:
             continue
         resource = str(spec.pod.of(role).gpu_resource)
         fitting = [node for node in nodes if capacity.fits(node, pod)]
+        fitting = [] if spec.pod.all.queue else fitting  # its flavor decides
         labels = [node["metadata"].get("labels") or {} for node in fitting]
         sliced = any(item.get(_SHARED, "none") not in ("", "none") for item in labels)
         if "/mig-" in resource or resource.endswith(".shared") or sliced:

@@ -19,7 +19,7 @@ from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import is_over, role_of
+from kfp_tfjob.jobs.status import is_over, is_suspended, role_of
 from kfp_tfjob.storage.escaping import lines
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,8 @@ class Follower:
     def look(self) -> Object | None:
         """Return the job as it is now; log a line when the state of its pods has changed.
 
-        Afterwards, `events` has the events of the job and of its waiting pods.
+        Afterwards, `events` has the events of the job, of its waiting pods, and of its Workload
+        while a queue holds it back.
         """
         job = self._backend.get(self._name)
         for pod in self._backend.pods(self._name):
@@ -70,6 +71,9 @@ class Follower:
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
         self.events = self._ask(creators, lagging) if self._waits else []
+        if is_suspended(job):
+            names = waiting.workloads(self.events)
+            self.events += [event for name in names for event in self._backend.events(name)]
         said = pod_summary(job, pods, self.events)
         now = time.monotonic()
         # Fifty pods that start one by one must not log fifty lines.

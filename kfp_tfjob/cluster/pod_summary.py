@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kfp_tfjob.cluster import waiting
+from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import replica_of
+from kfp_tfjob.jobs.status import is_suspended, replica_of
 from kfp_tfjob.storage.formatting import listed
 
 _NAMES = 2  # of pods in one state
@@ -52,7 +53,11 @@ def pod_summary(
     if len(most) > _REASONS:
         others = sum(len(names) for _, names in most[_REASONS:])
         parts.append(f"waiting for other reasons: {others}")
-    if (missing := waiting.wanted(job) - len(pods)) > 0:
+    if is_suspended(job):
+        queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
+        held = f"suspended in queue {queue}" if queue else "suspended"
+        parts.append(": ".join([held, *map(_short, waiting.queue_says(events)[-1:])]))
+    elif (missing := waiting.wanted(job) - len(pods)) > 0:
         why = waiting.not_made(events)[-1:]
         parts.append(f"not made: {missing}" + (f": {_short(why[0])}" if why else ""))
     return ", ".join(parts)

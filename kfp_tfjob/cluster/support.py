@@ -99,6 +99,14 @@ def try_job(api: ClusterClient, manifest: Object) -> Iterator[Problem]:
         )
 
 
+def is_held(api: ClusterClient, manifest: Object) -> bool:
+    """Tell whether a queue would suspend a job, by creating it as a dry run."""
+    try:
+        return api.kind.suspends(api.request("POST", api.jobs(), {"dryRun": "All"}, manifest))
+    except JobExistsError:
+        return True  # a retry
+
+
 def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind:
     """Return the first kind of AUTOMATIC that the cluster runs, by creating a job as a dry run.
 

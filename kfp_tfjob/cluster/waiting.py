@@ -22,6 +22,7 @@ _NOT_MADE = frozenset(
 )
 # Of the cluster autoscaler, and of Karpenter.
 _NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
+_WORKLOAD = re.compile(r"Created Workload: [^/\s]+/(\S+)")
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 # The rest of the scheduler's message is about pods that it could evict for this one.
 _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
@@ -106,6 +107,22 @@ def misconfigured(pods: Iterable[Object]) -> list[str]:
 def not_made(events: Iterable[Object]) -> list[str]:
     """Return why pods could not be created, for instance a quota, newest last."""
     return [str(item.get("message")) for item in events if item.get("reason") in _NOT_MADE]
+
+
+def workloads(events: Iterable[Object]) -> list[str]:
+    """Return the names of what Kueue has created for a job: it tells why the job waits."""
+    said = (_WORKLOAD.search(str(item.get("message"))) for item in events)
+    return [found[1] for found in said if found]
+
+
+def queue_says(events: Iterable[Object]) -> list[str]:
+    """Return why Kueue has not admitted a suspended job, newest last."""
+    return [
+        str(item.get("message"))
+        for item in events
+        if (item.get("involvedObject") or {}).get("kind") == "Workload"
+        and item.get("type") == "Warning"
+    ]
 
 
 def forbidden(events: Iterable[Object]) -> list[str]:

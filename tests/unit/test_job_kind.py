@@ -9,10 +9,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
 
+from kfp_tfjob.checks.cluster import job_kind
+from kfp_tfjob.checks.finding import Status, only
+from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import capacity, quota, support, waiting
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
@@ -429,6 +433,15 @@ def test_the_cluster_decides_which_kind_auto_is(tfjobs, jobsets, queue, chosen):
     pods = {"pod": {"all": {"queue": queue}}} if queue else {}
     api = Cluster({"tfjobs": tfjobs, "jobsets": jobsets})
     assert support.choose(api, lambda kind: manifest(DEFAULTS | pods, kind)) is chosen
+
+
+def test_a_kind_that_kueue_does_not_manage_is_a_warning():
+    pods = {"pod": {"all": {"queue": "gpus"}}}
+    for held, words in ((False, "add kubeflow.org/tfjob to integrations.frameworks"), (True, "")):
+        api: Any = Cluster({"tfjobs": held})
+        wanted = JobSpec.parse(**DEFAULTS | pods | {"train_options": {"job": "tfjob"}})
+        found = only(job_kind(Subject(api, wanted)), Status.WARNING)
+        assert [words in it.fix for it in found] == [True] * bool(words)
 
 
 def test_a_cluster_without_any_is_told_every_way_out():

@@ -49,6 +49,8 @@ OTHER = {"tolerations": [{"key": "gpu", "value": "no", "effect": "NoSchedule"}]}
         (spec(), [node(8, [TAINT])], ["1 chief", "1 worker"]),
         (spec(**TOLERATED), [node(8, [TAINT])], []),
         (spec(**EQUAL), [node(8, [TAINT])], []),
+        (spec(queue="a100"), [node(8, [TAINT])], []),  # the queue's flavor may tolerate it
+        (spec(queue="a100"), [node(1, [TAINT])], ["1 chief", "1 worker"]),
         (spec(**OTHER), [node(8, [TAINT])], ["1 chief", "1 worker"]),
         (spec(), [node(8, [TAINT | {"effect": "PreferNoSchedule"}])], []),
     ],
@@ -143,6 +145,8 @@ SHARED = {"nvidia.com_gpu.sharing-strategy": "time-slicing"}
         (spec(), [node(8, **SHARED)], True),
         (spec(), [node(8, **{"nvidia.com_gpu.sharing-strategy": "none"})], False),
         (spec(gpus=0), [node(8, **SHARED)], False),
+        (spec(queue="a100"), [node(8, **SHARED)], False),
+        (spec(queue="a100", gpu_resource=MIG), [], True),
     ],
 )
 def test_parts_of_gpus_do_not_reduce(wanted, nodes, refused):

@@ -104,6 +104,17 @@ def test_all_pods_in_one_line(pods, events, line):
     assert pod_summary(job(), pods, events) == line
 
 
+def test_a_job_in_a_queue_shows_what_kueue_says():
+    held = job(spec(all={"queue": "team"}))
+    held["spec"]["runPolicy"]["suspend"] = True
+    assert pod_summary(held, []) == "0 of 2 running, suspended in queue team"
+    made = event("j", "CreatedWorkload", "Created Workload: team-a/tfjob-j-1a2b3", "Normal")
+    assert waiting.workloads([made]) == ["tfjob-j-1a2b3"]
+    pending = event("tfjob-j-1a2b3", "Pending", "insufficient quota for cpu")
+    pending["involvedObject"]["kind"] = "Workload"
+    assert pod_summary(held, [], [made, pending]).endswith("team: insufficient quota for cpu")
+
+
 def test_the_line_is_short_however_many_pods_there_are():
     pods = [pod("chief-0", "Running")]
     pods += [pod(f"worker-{n}", "Running") for n in range(47)]
