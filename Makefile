@@ -10,7 +10,7 @@ READY = .venv/.ready
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kfp fuzz lint images compile docs clean
+.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,9 @@ test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux a
 
 test-kinds: $(READY) ## compare the weights of TFJob, JobSet and a local run on the cluster of test-cluster, also after KILLS kills each
 	KILLS=$(or $(KILLS),10) .venv/bin/python -m tests.cluster -m "cluster and slow" $(ARGS)
+
+test-kueue: $(READY) ## run jobs in the queues of a real Kueue on the cluster of test-cluster
+	.venv/bin/python -m tests.cluster -m kueue -n 0 $(ARGS)
 
 test-kfp: $(READY) ## run the pipeline on Kubeflow Pipelines: KF_PIPELINES_ENDPOINT, KUBECONFIG, TEST_KFP_BUCKET, images
 	.venv/bin/python -m tests.kfp $(ARGS)

@@ -29,6 +29,7 @@ MODULES = Path(__file__).parent / "go"
 KUBERNETES_VERSION = "v1.33.12"
 OPERATOR_MODULE = "github.com/kubeflow/training-operator"
 JOBSET_MODULE = "sigs.k8s.io/jobset"
+KUEUE_MODULE = "sigs.k8s.io/kueue"
 
 _GO_ENVIRONMENT = {
     "GOTOOLCHAIN": "local",
@@ -58,11 +59,13 @@ class Program:
         module: The folder in `go/` that pins it.
         package: Go import path of its main package; `.` where the module has one of its own.
         ldflags: For the linker, beside leaving out debug symbols.
+        on_demand: Whether only `executable` builds it, for a test that is run by itself.
     """
 
     module: str
     package: str
     ldflags: str = ""
+    on_demand: bool = False
 
 
 def _kubernetes(name: str) -> Program:
@@ -82,6 +85,7 @@ PROGRAMS = {
     "kube-controller-manager": _kubernetes("kube-controller-manager"),
     "kube-scheduler": _kubernetes("kube-scheduler"),
     "kubelet": _kubernetes("kubelet"),
+    "kueue": Program("kueue", f"{KUEUE_MODULE}/cmd/kueue", on_demand=True),
 }
 
 
@@ -89,6 +93,7 @@ PROGRAMS = {
 _SHIPPED = {
     "training-operator": (OPERATOR_MODULE, "manifests/overlays/standalone"),
     "jobset": (JOBSET_MODULE, "config/default"),
+    "kueue": (KUEUE_MODULE, "config/default"),
 }
 _KINDS = ("TFJob", "PyTorchJob", "JobSet")
 
@@ -100,7 +105,7 @@ def cache() -> Path:
 
 
 def build() -> dict[str, Path]:
-    """Build what is not in the cache.
+    """Build what is not in the cache, except programs on demand.
 
     Returns:
         For each name of PROGRAMS the executable, and for `training-operator.json` and `jobset.json`
@@ -109,9 +114,10 @@ def build() -> dict[str, Path]:
     Raises:
         ConfigurationError: There is no Go, or a build failed; with the compiler's last words.
     """
-    made = {name: _folder(program) / name for name, program in PROGRAMS.items()}
-    of_kinds = hashlib.sha256(" ".join(_KINDS).encode()).hexdigest()[:12]
-    manifests = {f"{it}.json": made[it].with_name(f"{it}-{of_kinds}.json") for it in _SHIPPED}
+    made = {
+        name: _folder(program) / name for name, program in PROGRAMS.items() if not program.on_demand
+    }
+    manifests = {f"{it}.json": _manifests(it) for it in _SHIPPED if it in made}
     cache().mkdir(parents=True, exist_ok=True)
     with open(cache() / "lock", "w") as lock, ThreadPoolExecutor(_AT_ONCE) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -128,8 +134,12 @@ def build() -> dict[str, Path]:
 
 
 def unbuilt() -> list[str]:
-    """Return the names of the programs that are not in the cache."""
-    return [name for name, program in PROGRAMS.items() if not (_folder(program) / name).exists()]
+    """Return the names of the programs that `build` would build."""
+    return [
+        name
+        for name, program in PROGRAMS.items()
+        if not program.on_demand and not (_folder(program) / name).exists()
+    ]
 
 
 def executable(name: str) -> Path:
@@ -142,6 +152,18 @@ def executable(name: str) -> Path:
     if not path.exists():
         _build([name])
     return path
+
+
+def rendered(name: str) -> Path:
+    """Return the manifests of a controller as one List, rendered if they are not in the cache.
+
+    Raises:
+        ConfigurationError: As of `build`.
+    """
+    target = _manifests(name)
+    if not target.exists():
+        _render(name, executable("kubectl"), target)
+    return target
 
 
 def sources(module: str, *paths: str) -> dict[str, Path]:
@@ -157,6 +179,11 @@ def sources(module: str, *paths: str) -> dict[str, Path]:
         found[item["Path"]] = Path(item["Dir"])
         at += len(said[at:]) - len(said[at:].lstrip())
     return found
+
+
+def _manifests(name: str) -> Path:
+    of_kinds = hashlib.sha256(" ".join(_KINDS).encode()).hexdigest()[:12]
+    return _folder(PROGRAMS[name]) / f"{name}-{of_kinds}.json"
 
 
 def _folder(program: Program) -> Path:
@@ -189,7 +216,7 @@ def _render(name: str, kubectl: Path, target: Path) -> None:
     """Render what a controller's module ships: RBAC, webhook configuration and our kinds' CRDs.
 
     The CRDs of the operator's other kinds are left out: they are megabytes, and seconds of every
-    start.
+    start. Kueue needs all of its own.
     """
     module, overlay = _SHIPPED[name]
     source = _go(name, ["list", "-m", "-f", "{{.Dir}}", module]).strip()
@@ -201,6 +228,7 @@ def _render(name: str, kubectl: Path, target: Path) -> None:
         for manifest in yaml.safe_load_all(rendered.stdout)
         if manifest["kind"] != "CustomResourceDefinition"
         or manifest["spec"]["names"]["kind"] in _KINDS
+        or manifest["spec"]["group"].endswith("kueue.x-k8s.io")
     ]
     target.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": kept}))
 

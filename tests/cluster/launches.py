@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 import yaml
-from kubernetes import config
+from kubernetes import client, config
 from kubernetes.client import Configuration
 from kubernetes.client.exceptions import ApiException
 
@@ -410,6 +410,24 @@ def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterC
 def rules() -> list[dict[str, Any]]:
     """Return the rights of deploy/base."""
     return yaml.safe_load((ROOT / "deploy/base/role.yaml").read_text())["rules"]
+
+
+@contextlib.contextmanager
+def may_list_nodes(launch: Launch) -> Iterator[None]:
+    """Give the account of the launch the optional ClusterRole."""
+    rbac = client.RbacAuthorizationV1Api(launch.cluster.api)
+    role = yaml.safe_load((ROOT / "deploy/optional/nodes/cluster-role.yaml").read_text())
+    name = role["metadata"]["name"] = f"nodes-{launch.namespace}"
+    subject = {"kind": "ServiceAccount", "name": "runner", "namespace": launch.namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    rbac.create_cluster_role(role)
+    binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+    rbac.create_cluster_role_binding(binding)
+    try:
+        yield
+    finally:
+        rbac.delete_cluster_role_binding(name)
+        rbac.delete_cluster_role(name)
 
 
 def new_launch(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 
 import pytest
-import yaml
-from kubernetes import client
 
 from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.spec import JobSpec
-from tests.cluster.launches import ROOT, Launch, client_of
+from tests.cluster.launches import Launch, client_of, may_list_nodes
 from tests.cluster.workloads import container, pod
 
 pytestmark = pytest.mark.cluster
@@ -103,27 +99,9 @@ def test_pods_that_the_namespace_never_admits(launch, row):
     assert "is 10m" in ended.message
 
 
-@contextlib.contextmanager
-def _may_list_nodes(launch: Launch) -> Iterator[None]:
-    """Give the account of the launch the optional ClusterRole."""
-    rbac = client.RbacAuthorizationV1Api(launch.cluster.api)
-    role = yaml.safe_load((ROOT / "deploy/optional/nodes/cluster-role.yaml").read_text())
-    name = role["metadata"]["name"] = f"nodes-{launch.namespace}"
-    subject = {"kind": "ServiceAccount", "name": "runner", "namespace": launch.namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    rbac.create_cluster_role(role)
-    binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    rbac.create_cluster_role_binding(binding)
-    try:
-        yield
-    finally:
-        rbac.delete_cluster_role_binding(name)
-        rbac.delete_cluster_role(name)
-
-
 def test_nodes_that_have_no_room_for_the_whole_job(launch, row, scarce):
     """Eight GPUs on one node, twelve asked for: letting go and trying again cannot help."""
-    with _may_list_nodes(launch):
+    with may_list_nodes(launch):
         spec = launch.spec(
             "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
         )
@@ -145,7 +123,7 @@ def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch
     api = client_of(launch.kubeconfig, launch.namespace, 5)
     spec = launch.spec(pod={"all": {"cpu": 500}})
     assert not _waits(api, spec, "nodes")
-    with _may_list_nodes(launch):
+    with may_list_nodes(launch):
         launch.wait_for(lambda: _waits(api, spec, "largest node"))
     assert not only(check(Subject(api, spec), At.RUN), Status.PROBLEM)
 

@@ -1,0 +1,127 @@
+"""Kueue as a process of this host, under the rights of its own ServiceAccount.
+
+It runs with the configuration that it ships, so what is off there is off here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from tests.cluster import binaries
+from tests.cluster.cluster import STATE, Cluster
+from tests.cluster.control_plane import SERVER
+from tests.cluster.host import BRIDGE_ADDRESS
+from tests.cluster.pki import Authority
+from tests.cluster.processes import Process
+
+NAMESPACE = "kueue-system"
+_ACCOUNT = "kueue-controller-manager"
+_WEBHOOK_PORT = 9445
+_PROBE = "127.0.0.1:18084"
+_LEFT_OUT = ("APIService", "ConfigMap", "Deployment", "Secret", "Service")
+_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+# A constant of Kueue. It looks there even if it serves no metrics.
+_METRICS_CERTIFICATES = Path("/etc/kueue/metrics/certs")
+
+
+class Kueue:
+    """Kueue on a test cluster.
+
+    Args:
+        cluster: The cluster.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        program, rendered = binaries.executable("kueue"), binaries.rendered("kueue")
+        self._cluster, self._authority = cluster, Authority(STATE / "pki")
+        self._folder = STATE / "kueue"
+        self._shipped = json.loads(rendered.read_text())["items"]
+        account = f"/CN=system:serviceaccount:{NAMESPACE}:{_ACCOUNT}"
+        kubeconfig = self._authority.kubeconfig(_ACCOUNT, account, SERVER)
+        self._process = Process(
+            "kueue",
+            [
+                program,
+                f"--config={self._folder / 'config.json'}",
+                f"--kubeconfig={kubeconfig}",
+                "--feature-gates=VisibilityOnDemand=false",  # a server with an APIService
+                "--zap-log-level=2",
+            ],
+            cluster.logs,
+            STATE,
+            {"TMPDIR": str(self._folder)},  # where its webhook server looks for the certificates
+        )
+
+    def install(self) -> None:
+        """Apply its manifests and make its certificates; start it before anything else is done."""
+        certificates = self._folder / "k8s-webhook-server/serving-certs"
+        pair = self._authority.issue("kueue-webhook", "/CN=kueue", (BRIDGE_ADDRESS,))
+        for folder in (certificates, _METRICS_CERTIFICATES):
+            folder.mkdir(parents=True, exist_ok=True)
+            for source, name in zip(pair, ("tls.crt", "tls.key"), strict=True):
+                shutil.copy(source, folder / name)
+        applied = json.dumps({"apiVersion": "v1", "kind": "List", "items": self._manifests()})
+        self._cluster.kubectl("apply", "--server-side", "-f", "-", stdin=applied)
+        # It ends if a kind of its own is not there yet.
+        established = ("--for=condition=Established", "crd", "--all", "--timeout=120s")
+        self._cluster.kubectl("wait", *established)
+
+    def start(self, more: Sequence[str] = ()) -> None:
+        """Start it, or start it again, and wait until its webhooks are there.
+
+        Args:
+            more: Integrations to switch on, besides those of the configuration that it ships.
+        """
+        settings = yaml.safe_load(self._configuration())
+        settings["integrations"]["frameworks"] += more
+        settings |= {
+            "health": {"healthProbeBindAddress": _PROBE},
+            "internalCertManagement": {"enable": False},
+            "leaderElection": {"leaderElect": False},
+            "metrics": {"bindAddress": "0"},
+            "webhook": {"port": _WEBHOOK_PORT},
+        }
+        (self._folder / "config.json").write_text(json.dumps(settings))
+        self._process.stop()
+        self._process.start()
+        self._process.wait_until(_ready)
+
+    def remove(self) -> None:
+        """End it, and give back what would disturb the cluster or the host."""
+        for kind in _WEBHOOKS:
+            names = [it["metadata"]["name"] for it in self._shipped if it["kind"] == kind]
+            self._cluster.kubectl("delete", "--ignore-not-found", kind, *names)
+        self._process.stop()
+        shutil.rmtree(_METRICS_CERTIFICATES.parents[1], ignore_errors=True)
+
+    def _configuration(self) -> str:
+        found = (it["data"] for it in self._shipped if it["kind"] == "ConfigMap")
+        return next(data["controller_manager_config.yaml"] for data in found)
+
+    def _manifests(self) -> list[dict]:
+        """Return what it ships for a process outside the cluster, with webhooks on this host."""
+        trusted = base64.b64encode(self._authority.certificate.read_bytes()).decode()
+        kept = [it for it in self._shipped if it["kind"] not in _LEFT_OUT]
+        hooks = [hook for it in kept for hook in it.get("webhooks", ())]
+        hooks += [
+            it["spec"]["conversion"]["webhook"]
+            for it in kept
+            if it["kind"] == "CustomResourceDefinition" and "conversion" in it["spec"]
+        ]
+        for hook in hooks:
+            path = hook["clientConfig"]["service"]["path"]
+            url = f"https://{BRIDGE_ADDRESS}:{_WEBHOOK_PORT}{path}"
+            hook["clientConfig"] = {"url": url, "caBundle": trusted}
+        return kept
+
+
+def _ready() -> bool:
+    with urllib.request.urlopen(f"http://{_PROBE}/readyz", timeout=2) as answer:
+        return answer.status == 200

@@ -1,0 +1,227 @@
+"""Jobs in the queues of a real Kueue, with the integrations that it ships and with TFJob's.
+
+`make test-kueue` runs it, on a test cluster of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kfp_tfjob.checks.engine import At, check
+from kfp_tfjob.checks.finding import Finding, Status, only
+from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.cluster import capacity, support
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.kinds import AUTOMATIC
+from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.options.images import TRAINER
+from tests.cluster.access import Access
+from tests.cluster.cluster import SCARCE_NODE, Cluster
+from tests.cluster.kueue_controller import Kueue
+from tests.cluster.launches import UNTIL_GO, Launch, client_of, may_list_nodes, on_both_kinds
+from tests.cluster.node import SCARCE, tolerate
+from tests.cluster.workloads import container, pod, template
+
+pytestmark = pytest.mark.kueue
+
+API = "kueue.x-k8s.io/v1beta2"
+QUOTA = "400m"
+COVERED = ("cpu", "memory", "ephemeral-storage")
+_on_jobset = pytest.mark.parametrize("kind", [JOBSET], indirect=True, ids=["JobSet"])
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: Access) -> Iterator[Kueue]:
+    if not isinstance(cluster, Cluster):
+        pytest.skip("starts Kueue with other settings, and KUBECONFIG names a cluster")
+    found = Kueue(cluster)
+    try:
+        found.install()
+        yield found
+    finally:
+        found.remove()
+
+
+@pytest.fixture(scope="module")
+def as_shipped(kueue: Kueue) -> None:
+    """Kueue with the integrations of its own configuration."""
+    kueue.start()
+
+
+@pytest.fixture(scope="module")
+def with_tfjobs(kueue: Kueue) -> None:
+    """Kueue that manages TFJobs too; the tests below use it, so it replaces the one above."""
+    kueue.start(["kubeflow.org/tfjob"])
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What the launcher logs."""
+    caplog.set_level("INFO")
+    return caplog
+
+
+def _queue(launch: Launch, *more: str, covered: tuple[str, ...] = COVERED) -> str:
+    """Make a queue whose only flavor is a node with a taint; return the LocalQueue's name.
+
+    Args:
+        launch: Its namespace gives all objects their name.
+        more: Other resources that it covers, eight of each.
+        covered: The resources that it covers.
+    """
+    name = launch.namespace
+    amounts = {"cpu": QUOTA, "memory": "4Gi", "ephemeral-storage": "4Gi"}
+    amounts = {it: amounts[it] for it in covered} | dict.fromkeys(more, "8")
+    flavor = {
+        "nodeLabels": {"kubernetes.io/hostname": SCARCE_NODE},
+        "nodeTaints": [{"key": SCARCE, "value": SCARCE_NODE, "effect": "NoSchedule"}],
+        "tolerations": [tolerate(SCARCE, SCARCE_NODE)],
+    }
+    resources = [{"name": it, "nominalQuota": amount} for it, amount in amounts.items()]
+    group = {
+        "coveredResources": list(amounts),
+        "flavors": [{"name": name, "resources": resources}],
+    }
+    _create(launch, "ResourceFlavor", name, flavor)
+    _create(launch, "ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": [group]})
+    _create(launch, "LocalQueue", "team", {"clusterQueue": name})
+    launch.wait_for(lambda: _is_active(launch, "team"))
+    return "team"
+
+
+def _create(launch: Launch, kind: str, name: str, spec: Mapping[str, Any]) -> None:
+    body = {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+    where = ("-n", launch.namespace) if kind == "LocalQueue" else ()
+    launch.cluster.kubectl("create", *where, "-f", "-", stdin=json.dumps(body))
+
+
+def _is_active(launch: Launch, queue: str) -> bool:
+    found = launch.cluster.kubectl("get", "localqueue", queue, "-n", launch.namespace, "-o", "json")
+    conditions = json.loads(found).get("status", {}).get("conditions") or ()
+    return any((it["type"], it["status"]) == ("Active", "True") for it in conditions)
+
+
+def _use_up(launch: Launch, queue: str) -> None:
+    """Run another team's Job, which uses the whole quota."""
+    main = container("import time; time.sleep(600)", image=TRAINER)
+    main["resources"] = {"requests": {"cpu": QUOTA, "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
+    body = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "other", "labels": {"kueue.x-k8s.io/queue-name": queue}},
+        "spec": {"template": template(main)},
+    }
+    launch.cluster.kubectl("create", "-n", launch.namespace, "-f", "-", stdin=json.dumps(body))
+    launch.wait_for(lambda: _pods(launch, "Running"))
+
+
+def _pods(launch: Launch, phase: str = "") -> list[str]:
+    found = launch.cluster.core.list_namespaced_pod(launch.namespace).items
+    return [it.metadata.name for it in found if phase in ("", it.status.phase)]
+
+
+def _subject(launch: Launch, **options: Any) -> Subject:
+    """Return a run's job in the queue `team`, for the checks of preflight."""
+    spec = launch.spec(pod={"all": {"queue": "team"}}, **options)
+    return Subject(client_of(launch.kubeconfig, launch.namespace, 20), spec)
+
+
+def _held(launch: Launch) -> dict[str, bool]:
+    """Return whether a job of each kind comes back suspended from a dry run."""
+    found = {}
+    for kind in AUTOMATIC:
+        subject = _subject(launch, job=kind.name.lower())
+        found[kind.name] = support.is_held(subject.api.of(kind), subject.job)
+    return found
+
+
+def _unqueued(found: list[Finding]) -> list[str]:
+    texts = (it.text for it in only(found, Status.WARNING))
+    return [text for text in texts if "would start without waiting in queue team" in text]
+
+
+def test_as_shipped_kueue_manages_jobsets_alone(launch, as_shipped):
+    _queue(launch)
+    assert _held(launch) == {"TFJob": False, "JobSet": True}
+    assert _subject(launch, job="auto").settled.spec.kind is JOBSET
+    assert not _unqueued(list(check(_subject(launch, job="auto"), At.RUN)))
+    assert Subject(_subject(launch).api, launch.spec(job="auto")).settled.spec.kind is TFJOB
+    said = _unqueued(list(check(_subject(launch, job="tfjob"), At.RUN)))
+    assert "add kubeflow.org/tfjob to integrations.frameworks" in said[0]
+
+
+def test_with_its_integration_kueue_manages_tfjobs_too(launch, with_tfjobs):
+    _queue(launch)
+    assert _held(launch) == {"TFJob": True, "JobSet": True}
+    assert _subject(launch, job="auto").settled.spec.kind is TFJOB
+    assert not _unqueued(list(check(_subject(launch, job="tfjob"), At.RUN)))
+
+
+@on_both_kinds
+def test_a_run_waits_for_quota(launch, with_tfjobs, said, row, figure):
+    queue = _queue(launch)
+    _use_up(launch, queue)
+    there = _pods(launch)
+    spec = launch.spec(UNTIL_GO, pod={"all": {"queue": queue}})
+    assert capacity.of_job(build_job(spec, Identity("run", 1)))["cpu"] <= 0.4
+    launch.start(spec)
+    words = "0 of 1 running, suspended in queue team: couldn't assign flavors to pod set chief:"
+    launch.wait_for(lambda: any(words in line for line in said.messages))
+    line = next(line for line in said.messages if words in line)
+    assert "insufficient unused quota for cpu" in line
+    assert _pods(launch) == there and launch.ended is None
+    launch.cluster.kubectl("delete", "job", "other", "-n", launch.namespace, "--wait=false")
+    launch.wait_said()
+    running = launch.cluster.core.read_namespaced_pod(launch.pod(), launch.namespace).spec
+    assert running.node_name == SCARCE_NODE
+    assert running.node_selector["kubernetes.io/hostname"] == SCARCE_NODE
+    assert [it.value for it in running.tolerations if it.key == SCARCE] == [SCARCE_NODE]
+    launch.go()
+    ended = launch.join()
+    row(launch, "succeeded", 0, jobs=1)
+    assert ended.launched.attempts == 1
+    figure(f"{launch.kind.name} in a queue: {line}")
+
+
+@_on_jobset
+@pytest.mark.parametrize("fault", ["no such queue", "a resource that the queue does not cover"])
+def test_a_run_that_is_never_admitted(launch, with_tfjobs, said, row, figure, fault):
+    queue = "nowhere" if fault == "no such queue" else _queue(launch, covered=COVERED[:2])
+    spec = launch.spec(pod={"all": {"queue": queue}}, queue_timeout_seconds=8)
+    ended = launch.run(spec)
+    row(launch, "unschedulable", 2, jobs=0, name=f"queue: {fault}")
+    assert "the job was suspended in its queue for " in ended.message
+    assert any(f"0 of 1 running, suspended in queue {queue}" in line for line in said.messages)
+    if queue == "team":
+        assert "resource ephemeral-storage unavailable in ClusterQueue" in ended.message
+    assert not _pods(launch)
+    figure(ended.message)
+
+
+@on_both_kinds
+def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, row, scarce):
+    """Half of the job waits for GPUs that another pod holds, and preflight finds nothing wrong."""
+    gpu = str(scarce["gpu_resource"])
+    queue = _queue(launch, gpu)
+    on_node: Mapping[str, Any] = {"tolerations": [tolerate(SCARCE, SCARCE_NODE)]}
+    other = pod("other", container("import time; time.sleep(600)", {gpu: 4}), **on_node)
+    launch.cluster.core.create_namespaced_pod(launch.namespace, other)
+    launch.wait_for(lambda: _pods(launch, "Running"))
+    pods = {"all": {"queue": queue, "gpu_resource": gpu}}
+    with may_list_nodes(launch):
+        spec = launch.spec(workers=1, gpus=4, pod=pods, partly_placed_seconds=4)
+        api = client_of(launch.kubeconfig, launch.namespace, 20)
+        launch.wait_for(launch.backend().nodes)
+        assert not only(check(Subject(api, spec), At.RUN), Status.WAITS, Status.PROBLEM)
+        launch.start(spec)
+        launch.wait_for(lambda: launch.ended or launch.name(2) in launch.jobs())
+        launch.cluster.core.delete_namespaced_pod("other", launch.namespace, grace_period_seconds=0)
+        ended = launch.join()
+    assert ended.code == 0, ended.message
+    row(launch, "succeeded", 0, jobs=1)
+    assert ended.launched.attempts > 1
