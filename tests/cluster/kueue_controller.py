@@ -42,6 +42,7 @@ class Kueue:
         program, rendered = binaries.executable("kueue"), binaries.rendered("kueue")
         self._cluster, self._authority = cluster, Authority(STATE / "pki")
         self._folder = STATE / "kueue"
+        self._certificates = self._folder / "certificates"
         self._shipped = json.loads(rendered.read_text())["items"]
         account = f"/CN=system:serviceaccount:{NAMESPACE}:{_ACCOUNT}"
         kubeconfig = self._authority.kubeconfig(_ACCOUNT, account, SERVER)
@@ -56,14 +57,12 @@ class Kueue:
             ],
             cluster.logs,
             STATE,
-            {"TMPDIR": str(self._folder)},  # where its webhook server looks for the certificates
         )
 
     def install(self) -> None:
         """Apply its manifests and make its certificates; start it before anything else is done."""
-        certificates = self._folder / "k8s-webhook-server/serving-certs"
         pair = self._authority.issue("kueue-webhook", "/CN=kueue", (BRIDGE_ADDRESS,))
-        for folder in (certificates, _METRICS_CERTIFICATES):
+        for folder in (self._certificates, _METRICS_CERTIFICATES):
             folder.mkdir(parents=True, exist_ok=True)
             for source, name in zip(pair, ("tls.crt", "tls.key"), strict=True):
                 shutil.copy(source, folder / name)
@@ -86,7 +85,7 @@ class Kueue:
             "internalCertManagement": {"enable": False},
             "leaderElection": {"leaderElect": False},
             "metrics": {"bindAddress": "0"},
-            "webhook": {"port": _WEBHOOK_PORT},
+            "webhook": {"port": _WEBHOOK_PORT, "certDir": str(self._certificates)},
         }
         (self._folder / "config.json").write_text(json.dumps(settings))
         self._process.stop()

@@ -66,16 +66,19 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def _queue(launch: Launch, *more: str, covered: tuple[str, ...] = COVERED) -> str:
+def _queue(
+    launch: Launch, *more: str, cpu: str = QUOTA, covered: tuple[str, ...] = COVERED
+) -> str:
     """Make a queue whose only flavor is a node with a taint; return the LocalQueue's name.
 
     Args:
         launch: Its namespace gives all objects their name.
         more: Other resources that it covers, eight of each.
+        cpu: Its CPUs.
         covered: The resources that it covers.
     """
     name = launch.namespace
-    amounts = {"cpu": QUOTA, "memory": "4Gi", "ephemeral-storage": "4Gi"}
+    amounts = {"cpu": cpu, "memory": "4Gi", "ephemeral-storage": "4Gi"}
     amounts = {it: amounts[it] for it in covered} | dict.fromkeys(more, "8")
     flavor = {
         "nodeLabels": {"kubernetes.io/hostname": SCARCE_NODE},
@@ -207,7 +210,7 @@ def test_a_run_that_is_never_admitted(launch, with_tfjobs, said, row, figure, fa
 def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, row, scarce):
     """Half of the job waits for GPUs that another pod holds, and preflight finds nothing wrong."""
     gpu = str(scarce["gpu_resource"])
-    queue = _queue(launch, gpu)
+    queue = _queue(launch, gpu, cpu="2")
     on_node: Mapping[str, Any] = {"tolerations": [tolerate(SCARCE, SCARCE_NODE)]}
     other = pod("other", container("import time; time.sleep(600)", {gpu: 4}), **on_node)
     launch.cluster.core.create_namespaced_pod(launch.namespace, other)
@@ -215,7 +218,7 @@ def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, row, scarce):
     pods = {"all": {"queue": queue, "gpu_resource": gpu}}
     with may_list_nodes(launch):
         spec = launch.spec(workers=1, gpus=4, pod=pods, partly_placed_seconds=4)
-        api = client_of(launch.kubeconfig, launch.namespace, 20)
+        api = client_of(launch.kubeconfig, launch.namespace, 20).of(spec.kind)
         launch.wait_for(launch.backend().nodes)
         assert not only(check(Subject(api, spec), At.RUN), Status.WAITS, Status.PROBLEM)
         launch.start(spec)
