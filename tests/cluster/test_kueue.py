@@ -66,9 +66,7 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def _queue(
-    launch: Launch, *more: str, cpu: str = QUOTA, covered: tuple[str, ...] = COVERED
-) -> str:
+def _queue(launch: Launch, *more: str, cpu: str = QUOTA, covered: tuple[str, ...] = COVERED) -> str:
     """Make a queue whose only flavor is a node with a taint; return the LocalQueue's name.
 
     Args:
