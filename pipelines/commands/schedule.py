@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
-    from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, Trigger
+    from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -48,17 +47,9 @@ if TYPE_CHECKING:
     "--cron",
     default="",
     metavar="EXPRESSION",
-    help="when to run: seconds, minutes, hours, day of month,"
-    " month, day of week, for instance '0 0 3 * * *' for 3 a.m. every day",
+    help="when to run: seconds, minutes, hours, day of month, month, day of week, for instance"
+    " '0 0 3 * * *' for 3 a.m. every day; or an interval such as '@every 6h'",
 )
-@click.option(
-    "--every",
-    default="",
-    metavar="INTERVAL",
-    help="an interval instead: 900 (seconds), 30m, 6h or 1d",
-)
-@click.option("--start", default="", metavar="TIME", help="no ticks before this time, in ISO 8601")
-@click.option("--end", default="", metavar="TIME", help="no ticks after this time")
 @click.option("--catch-up", is_flag=True, help="run missed ticks later, one by one")
 @click.option(
     "--concurrency",
@@ -76,7 +67,7 @@ if TYPE_CHECKING:
 def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
     """Start runs on Kubeflow Pipelines at regular times.
 
-    It takes the options of submit, and --cron or --every. It checks them, shows the plan of a run
+    It takes the options of submit, and --cron. It checks them, shows the plan of a run
     that would start now, and asks; --dry-run ends there. Then it shows the schedule as Kubeflow
     Pipelines has stored it.
 
@@ -95,6 +86,8 @@ def schedule(context: click.Context, connection: Connection, **given: Any) -> No
 def _make(
     connection: Connection,
     schedule_name: str,
+    cron: str,
+    catch_up: bool,
     concurrency: int,
     chosen: Chosen,
     yes: bool,
@@ -103,22 +96,21 @@ def _make(
     json_: bool,
     **given: Any,
 ) -> None:
-    from kfp_tfjob.options.fields import Tick
+    from kfp_tfjob.pipelines.kubeflow.scheduled import Trigger
 
-    trigger = _trigger(**{name: given.pop(name) for name in _OF_A_TRIGGER})
+    trigger = Trigger(cron, catch_up)
     client = open_client(connection)
     package = chosen.package(client)
     found = parameters_of(given, package.defaults, here=False)
     name = schedule_name or str(found.values["model_name"])
-    plan = client.plan(found.values, package, found.sources, Tick(datetime.now(UTC)))
+    plan = client.plan(found.values, package, found.sources)
     if yes and not (dry_run or wait_for_nodes):
         refuse_to_wait(plan)
 
     def tell() -> None:
         old = client.schedules(name)
         show_plan(plan, client.back_end.host, client.back_end.namespace)
-        when = f"cron {trigger.cron}" if trigger.cron else f"every {trigger.seconds} s"
-        show(f"{'schedule:':<10} {name}: {when}; {counted(concurrency, 'run')} at once")
+        show(f"{'schedule:':<10} {name}: cron {cron}; {counted(concurrency, 'run')} at once")
         for it in old:
             show(f"note: it replaces {_called(it)}{_flight(it)}")
 
@@ -130,22 +122,6 @@ def _make(
     _tell(made, json_)
     for it in () if json_ else kept:
         show(f"note: {_called(it)} stays, paused{_flight(it)}: deleting it now would end its runs")
-
-
-_OF_A_TRIGGER = ("cron", "every", "start", "end", "catch_up")
-
-
-def _trigger(cron: str, every: str, start: str, end: str, catch_up: bool) -> Trigger:
-    from kfp_tfjob.options.fields import Tick
-    from kfp_tfjob.pipelines.kubeflow.scheduled import Trigger, interval
-
-    return Trigger(
-        cron=cron,
-        seconds=interval(every) if every else 0,
-        start=Tick.parse(start, "--start").moment if start else None,
-        end=Tick.parse(end, "--end").moment if end else None,
-        catch_up=catch_up,
-    )
 
 
 def _called(found: Schedule) -> str:
@@ -260,8 +236,6 @@ def _tell(found: Schedule, json_: bool) -> None:
     rows = {
         "schedule": f"{found.name} ({found.schedule_id}), {found.state}",
         "when": found.when,
-        "from": found.start,
-        "to": found.end,
         "missed": "run later, one by one" if found.catch_up else "only the newest runs",
         "at once": str(found.at_once),
         "data": str(found.parameters.get("data_uri", "")),

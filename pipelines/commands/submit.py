@@ -24,7 +24,7 @@ from kfp_tfjob.pipelines.commands.output import (
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import counted, sized
+from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
@@ -62,9 +62,8 @@ def submit(
 ) -> None:
     """Start a run on Kubeflow Pipelines.
 
-    First, the parameters are checked, and if this machine can read them, also the data, the model
-    code and the output bucket. Then the plan is shown: pods, GPUs, data and warnings. --dry-run
-    ends there.
+    First, the parameters are checked. Then the plan is shown: pods, GPUs and warnings. --dry-run
+    ends there. The run's first step checks the data and the store.
 
     The value of a parameter is the first of: --set, its option, the environment variable
     KFP_TFJOB_<PARAMETER>, --params FILE, the pipeline's default. --endpoint is the store's address
@@ -116,14 +115,11 @@ def refuse_to_wait(plan: Plan) -> None:
 
 def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
     """Print what a run will take."""
-    data = plan.data
-    if plan.bytes is not None and plan.files is not None:
-        data += f" ({counted(plan.files, 'file')}, {sized(plan.bytes)})"
     rows = {
         "back end": f"{host}{f', namespace {namespace}' if namespace else ''}",
         "pipeline": plan.pipeline,
         "model": plan.model,
-        "data": data,
+        "data": plan.data,
         "output": plan.output,
         "pods": f"{counted(plan.replicas, 'replica')}; before and after, one pod for each step",
         "GPUs": str(plan.gpus or "none"),

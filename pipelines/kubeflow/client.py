@@ -15,13 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import (
     ending,
@@ -98,7 +96,6 @@ class Client:
         parameters: Mapping[str, Any],
         package: Package | None = None,
         sources: Mapping[str, str] | None = None,
-        tick: Tick | None = None,
         name: str = "",
     ) -> plan.Plan:
         """Check a run, and return what it needs, without submitting it.
@@ -107,12 +104,10 @@ class Client:
             parameters: Run parameters; the others have the defaults of the pipeline.
             package: The pipeline; None for that of this version.
             sources: Where each parameter comes from, to be shown.
-            tick: The time of a schedule's first run, whose data may not exist yet; None for a run
-                that is submitted now.
             name: The run's name, which no other run may have; empty for a new name.
 
         Returns:
-            Pods, GPUs, CPU, memory and bytes of data.
+            Pods, GPUs, CPU and memory.
 
         Raises:
             ConfigurationError: Everything that is wrong with the parameters, in one error.
@@ -121,13 +116,13 @@ class Client:
 
         package = package or packages.this_version()
         values = _completed(parameters, package)
-        inputs = submission.check_run(values, package, self._endpoint, tick)
+        submission.check_run(values, package)
         self._checked = values
         if sources is None:
             sources = dict.fromkeys(parameters, "parameters")
         submission.check_name(self.back_end, name)
         return plan.make_plan(
-            values, inputs, package.source, package.images, sources, self.back_end.namespace
+            values, package.source, package.images, sources, self.back_end.namespace
         )
 
     def submit(
@@ -183,19 +178,17 @@ class Client:
             The schedule, and the old ones that stay, paused, because of their runs in flight.
         """
         package = package or packages.this_version()
-        values = self._ready(parameters, package, Tick(datetime.now(UTC)))
+        values = self._ready(parameters, package)
         name = name or str(values["model_name"])
         return schedules.create(self.back_end, package, values, name, trigger, at_once, account)
 
-    def _ready(
-        self, parameters: Mapping[str, Any], package: Package, tick: Tick | None = None
-    ) -> dict[str, Any]:
+    def _ready(self, parameters: Mapping[str, Any], package: Package) -> dict[str, Any]:
         """Return every run parameter, checked, with model code in the store."""
         from kfp_tfjob.pipelines.kubeflow import own_code, submission
 
         values = _completed(parameters, package)
         if values != self._checked:
-            submission.check_run(values, package, self._endpoint, tick)
+            submission.check_run(values, package)
         return own_code.copy_code(values, self._endpoint)
 
     def schedules(self, name: str = "") -> list[Schedule]:

@@ -1,18 +1,17 @@
-"""What a run will take, before it is submitted: pods, GPUs, memory, bytes of data."""
+"""What a run will take, before it is submitted: pods, GPUs and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import Any
 
-from kfp_tfjob.checks.finding import Finding, unknown
+from kfp_tfjob.checks.finding import Finding
 from kfp_tfjob.components.preflight.parameters import job_spec
+from kfp_tfjob.options.fields import Tick, fill
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
-
-if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Plan:
 
     Attributes:
         model: The run parameter model_name.
-        data: data_uri as the run will read it.
+        data: data_uri as a run that starts now will read it.
         output: The run parameter output_uri.
         pipeline: Where the pipeline comes from.
         images: The images of the steps and of the replicas.
@@ -29,8 +28,6 @@ class Plan:
         gpus: GPUs of all of them.
         cpu: CPU that they request together, in cores.
         memory: Memory that they request together, in bytes.
-        files: Files of the data; None if the store cannot be listed from here.
-        bytes: Their bytes; None likewise.
         given: The parameters that are not defaults, with their source; secret-looking values are
             masked.
         findings: What may keep the run from starting, with what to do, and what could not be found
@@ -46,15 +43,12 @@ class Plan:
     gpus: int
     cpu: float
     memory: int
-    files: int | None
-    bytes: int | None
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
 
 
 def make_plan(
     values: Mapping[str, Any],
-    inputs: Inputs,
     pipeline: str = "",
     images: Sequence[str] = (),
     sources: Mapping[str, str] | None = None,
@@ -64,7 +58,6 @@ def make_plan(
 
     Args:
         values: Every run parameter, checked.
-        inputs: What this machine sees in the store.
         pipeline: Where the pipeline comes from, as text.
         images: The images of its steps.
         sources: Where each given parameter comes from.
@@ -77,7 +70,7 @@ def make_plan(
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))
     return Plan(
         model=str(values["model_name"]),
-        data=inputs.data,
+        data=fill(str(values["data_uri"]), Tick(datetime.now(UTC))),
         output=str(values["output_uri"]),
         pipeline=pipeline,
         images=tuple(dict.fromkeys((*images, spec.image))),
@@ -85,11 +78,9 @@ def make_plan(
         gpus=spec.total_gpus,
         cpu=float(requests.get("cpu", 0)),
         memory=int(requests.get("memory", 0)),
-        files=inputs.files,
-        bytes=inputs.bytes,
         given={
             name: {"value": masked({name: values[name]})[name], "source": source}
             for name, source in (sources or {}).items()
         },
-        findings=[*cluster_checks.look(spec, namespace), *map(unknown, inputs.notes)],
+        findings=cluster_checks.look(spec, namespace),
     )

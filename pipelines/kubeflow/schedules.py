@@ -106,7 +106,7 @@ def create(
         max_concurrency=str(at_once),
         no_catchup=not trigger.catch_up,
         mode=models.RecurringRunMode.DISABLE,
-        trigger=_trigger(models, trigger),
+        trigger=models.V2beta1Trigger(cron_schedule=models.V2beta1CronSchedule(cron=trigger.cron)),
     )
     made = back_end.once(
         "make the schedule", api.recurring_run_service_create_recurring_run, recurring_run=body
@@ -223,15 +223,6 @@ def _switched(back_end: BackEnd, schedule: Schedule, active: bool) -> Schedule:
     return _schedule(back_end, _read(back_end, schedule.schedule_id), runs)
 
 
-def _trigger(models: Any, trigger: Trigger) -> Any:
-    ends = {"start_time": trigger.start, "end_time": trigger.end}
-    if trigger.cron:
-        cron = models.V2beta1CronSchedule(cron=trigger.cron, **ends)
-        return models.V2beta1Trigger(cron_schedule=cron)
-    periodic = models.V2beta1PeriodicSchedule(interval_second=str(trigger.seconds), **ends)
-    return models.V2beta1Trigger(periodic_schedule=periodic)
-
-
 def _schedule(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:
     values, trigger = parameters_of(raw), raw.trigger
     it = (trigger.cron_schedule or trigger.periodic_schedule) if trigger else None
@@ -240,8 +231,6 @@ def _schedule(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:
         name=raw.display_name or "",
         state="active" if _is_active(raw) else "paused",
         when=_when(it),
-        start=in_utc(it.start_time if it else None),
-        end=in_utc(it.end_time if it else None),
         catch_up=not raw.no_catchup,
         at_once=int(raw.max_concurrency or 1),
         model=str(values.get("model_name", "")),

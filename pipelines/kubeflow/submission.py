@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any
 
 from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.components.preflight.parameters import check
-from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.inputs import Inputs, look
 from kfp_tfjob.pipelines.kubeflow.own_code import check_code
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
@@ -22,20 +20,12 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 log = logging.getLogger(__name__)
 
 
-def check_run(
-    values: Mapping[str, Any], package: Package, endpoint: str = "", tick: Tick | None = None
-) -> Inputs:
-    """Check a run as preflight will, as far as this machine can.
+def check_run(values: Mapping[str, Any], package: Package) -> None:
+    """Check the parameters and the local code of a run; preflight checks what is in the store.
 
     Args:
         values: Every run parameter.
         package: The pipeline.
-        endpoint: URL of the store as this machine reaches it.
-        tick: The first tick of a schedule, whose data may not exist yet; None for a run that
-            starts now.
-
-    Returns:
-        What this machine sees in the store.
 
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
@@ -46,18 +36,10 @@ def check_run(
     except ConfigurationError as error:
         problems += error.problems
     problems += local_paths({"data_uri": values["data_uri"]} if values["data_uri"] else {})
-    problems += [] if "model_code" in _wrong(problems) else check_code(values)
-    now = tick or Tick(datetime.now(UTC))
-    seen = look(values, now, endpoint, _wrong(problems), later=tick is not None)
-    problems += seen.problems
+    wrong = {str(getattr(it, "path", "")).partition(".")[0] for it in problems}
+    problems += [] if "model_code" in wrong else check_code(values)
     problems += package.problems(str(values.get("train_image", "")))
     ConfigurationError.raise_if(problems)
-    return seen
-
-
-def _wrong(problems: Sequence[Problem | str]) -> frozenset[str]:
-    """Return the parameters that have a problem."""
-    return frozenset(str(getattr(it, "path", "")).partition(".")[0] for it in problems)
 
 
 def check_name(back_end: BackEnd, name: str) -> None:

@@ -10,7 +10,7 @@ from click.testing import Result
 
 from kfp_tfjob import Client
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
-from kfp_tfjob.pipelines.kubeflow.scheduled import Trigger, interval
+from kfp_tfjob.pipelines.kubeflow.scheduled import Trigger
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.local.laptop import kfp_tfjob
@@ -28,7 +28,7 @@ def schedule(*arguments: object) -> Result:
 
 
 def make(package: Path, *more: object) -> Result:
-    when = () if {"--cron", "--every"} & set(more) else DAILY
+    when = () if "--cron" in more else DAILY
     return schedule(*GIVEN, "--pipeline", package, *when, *more)
 
 
@@ -37,23 +37,21 @@ def run_of(fake: FakePipelines, made: api.V2beta1RecurringRun, state: str = "RUN
 
 
 def test_the_answer_of_the_back_end_is_shown(fake, package):
-    start = (NOW - timedelta(days=2)).replace(microsecond=0)
-    found = make(package, "--start", start.isoformat(), "--catch-up", "--concurrency", 2)
+    found = make(package, "--catch-up", "--concurrency", 2)
     assert found.exit_code == 0, found.output
     (made,) = fake.schedules.values()
     assert made.status == "ENABLED" and made.no_catchup is False and made.max_concurrency == "2"
     assert made.trigger.cron_schedule.cron == "0 0 3 * * *"
-    assert made.trigger.cron_schedule.start_time == start
     # The fields stay in the parameters: the controller starts each run with the same ones.
     assert made.runtime_config.parameters["data_uri"] == "s3://data/{date-1d}/"
     yesterday = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     assert f"data:      s3://data/{yesterday}/" in found.output
     answer = found.output.partition("answers:")[2]
-    for part in (made.recurring_run_id, "active", "0 0 3 * * *", f"{start:%Y-%m-%dT%H:%M:%SZ}"):
+    for part in (made.recurring_run_id, "active", "0 0 3 * * *"):
         assert part in answer, found.output
     (listed,) = json.loads(schedule("list", "--json").output)
     assert (listed["when"], listed["at_once"], listed["catch_up"]) == ("0 0 3 * * *", 2, True)
-    assert listed["start"] == f"{start:%Y-%m-%dT%H:%M:%SZ}" and listed["model"] == "m"
+    assert listed["model"] == "m"
     plan = json.loads(make(package, "--dry-run", "--json").output)
     assert plan["data"] == f"s3://data/{yesterday}/" and len(fake.schedules) == 1
 
@@ -97,24 +95,9 @@ def test_an_expression_has_six_fields(fake, package, cron, received, fix):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("900", 900), ("30m", 1800), ("6h", 21600), ("1d", 86400), ("90s", 90)]
-)
-def test_intervals(text, seconds):
-    assert interval(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0", "1w", "-5", "1.5h", "often"])
-def test_wrong_intervals(text):
-    with pytest.raises(ConfigurationError):
-        interval(text)
-
-
-@pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (("--every", "6h", "--cron", "0 0 3 * * *"), "needs --cron or --every"),
-        (("--every", "often"), "--every is not an interval"),
-        (("--start", "tomorrow"), "--start is not a time"),
+        (("--cron", ""), "--cron has the wrong number of fields"),
         (("--data", "s3://data/{day}/"), "data_uri has an unknown field"),
         (("--output", "s3://results/{date}"), "fields below runs/ only"),
         (("--set", "train_options.when_unchanged=stop"), "train_options.when_unchanged"),
@@ -135,11 +118,10 @@ def test_a_schedule_of_the_same_name_is_replaced_and_never_twice_active(fake, pa
     assert make(package).exit_code == 0
     (old,) = fake.schedules
     fake.broken = watch
-    found = make(package, "--every", "6h")
+    found = make(package, "--cron", "@every 6h")
     assert found.exit_code == 0 and f"it replaces m ({old[:8]}, 0 0 3 * * *)" in found.output
     (new,) = fake.schedules.values()
     assert new.recurring_run_id != old and new.status == "ENABLED"
-    assert new.trigger.periodic_schedule.interval_second == "21600"
     assert max(active) == 1
 
 
@@ -199,7 +181,7 @@ def test_the_python_client_does_the_same(fake, package):
     assert client.pause("nightly").state == "paused"
     assert client.resume("nightly").state == "active"
     with pytest.raises(ConfigurationError):
-        client.schedule(given | {"train_epochs": 0}, Trigger(seconds=60), client.package(package))
+        client.schedule(given | {"train_epochs": 0}, Trigger("@hourly"), client.package(package))
     client.delete_schedule("nightly")
     with pytest.raises(UnknownRunError):
         client.pause("nightly")
