@@ -34,12 +34,10 @@ class Document:
     Attributes:
         body: Its value; anchors in the text become separate copies.
         lines: The line of every value in the file, from 1, by its path.
-        repeated: The paths of keys that appear more than once.
     """
 
     body: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
-    repeated: list[Path] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
         """Return the line of the value at `path`, or of its nearest parent."""
@@ -99,8 +97,6 @@ def _document(loader: _Loader, node: yaml.Node) -> Document:
 def _value(loader: _Loader, node: yaml.Node, path: Path, document: Document) -> Any:
     document.lines[path] = node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
-        written = [str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        document.repeated += [(*path, key) for key in {k for k in written if written.count(k) > 1}]
         loader.flatten_mapping(node)
         value = {}
         for key_node, item in node.value:

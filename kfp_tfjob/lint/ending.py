@@ -102,14 +102,6 @@ def low_backoff_limit(job: Job) -> Iterator[Found]:
         yield Found(path, f"the limit is {limit} for {job.total} pods")
 
 
-@warning("remove backoffLimit, or let a launcher count attempts")
-def idle_backoff_limit(job: Job) -> Iterator[Found]:
-    """Only restarts count, and with Never there are none."""
-    if job.replicas and not job.restarts and job.run_policy.get("backoffLimit") is not None:
-        path = (*job.path, "spec", "runPolicy", "backoffLimit")
-        yield Found(path, "backoffLimit with restartPolicy Never")
-
-
 @warning(
     "set activeDeadlineSeconds in the pod templates with restartPolicy Never; the kubelet enforces"
     " it there"
@@ -133,15 +125,6 @@ def no_deadline(job: Job) -> Iterator[Found]:
         for replica in job.replicas:
             if replica.pod.get("activeDeadlineSeconds") is None:
                 yield Found(replica.pod_path, f"{replica.key} may run forever")
-
-
-@warning("use restartPolicy Never with a deadline")
-def restarted_deadline(job: Job) -> Iterator[Found]:
-    """The kubelet ends the pod, and the operator creates it again, forever."""
-    for replica in job.replicas:
-        if replica.policy != "Never" and replica.pod.get("activeDeadlineSeconds") is not None:
-            path = (*replica.pod_path, "activeDeadlineSeconds")
-            yield Found(path, f"{replica.key} has {replica.policy}")
 
 
 @error("set runPolicy.cleanPodPolicy: Running")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint import document, ending, fields, pods, roles, scripts
 from kfp_tfjob.lint.document import Document
 from kfp_tfjob.lint.job import Job
-from kfp_tfjob.lint.rule import Found, Rule, Severity
-from kfp_tfjob.lint.schema import violations
+from kfp_tfjob.lint.rule import Rule, Severity
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # The table: every rule of these modules.
@@ -21,7 +21,6 @@ RULES = tuple(
     for rule in vars(module).values()
     if isinstance(rule, Rule)
 )
-_COMMANDS = ("command", "args")
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ def _is_job(body: Object) -> bool:
 
 def _findings(documents: list[Document]) -> Iterator[Finding]:
     for number, item in enumerate(documents, 1):
-        for job in _jobs(item):
-            for rule, found in _broken(item, job):
+        for job, rule in product(_jobs(item), RULES):
+            for found in rule.find(job):
                 yield Finding(
                     job=job.name,
                     document=number,
@@ -117,32 +116,3 @@ def _findings(documents: list[Document]) -> Iterator[Finding]:
                     reason=rule.reason,
                     fix=rule.fix,
                 )
-
-
-def _broken(item: Document, job: Job) -> Iterator[tuple[Rule, Found]]:
-    """Yield each place that breaks a rule."""
-    repeated = [path for path in item.repeated if path[: len(job.path)] == job.path]
-    for path in repeated:
-        yield _REPEATED, Found(path, f"{path[-1]} appears more than once")
-    if _unreadable(job):
-        yield from ((fields.wrong_type, found) for found in fields.wrong_type.find(job))
-        return
-    for rule in RULES:
-        yield from ((rule, found) for found in rule.find(job))
-
-
-def _unreadable(job: Job) -> bool:
-    """Tell whether the rules cannot read a job; they can read a command that is a text."""
-    return any(
-        item.structural and not (isinstance(item.value, str) and item.path[-1] in _COMMANDS)
-        for item in violations(job.body, path=job.path)
-    )
-
-
-_REPEATED = Rule(
-    "repeated-key",
-    Severity.ERROR,
-    "Only the last one counts, or the file is refused.",
-    "keep one of them",
-    lambda job: iter(()),
-)

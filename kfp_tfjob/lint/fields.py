@@ -1,4 +1,4 @@
-"""Defines rules about names, fields, types and values that a cluster refuses or drops."""
+"""Defines rules about names, fields and values that a cluster refuses or drops."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any
 
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.lint.document import show
-from kfp_tfjob.lint.job import Job, mapping, text
-from kfp_tfjob.lint.rule import Found, error, warning
-from kfp_tfjob.lint.schema import FIELDS, Violation, violations
-from kfp_tfjob.storage.formatting import did_you_mean
+from kfp_tfjob.lint.job import RUN_POLICY, Job, mapping, text
+from kfp_tfjob.lint.rule import Found, error
 
 _LONGEST = 63  # characters of the name of a Service
 _GENERATED = 5  # characters that generateName adds
@@ -51,13 +48,6 @@ def name(job: Job) -> Iterator[Found]:
         yield Found(path, f"the Service {longest} would have {len(longest)} characters")
 
 
-@warning("derive the name from the run, so that a second create finds the first job")
-def generated_name(job: Job) -> Iterator[Found]:
-    """A launcher that is restarted or retried creates a second job beside the first."""
-    if not job.name and mapping(job.body, "metadata").get("generateName"):
-        yield Found((*job.path, "metadata", "generateName"), "the name is generated")
-
-
 @error(f"list the replica types under spec.{TFJOB.replicas_key}")
 def replica_types(job: Job) -> Iterator[Found]:
     """The operator reads nothing else."""
@@ -72,34 +62,9 @@ def run_policy_fields(job: Job) -> Iterator[Found]:
     Under spec, they are dropped without an error: pods keep their GPUs after the end, and limits
     have no effect.
     """
-    for key in FIELDS["RunPolicy"]:
+    for key in RUN_POLICY:
         if key in job.spec:
             yield Found((*job.path, "spec", key), f"{key} is under spec")
-
-
-@error("correct or remove it")
-def unknown_field(job: Job) -> Iterator[Found]:
-    """The API server drops unknown fields without an error."""
-    moved = {(*job.path, "spec", key) for key in FIELDS["RunPolicy"]}
-    for item in violations(job.body, path=job.path):
-        if not item.expected and item.path not in moved and (item.model in FIELDS or item.meant):
-            yield Found(item.path, _unknown(item))
-
-
-@warning("check whether the cluster supports it: kubectl explain pod.spec")
-def unknown_pod_field(job: Job) -> Iterator[Found]:
-    """The API server drops unknown fields; this one was unknown in Kubernetes 1.30."""
-    for item in violations(job.body, path=job.path):
-        if not item.expected and item.model not in FIELDS and not item.meant:
-            yield Found(item.path, _unknown(item))
-
-
-@error("write a value of the right type; strings that look like numbers, true or false need quotes")
-def wrong_type(job: Job) -> Iterator[Found]:
-    """The API server refuses the whole object."""
-    for item in violations(job.body, path=job.path):
-        if item.expected:
-            yield Found(item.path, f"{show(item.path[-1:])} is not {item.words}")
 
 
 @error("use one of the values that the operator accepts")
@@ -124,8 +89,3 @@ def unknown_word(job: Job) -> Iterator[Found]:
         if isinstance(value, str) and value not in known:
             names = ", ".join(word or "nothing" for word in known)
             yield Found((*path, key), f"{key} is {value}, and not one of {names}")
-
-
-def _unknown(item: Violation) -> str:
-    meant = did_you_mean(item.meant)
-    return f"there is no field {item.path[-1]}{meant and '; '}{meant}"

@@ -12,12 +12,21 @@ from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
-from kfp_tfjob.lint.schema import FIELDS
 
 # The types that the operator knows, including Master, which TensorFlow 2 refuses.
 KNOWN_ROLES = {**TFJOB.roles, "master": "Master"}
 DECIDERS = ("Chief", "Master")
 GPU = re.compile(r"(nvidia|amd)\.com/|gpu\.intel\.com/")
+# The fields of runPolicy; in v1beta1, they were under spec.
+RUN_POLICY = (
+    "activeDeadlineSeconds",
+    "backoffLimit",
+    "cleanPodPolicy",
+    "managedBy",
+    "schedulingPolicy",
+    "suspend",
+    "ttlSecondsAfterFinished",
+)
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
@@ -178,7 +187,7 @@ class Job:
     @property
     def run_policy(self) -> Object:
         """Its runPolicy, including fields that are under spec, as in v1beta1."""
-        stray = {key: self.spec[key] for key in FIELDS["RunPolicy"] if key in self.spec}
+        stray = {key: self.spec[key] for key in RUN_POLICY if key in self.spec}
         return stray | mapping(self.spec, "runPolicy") if stray else mapping(self.spec, "runPolicy")
 
     @property
@@ -186,8 +195,8 @@ class Job:
         """Its replica types."""
         specs = mapping(self.spec, TFJOB.replicas_key)
         return [
-            Replica(key, KNOWN_ROLES.get(key.lower(), ""), body, self.at(key))
-            for key, body in specs.items()
+            Replica(key, KNOWN_ROLES.get(key.lower(), ""), mapping(specs, key), self.at(key))
+            for key in specs
         ]
 
     def at(self, *path: str | int) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.tfjob import TF_CONFIG, TFJOB
+from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.job import Container, Job, Replica, items, mapping, text
 from kfp_tfjob.lint.rule import Found, error, warning
 
@@ -52,15 +52,6 @@ def moving_image(job: Job) -> Iterator[Found]:
         tag = named.rpartition("/")[2]
         if named and "@" not in tag and tag.partition(":")[2] in ("", "latest"):
             yield Found((*container.path, "image"), f"{named} has no fixed tag")
-
-
-@error("give it a name")
-def nameless(job: Job) -> Iterator[Found]:
-    """The API server refuses objects of a list without a name."""
-    for replica in job.replicas:
-        for body, path in _named(replica):
-            if not body.get("name"):
-                yield Found(path, "there is no name")
 
 
 @error("rename one of them, or define the volume")
@@ -191,17 +182,6 @@ def shared_memory(job: Job) -> Iterator[Found]:
                 yield Found(container.path, f"nothing is mounted at {_SHM}")
 
 
-@warning(f"remove {TF_CONFIG} from env")
-def own_tf_config(job: Job) -> Iterator[Found]:
-    """The TF_CONFIG of the operator comes last and wins; a single replica would read yours."""
-    for replica in job.replicas:
-        if replica.trainer:
-            path = (*replica.trainer.path, "env")
-            for i, variable in enumerate(replica.trainer.env):
-                if variable.get("name") == TF_CONFIG:
-                    yield Found((*path, i), f"{TF_CONFIG} is set by hand")
-
-
 @warning("keep it in a Secret, and refer to that with valueFrom.secretKeyRef and optional: true")
 def plain_secret(job: Job) -> Iterator[Found]:
     """Everyone who can read the job can read it, and the history of the file keeps it."""
@@ -218,16 +198,6 @@ def _volumes(replica: Replica) -> list[tuple[str, Any]]:
         (text(volume, "name"), (*replica.pod_path, "volumes", i))
         for i, volume in enumerate(items(replica.pod, "volumes"))
     ]
-
-
-def _named(replica: Replica) -> Iterator[tuple[Object, Any]]:
-    for i, volume in enumerate(items(replica.pod, "volumes")):
-        yield volume, (*replica.pod_path, "volumes", i)
-    for container in replica.all_containers:
-        yield container.body, container.path
-        for key in ("env", "volumeMounts"):
-            for i, item in enumerate(items(container.body, key)):
-                yield item, (*container.path, key, i)
 
 
 def _at_shm(container: Container) -> set[str]:

@@ -19,17 +19,6 @@ def unknown_role(job: Job) -> Iterator[Found]:
             yield Found(replica.path, f"{replica.key} is not a replica type{meant and '; '}{meant}")
 
 
-@warning("spell it as the operator does")
-def role_spelling(job: Job) -> Iterator[Found]:
-    """The operator corrects the spelling in memory only.
-
-    Checks by name, including those of the webhook, do not see it.
-    """
-    for replica in job.replicas:
-        if replica.role and replica.key != replica.role:
-            yield Found(replica.path, f"{replica.key} should be {replica.role}")
-
-
 @error("call it Chief")
 def master(job: Job) -> Iterator[Found]:
     """With TensorFlow 2, every replica refuses a cluster that has the task type master."""

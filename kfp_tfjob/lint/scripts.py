@@ -149,5 +149,5 @@ def _lasting_mounts(replica: Replica, container: Container) -> list[str]:
     return [
         text(mount, "mountPath").rstrip("/") + "/"
         for mount in mounts
-        if mount.get("name") in lasting and not mount.get("subPathExpr")  # its own folder
+        if text(mount, "name") in lasting and not mount.get("subPathExpr")  # its own folder
     ]

@@ -16,7 +16,8 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 def lint(file: TextIO, form: str) -> None:
     """Check the TFJobs in a YAML file.
 
-    FILE is any YAML file, or - for standard input.
+    FILE is any YAML file, or - for standard input. For unknown fields and wrong types, use kubectl
+    apply --dry-run=server.
 
     Exit codes: 0 no errors, but maybe warnings; 1 errors; 2 FILE cannot be read or has no TFJob.
     """

@@ -24,7 +24,6 @@ from kfp_tfjob.jobs.labels import run_label
 from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.lint.schema import FIELDS
 from kfp_tfjob.pipelines.commands.render import first_attempt
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
@@ -67,19 +66,6 @@ def test_the_kubeflow_sdk_reads_every_part(name, kind):
     client = ApiClient()
     model = client.deserialize(Response, f"KubeflowOrgV1{spec.kind.name}")
     assert client.sanitize_for_serialization(model) == manifest
-
-
-def test_the_fields_that_lint_knows_are_those_of_the_sdk():
-    from kubeflow.training import models
-
-    for kind, name in (
-        ("TFJobSpec", "KubeflowOrgV1TFJobSpec"),
-        ("RunPolicy", "KubeflowOrgV1RunPolicy"),
-        ("SchedulingPolicy", "KubeflowOrgV1SchedulingPolicy"),
-        ("ReplicaSpec", "KubeflowOrgV1ReplicaSpec"),
-        ("TFJob", "KubeflowOrgV1TFJob"),
-    ):
-        assert set(FIELDS[kind]) == set(getattr(models, name).attribute_map.values())
 
 
 def test_equal_parameters_give_equal_bytes_and_nothing_is_shared():
