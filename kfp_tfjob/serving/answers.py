@@ -58,16 +58,15 @@ def predictions(task: Task, values: np.ndarray) -> list[Any]:
     ]
 
 
-def tensors(task: Task, values: np.ndarray, json: bool = True) -> list[Output]:
+def tensors(task: Task, values: np.ndarray) -> list[Output]:
     """Return the outputs of an answer in V2.
 
     Args:
         task: What the model predicts.
         values: As in `predictions`.
-        json: Whether the answer is JSON, which has no NaN; gRPC has no null.
     """
     shape = list(values.shape)
-    numbers = _plain(values.reshape(-1)) if json else values.reshape(-1).tolist()
+    numbers = _plain(values.reshape(-1))
     if not task.classes:
         return [Output(PREDICTION, "FP32", shape, numbers)]
     names = [name or "" for name in _names(task, values)]

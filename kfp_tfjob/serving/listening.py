@@ -16,13 +16,12 @@ def default_host() -> str:
     return "0.0.0.0" if os.environ.get("KUBERNETES_SERVICE_HOST") else "127.0.0.1"
 
 
-def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Return a bound socket whose connections end when their client is gone or reads nothing.
 
     Args:
         host: A name or an address of this machine.
         port: 0 for any.
-        option: Which gave the port.
 
     Raises:
         ConfigurationError: The port is taken, or the host is not one of this machine.
@@ -38,8 +37,8 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
                 "the server cannot listen",
                 received=f"{host}, port {port}: {error.strerror}",
                 expected="an address of this machine, and a free port",
-                fix=f"choose others with --host and {option}",
-                path=option,
+                fix="choose others with --host and --port",
+                path="--port",
             )
         ) from error
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

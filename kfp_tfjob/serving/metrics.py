@@ -14,7 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _REQUESTS = Counter(
     "kfp_tfjob_requests",
-    "Requests for predictions, by protocol (v1, v2, grpc) and status",
+    "Requests for predictions, by protocol (v1, v2) and status",
     ["model_name", "protocol", "code"],
 )
 _LATENCY = Histogram(

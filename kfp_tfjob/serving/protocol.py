@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelRepository
-from kserve.errors import InvalidInput
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput, RequestOutput
@@ -109,12 +107,9 @@ class ChampionModel(Model):
 
         Raises:
             RefusedRequest: It does not have the columns of the model.
-            InvalidInput: The same in gRPC, where kserve knows only its own errors.
         """
         loaded = self.loaded  # of the whole request, whatever takes over meanwhile
         loop = asyncio.get_running_loop()
-        if isinstance(payload, InferRequest) and payload.from_grpc:
-            return await self._answer_grpc(loaded, payload)
         answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
         if response_headers is not None:
             response_headers[VERSION_HEADER] = str(loaded.champion.version)
@@ -127,20 +122,6 @@ class ChampionModel(Model):
     def get_output_types(self) -> list[dict[str, Any]]:
         """Return the outputs for the metadata of V2."""
         return answers.outputs_of(self.loaded.columns.task)
-
-    async def _answer_grpc(self, loaded: LoadedModel, payload: InferRequest) -> Any:
-        """Return the answer to a request in gRPC, and count it; HTTP is counted in limits.py."""
-        began, code = time.perf_counter(), "INTERNAL"
-        try:
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
-            code = "OK"
-            return answer
-        except RefusedRequest as error:
-            code = "INVALID_ARGUMENT"
-            raise InvalidInput(str(error)) from error
-        finally:
-            self._metrics.answered("grpc", code, time.perf_counter() - began)
 
     def _answer(self, loaded: LoadedModel, payload: Any) -> Any:
         """Return the answer to a request; runs in a thread of the pool."""
@@ -163,7 +144,7 @@ class ChampionModel(Model):
             model_version=str(loaded.champion.version),
             infer_outputs=[
                 InferOutput(it.name, it.shape, it.datatype, it.data)
-                for it in answers.tensors(columns.task, values, json=not payload.from_grpc)
+                for it in answers.tensors(columns.task, values)
                 if it.name in wanted
             ],
         )
@@ -254,15 +235,6 @@ class Champions(ModelRepository):
         """Keep the model: kserve unloads it at SIGTERM, before the last requests are answered."""
 
 
-class RefusedCall(RefusedRequest, NotImplementedError):
-    """A refusal over gRPC, too, where kserve answers with `reason`."""
-
-    @property
-    def reason(self) -> str:
-        """What is wrong, as text."""
-        return str(self)
-
-
 class NoLoading(ModelRepositoryExtension):
     """Refuses to load and unload models by request: the server follows the champion."""
 
@@ -274,8 +246,8 @@ class NoLoading(ModelRepositoryExtension):
         """Refuse."""
         raise self._refusal("unload", model_name)
 
-    def _refusal(self, what: str, model_name: str) -> RefusedCall:
-        return RefusedCall(
+    def _refusal(self, what: str, model_name: str) -> RefusedRequest:
+        return RefusedRequest(
             Problem(
                 f"requests do not {what} models here",
                 received=f"{what} {model_name}",

@@ -29,8 +29,7 @@ class ServerOptions:
 
     Attributes:
         host: Where to listen; empty for everywhere in a pod, and else only on this machine.
-        port: Of HTTP.
-        grpc_port: Of gRPC; 0 for none.
+        port: Where to listen.
         poll_seconds: Between two looks for a new champion.
         max_request_mb: The largest body of a request, in 10^6 bytes.
         threads: Requests that are computed at once; 0 for one by core.
@@ -41,7 +40,6 @@ class ServerOptions:
 
     host: str = ""
     port: int = 8080
-    grpc_port: int = 0
     poll_seconds: float = 10
     max_request_mb: float = 32
     threads: int = 0
@@ -61,7 +59,6 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     """
     ConfigurationError.raise_if(check_model_name(model_name))
     _load_kserve()
-    from kserve.model_server import args
     from kserve.utils.utils import cpu_count
 
     from kfp_tfjob.serving.follower import Follower
@@ -74,8 +71,6 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     host = options.host or default_host()
     listener = listen(host, options.port)
     shown = f"[{host}]" if ":" in host else host
-    if options.grpc_port:
-        listen(host, options.grpc_port, "--grpc-port").close()
     metrics = Metrics(model_name)
     follower = Follower(store, layout, model_name, metrics)
     follower.start()
@@ -87,13 +82,10 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         if options.sample_rows
         else None
     )
-    args.grpc_max_receive_message_length = int(options.max_request_mb * 1e6)  # as over HTTP
-    args.grpc_max_send_message_length = -1  # an answer may be larger than its request
     model = ChampionModel(model_name, follower, metrics, threads, sampler and sampler.add)
     champions = Champions()
     server = Server(
         listener,
-        f"{shown}:{options.grpc_port}" if options.grpc_port else "",
         registered_models=champions,
         enable_latency_logging=False,
         grace_period=options.grace_seconds,

@@ -95,7 +95,7 @@ def _flat(item: Tensor, wrong: list[Problem]) -> Any:
     rows = item.shape[0] if item.shape else 0
     try:
         values = item.data
-        if values is None or not len(values):  # gRPC has an empty list beside tensors as bytes
+        if values is None or not len(values):  # a tensor in binary
             values = item.as_numpy().reshape(-1)
         while len(values) and isinstance(values[0], list):
             values = [value for part in values for value in part]

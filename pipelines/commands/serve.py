@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     help="the HTTP port for predictions, health and metrics",
 )
 @click.option(
-    "--grpc-port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    metavar="PORT",
-    help="the port for the Open Inference Protocol over gRPC [default: none]",
-)
-@click.option(
     "--poll-seconds",
     type=click.FloatRange(0.1, 3600),
     default=10,

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import pytest
 
 from kfp_tfjob.serving.monitor import monitor
-from tests.ports import free_port
 from tests.serve.conftest import Start, get, post
 from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher
 from tests.serve.test_serve_sample import requests
@@ -43,13 +42,10 @@ def test_where_it_listens(
     environment: dict[str, str],
     everywhere: bool,
 ) -> None:
-    grpc = free_port()
-    given = ("--grpc-port", str(grpc), *options)
-    server = start(PETS, *given, environment=environment).ready()
+    server = start(PETS, *options, environment=environment).ready()
     assert post(f"{server.url}/v1/models/{PETS}:predict", ROW).status == 200
-    for port in (server.port, grpc):
-        assert _answers("127.0.0.1", port)
-        assert _answers(OTHER, port) is everywhere
+    assert _answers("127.0.0.1", server.port)
+    assert _answers(OTHER, server.port) is everywhere
     assert server.stop() == 0
 
 

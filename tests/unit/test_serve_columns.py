@@ -246,7 +246,7 @@ def test_a_tensor_has_one_value_by_row() -> None:
         read(RequestColumns(NUMBERS), [Tensor("a", "FP64", [1, 2], [1, 2])])
 
 
-def test_tensors_of_grpc_may_come_as_bytes() -> None:
+def test_tensors_may_come_as_bytes() -> None:
     class Raw(Tensor):
         """As kserve has it: an empty list beside the bytes."""
 
@@ -265,8 +265,6 @@ def test_answers_have_the_form_of_tensorflow_serving() -> None:
     broken = predictions(task, values)[1]  # no class that would look right
     assert broken == {"probabilities": [None, 0.5], "class": None}
     assert [it.data for it in tensors(task, values[1:])] == [[None, 0.5], [""]]
-    (numbers, names) = tensors(task, values[1:], json=False)  # of gRPC
-    assert np.isnan(numbers.data[0]) and names.data == [""]
     assert predictions(RequestColumns(NUMBERS).task, np.array([1.5])) == [1.5]
     probabilities, classes = tensors(task, values[:1])
     assert (probabilities.shape, probabilities.data) == ([1, 2], [0.25, 0.75])
