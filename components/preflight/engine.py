@@ -14,9 +14,9 @@ from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
-from kfp_tfjob.components.preflight import contract, unchanged
 from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.preflight import unchanged
 from kfp_tfjob.components.prepare_data.source import resolve as sources
 from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
@@ -147,12 +147,6 @@ def run(
     evaluator, wrong = gates.check_evaluator(step.store, values["gate"])
     wrong_code = [*wrong_code, *wrong]
     source, wrong_data = _check_data(step, values, tick if values != given else None)
-    if source and not wrong_data:
-        options = parameters.parse(DataOptions, "data_options", values["data_options"])
-        named = (str(values["model_name"]).strip(), values["data_label"])
-        compared = contract.check(step, source, *named, options)
-        wrong_data += only(compared, Status.PROBLEM)
-        found += only(compared, Status.WARNING)
     problems = only(found, Status.PROBLEM)
     if wrong_code or problems:
         raise ConfigurationError(*problems, *wrong_code, *wrong_data, notes=_notes(found))

@@ -23,7 +23,6 @@ from kfp_tfjob.storage.formatting import listed
 
 _MOST_NAMED = 20  # columns or classes in one problem
 _MOST_VALUES = 5  # unseen values of a column
-_UNKNOWN = "kind not known yet"
 
 
 @dataclass(frozen=True)
@@ -67,25 +66,6 @@ def changes(reference: Reference, schema: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def of_header(reference: Reference, names: Sequence[str], label: str) -> list[Problem]:
-    """Return what the header alone shows of the changes.
-
-    Args:
-        reference: The dataset of the champion.
-        names: The columns that may be features; which of them are, only their values show.
-        label: The label column.
-    """
-    known = reference.schema["features"]
-    left_out = {item["name"] for item in reference.schema.get("left_out", ())}
-    before = {item["name"]: item["type"] for item in known}
-    now = [name for name in names if name in before or name not in left_out]
-    features = [{"name": name, "type": before.get(name, _UNKNOWN)} for name in now]
-    found = _columns(reference, {"features": features}, in_order=False)
-    named = {"name": label, "classes": reference.schema["label"]["classes"]}
-    task = reference.schema["task"]
-    return [*found, *_label(reference, {"label": named, "task": task})]
-
-
 def consequence(reference: Reference) -> Problem:
     """Say what changes lead to, and how to proceed."""
     return Problem(
@@ -96,9 +76,7 @@ def consequence(reference: Reference) -> Problem:
     )
 
 
-def _columns(
-    reference: Reference, schema: Mapping[str, Any], in_order: bool = True
-) -> Iterator[Problem]:
+def _columns(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
     before = {item["name"]: item["type"] for item in reference.schema.get("features", ())}
     now = {item["name"]: item["type"] for item in schema.get("features", ())}
     reasons = {item["name"]: item["reason"] for item in schema.get("left_out", ())}
@@ -133,7 +111,7 @@ def _columns(
         )
     if len(retyped) > _MOST_NAMED:
         yield Problem(f"{len(retyped) - _MOST_NAMED:,} more columns have another type")
-    if in_order and not missing and not new and list(before) != list(now):
+    if not missing and not new and list(before) != list(now):
         yield Problem(
             f"the columns are in a different order from those of {reference.name}",
             received=listed(now, _MOST_NAMED),

@@ -80,7 +80,7 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
 
 
 def of_version(
-    store: Store, layout: Layout, model_name: str, champion: Champion, counted: bool = True
+    store: Store, layout: Layout, model_name: str, champion: Champion
 ) -> Reference | None:
     """Return the dataset of a champion, also of an earlier one; None if it is gone.
 
@@ -89,7 +89,6 @@ def of_version(
         layout: Where the models are.
         model_name: The model.
         champion: The record of the champion.
-        counted: Whether its distributions are wanted.
 
     Raises:
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
@@ -102,7 +101,7 @@ def of_version(
     for place in (version, dataset):  # a version keeps copies; its dataset may be gone
         schema, statistics = (read_json(store, place, name) for name in (SCHEMA, STATISTICS))
         if schema and statistics:
-            counts = _counts(store, version, dataset) if counted else None
+            counts = _counts(store, version, dataset)
             named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
             return Reference(*named, schema, statistics, counts)
     return None

@@ -14,17 +14,13 @@ import numpy as np
 import pytest
 
 from examples import people
-from kfp_tfjob.components.preflight import contract
 from kfp_tfjob.components.prepare_data import reference, sample
 from kfp_tfjob.components.prepare_data.data_validation import Validation, validate
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import page_of, render
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import html
@@ -360,26 +356,3 @@ def test_a_table_of_numbers(data: Data) -> None:
     (problem,) = validation.comparison.beyond
     assert problem.received.startswith("PSI of a ")
     page("numbers", done, validation)
-
-
-def test_preflight_compares_the_header_with_the_data_of_the_champion(data: Data) -> None:
-    table = data.table()
-    done = data.prepare(table)
-    data.publish(done)
-    path = data.folder / "table.csv"
-
-    def check(changes: str, label: str = "income"):
-        options = parse(DataOptions, "data_options", {"contract": {"changes": changes}})
-        source = list_source(data.step.store, str(path), options)
-        return contract.check(data.step, source, MODEL, label, options)
-
-    assert check("fail") == []
-    header, *lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([header.replace("hours", "minutes"), *lines]))
-    missing, new, last = check("fail")
-    assert "'hours'" in missing.what
-    assert "'minutes'" in new.received and "incompatible_champion" in str(last)
-    found = check("warn")
-    assert [it.status for it in found] == ["warning"] * 3
-    assert any(it.what.startswith("the label ") for it in check("fail", label="city"))
-    assert contract.check(data.step, None, "another", "", None) == []
