@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.options import images
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.storage.errors import LABELS
@@ -38,8 +37,8 @@ _COLOURS = {
     "--pipeline",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="YAML that `kfp-tfjob compile` wrote, to check its images and defaults [default: the"
-    " pipeline of this version]",
+    help="YAML that `kfp-tfjob compile` wrote, for its defaults [default: the pipeline of this"
+    " version]",
 )
 @click.option(
     "--service-account",
@@ -65,8 +64,8 @@ def doctor(
 ) -> None:
     """Check from this machine whether a run can start, before anything is installed.
 
-    It examines the cluster in your kubeconfig, the namespace of the runs, the images,
-    the back end and, with --output, the store. In the cluster it makes only dry runs; in the store
+    It examines the cluster in your kubeconfig, the namespace of the runs, the back end and, with
+    --output, the store. In the cluster it makes only dry runs; in the store
     it creates and deletes small objects. No run parameter is required; those that you pass
     describe the job to check. --endpoint is the store's address for the pods; this machine uses
     AWS_ENDPOINT_URL if it is set.
@@ -85,7 +84,6 @@ def doctor(
     package = from_file(pipeline) if pipeline else None
     values = parameters_of(given, package.defaults if package else None, here=False).values
     spec = job_spec(values)
-    wanted = package.images if package else [images.TOOLS, images.TRAINER]
 
     def of_the_runs() -> ClusterClient:
         from kfp_tfjob.checks.subject import open_cluster
@@ -94,7 +92,7 @@ def doctor(
         api.namespace = connection.namespace or _namespace(api.namespace)
         return api
 
-    question = Question(connection, of_the_runs, service_account, values, spec, wanted)
+    question = Question(connection, of_the_runs, service_account, values, spec)
     report = examine(question, max(timeout - (time.monotonic() - began), 1))
     seconds = time.monotonic() - began
     if as_json:

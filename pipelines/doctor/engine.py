@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,12 +19,12 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.pipelines.doctor import back_end, images, store
+from kfp_tfjob.pipelines.doctor import back_end, store
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
 
-_BACK_END, _STORE, _IMAGES = "Kubeflow Pipelines", "store", "images"
-TOPICS = (CLUSTER, NAMESPACE, _IMAGES, _BACK_END, _STORE)
+_BACK_END, _STORE = "Kubeflow Pipelines", "store"
+TOPICS = (CLUSTER, NAMESPACE, _BACK_END, _STORE)
 
 Report = Mapping[str, list[Finding]]
 
@@ -39,7 +39,6 @@ class Question:
         account: The service account of the runs; empty for that of Kubeflow Pipelines.
         values: The run parameters.
         spec: The job that they describe.
-        images: Those of the steps.
     """
 
     connection: Connection
@@ -47,7 +46,6 @@ class Question:
     account: str
     values: Mapping[str, Any]
     spec: JobSpec
-    images: Sequence[str]
 
 
 def examine(question: Question, seconds: float) -> Report:
@@ -81,7 +79,6 @@ def _of_cluster(question: Question, checks: _Checks) -> list[Finding]:
     for it in CHECKS:
         if At.DOCTOR in it.at and it.find is not version:
             checks.start(it.topic, it.what, partial(it.find, subject))
-    checks.start(_IMAGES, "the images", partial(_images, question, subject))
     return found
 
 
@@ -91,15 +88,6 @@ def _account(api: ClusterClient) -> str:
         return account_of(api) or STANDALONE
     except ForbiddenError:
         return STANDALONE
-
-
-def _images(question: Question, subject: Subject) -> Iterator[Finding]:
-    try:
-        nodes = subject.nodes
-    except ForbiddenError:
-        nodes = []
-    wanted = [*question.images, question.spec.image]
-    return images.pullable(wanted, subject.account, nodes)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the doctor makes of versions, quotas, images and slow checks; the rest asks a cluster."""
+"""What the doctor makes of versions, quotas and slow checks; the rest asks a cluster."""
 
 import threading
 import time
@@ -16,7 +16,6 @@ from kfp_tfjob.cluster.quota import left
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.doctor import engine
 from kfp_tfjob.pipelines.doctor.back_end import _judged
-from kfp_tfjob.pipelines.doctor.images import _spellings, pullable
 from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -57,16 +56,6 @@ def test_a_quota_is_compared_with_the_job(used, hard, state, words):
     assert found.status == state and words in found.what and "team" in found.what
 
 
-def test_a_node_names_an_image_in_full():
-    assert "docker.io/team/x:1" in _spellings("team/x:1")
-    assert _spellings("registry.example.com/x:1") == {"registry.example.com/x:1"}
-    assert _spellings("localhost:5000/x") == {"localhost:5000/x:latest"}
-    assert "docker.io/library/x:latest" in _spellings("x")
-    digest = "sha256:" + "1" * 64
-    for name in ("localhost:5000/x:1", "localhost:5000/x"):
-        assert _spellings(f"{name}@{digest}") == {f"localhost:5000/x@{digest}"}
-
-
 def test_the_largest_node_has_the_most_gpus():
     def node(**has: str) -> dict:
         return {"status": {"allocatable": {key.replace("_", "/"): n for key, n in has.items()}}}
@@ -104,19 +93,19 @@ def test_a_defect_of_a_check_hides_no_other_finding():
 
     checks = engine._Checks(time.monotonic() + 100)
     checks.start("store", "the store", check)
-    checks.start("images", "the images", lambda: [ok("fine")])
+    checks.start("cluster", "the cluster", lambda: [ok("fine")])
     report = checks.wait()
-    assert report["images"] == [ok("fine")]
+    assert report["cluster"] == [ok("fine")]
     assert report["store"][0].status == "problem" and "bug" in report["store"][0].what
 
 
 def test_a_slow_check_does_not_delay_the_others():
     began, checks = time.monotonic(), engine._Checks(time.monotonic() + 1)
     checks.start("store", "the store", lambda: threading.Event().wait(600) and [])
-    checks.start("images", "the images", lambda: [ok("fine")])
+    checks.start("cluster", "the cluster", lambda: [ok("fine")])
     report = checks.wait()
     assert time.monotonic() - began < 100
-    assert list(report) == ["images", "store"]
+    assert list(report) == ["cluster", "store"]
     assert report["store"][0].status == "unknown" and "the store" in report["store"][0].what
 
 
@@ -124,16 +113,6 @@ def test_the_help_asks_for_nothing():
     found = CliRunner().invoke(main, ["doctor", "--help"])
     assert "No run parameter" in " ".join(found.output.split())
     assert "; required" not in " ".join(found.output.split())
-
-
-@pytest.mark.parametrize(
-    ("on", "status", "words"),
-    [(2, "ok", "on all 2 nodes"), (1, "unknown", "only on 1 of 2"), (0, "unknown", "on no node")],
-)
-def test_an_image_that_some_nodes_must_pull(on, status, words):
-    nodes = [{"status": {"images": [{"names": ["r.test/x:1"] * (at < on)}]}} for at in range(2)]
-    (found,) = pullable(["r.test/x:1", "r.test/x:1"], "runner", nodes)
-    assert found.status == status and words in found.what
 
 
 @pytest.mark.parametrize(
