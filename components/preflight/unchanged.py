@@ -18,7 +18,7 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.registry.records import champions, pass_by
+from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
@@ -163,7 +163,7 @@ def _missing(
         return f"{what} is gone"
     if champion.run_id != wanted[1]:
         return f"{what} is not the champion"
-    later = champions(step.store, step.layout, model_name, pass_by, above=champion.number)
+    later = champions(step.store, step.layout, model_name, above=champion.number)
     if not blessed and any(it.action == ROLLBACK for it in later):
         return f"{what} was rolled back"
     return ""

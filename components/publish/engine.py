@@ -23,7 +23,7 @@ from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import mirror
 from kfp_tfjob.registry.promotion import promote, surpassed
-from kfp_tfjob.registry.records import champions, pass_by
+from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import (
@@ -158,7 +158,7 @@ def _made_by_person(step: Step, model_name: str, number: int) -> Published | Non
         number: The number of the champion record that the first verdict allows.
     """
     mine = (step.run_id, step.task_key)
-    for it in champions(step.store, step.layout, model_name, pass_by, above=number - 1):
+    for it in champions(step.store, step.layout, model_name, above=number - 1):
         if it.action == PROMOTE and it.trained_by == mine:
             break
     else:

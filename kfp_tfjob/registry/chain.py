@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_tfjob.registry.records import DamagedRecord, champions
+from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.versions import manifest_of
 from kfp_tfjob.storage import documents, names
 from kfp_tfjob.storage.address import S3Address
@@ -22,7 +22,6 @@ from kfp_tfjob.storage.errors import (
     ObjectNotFoundError,
     Problem,
 )
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MANIFEST, MODEL, SAVED_MODEL, VERDICT, Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
@@ -197,9 +196,8 @@ def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion
     """
     if champion.action == PROMOTE:
         return
-    damaged: list[DamagedRecord] = []
     if champion.action == ROLLBACK:
-        for it in champions(store, layout, model_name, damaged.append, below=champion.number):
+        for it in champions(store, layout, model_name, below=champion.number):
             if (it.action, it.version, it.trained_by, it.manifest_sha256) == (
                 PROMOTE,
                 champion.version,
@@ -207,9 +205,7 @@ def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion
                 champion.manifest_sha256,
             ):
                 return
-    yield "no earlier record says that a person did" + (
-        f"; record {listed([str(it.number) for it in damaged], 5)} is damaged" if damaged else ""
-    )
+    yield "no earlier record says that a person did"
 
 
 def _broken(model_name: str, champion: Champion, what: str) -> DataError:

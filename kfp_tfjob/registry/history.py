@@ -6,12 +6,10 @@ The champion records and the tombstones are the history: both are only created, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
 from itertools import accumulate
 
 from kfp_tfjob.registry.prune import read_tombstone
-from kfp_tfjob.registry.records import DamagedRecord, champions
-from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import VERDICT, Layout
@@ -19,7 +17,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader.parallel import in_order
 
-PUBLISH, PRUNE, DAMAGED = "publish", "prune", "damaged"
+PUBLISH, PRUNE = "publish", "prune"
 
 
 @dataclass(frozen=True)
@@ -27,15 +25,14 @@ class Event:
     """One change of a model.
 
     Attributes:
-        action: PUBLISH for a champion by verdict, `rollback`, `promote`, or PRUNE; DAMAGED if the
-            record of it cannot be read.
+        action: PUBLISH for a champion by verdict, `rollback`, `promote`, or PRUNE.
         version: The version; 0 if it is not known.
         at: When, in UTC, by the clock of the program that did it.
         champion: The number of the champion record; 0 for PRUNE.
         serving: The number for servers; 0 for PRUNE.
         run_id: The run that trained the version; empty if it is not known.
         by: The person who did it; empty for a run.
-        why: The person's reason, or those of the verdict; of a damaged record, what to do.
+        why: The person's reason, or those of the verdict.
     """
 
     action: str
@@ -61,23 +58,14 @@ def history(store: Store, layout: Layout, model_name: str, most: int = 0) -> lis
     """
     place = layout.model(model_name)
 
-    def of_champion(record: Champion | DamagedRecord) -> Event:
-        if isinstance(record, Champion):
-            return _of_champion(store, layout, model_name, record)
-        at = _written(store, place.champion(record.number))
-        return Event(DAMAGED, 0, at, record.number, why=record.trouble)
+    def of_champion(record: Champion) -> Event:
+        return _of_champion(store, layout, model_name, record)
 
     def of_tombstone(number: int) -> Event:
-        try:
-            stone = read_tombstone(store, place, number)
-        except DataError as error:
-            at = _written(store, place.tombstone(number))
-            return Event(DAMAGED, number, at, why=str(error))
+        stone = read_tombstone(store, place, number)
         return Event(PRUNE, number, stone.at, run_id=stone.run_id, by=stone.by, why=stone.why)
 
-    damaged: list[DamagedRecord] = []
-    records = [*champions(store, layout, model_name, damaged.append, most), *damaged]
-    records.sort(key=lambda it: it.number)
+    records = [*champions(store, layout, model_name, most)][::-1]
     events = [outcome.result() for _, outcome in in_order(of_champion, records)]
     # The clock of a writer may be ahead: what came after cannot have happened before.
     times = accumulate((it.at for it in events), max)
@@ -99,15 +87,6 @@ def _of_champion(store: Store, layout: Layout, model_name: str, champion: Champi
         champion.by,
         champion.why or reasons(store, layout, model_name, champion.version),
     )
-
-
-def _written(store: Store, address: S3Address) -> str:
-    """Return when an object was written, by the clock of the store; empty if it is gone."""
-    try:
-        modified = store.head(address)["LastModified"]
-    except ObjectNotFoundError:
-        return ""
-    return modified.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def reasons(store: Store, layout: Layout, model_name: str, version: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kfp_tfjob.registry.history import reasons
-from kfp_tfjob.registry.records import DamagedRecord, champions
+from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import line
@@ -176,7 +176,7 @@ def _wanted(store: Store, layout: Layout, model_name: str) -> dict[str, Any]:
     """Return the newest versions that were the champion, as the mirrors get them."""
     place = layout.model(model_name)
     pruned = set(store.numbers(place.tombstones))
-    records = list(champions(store, layout, model_name, _tell, 3 * _MOST))
+    records = list(champions(store, layout, model_name, 3 * _MOST))
     if not records:
         return {}
     versions: dict[int, dict[str, Any]] = {}
@@ -210,10 +210,6 @@ def _wanted(store: Store, layout: Layout, model_name: str) -> dict[str, Any]:
         "champion": records[0].version,
         "versions": [versions[number] for number in sorted(versions)],
     }
-
-
-def _tell(record: DamagedRecord) -> None:
-    log.warning("the mirrors do not get a champion: %s", record.trouble)
 
 
 def _host(server: str) -> str:

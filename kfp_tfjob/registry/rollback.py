@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kfp_tfjob.registry.chain import Proven, prove
 from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.records import DamagedRecord, champions, pass_by
+from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.servable import publish_newest, servers_see
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
@@ -58,7 +58,7 @@ def walk_back(now: Champion, earlier: Iterable[Champion]) -> Iterator[Champion]:
             yield it
         else:
             skipped.append(it)
-    yield from skipped  # its first record is damaged
+    yield from skipped  # its first record was removed
 
 
 def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> RollbackPlan:
@@ -72,9 +72,8 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
             back: a version that was left by a rollback is not chosen.
 
     Raises:
-        ConfigurationError: The model has no such champion, the version was pruned, or a damaged
-            record hides which one was before.
-        DataError: The version is damaged.
+        ConfigurationError: The model has no such champion, or the version was pruned.
+        DataError: The version or a record is damaged.
     """
     now = read_champion(store, layout, model_name)
     if now is None:
@@ -82,8 +81,7 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
     if version == now.version or (not version and _is_unfinished(store, layout, model_name, now)):
         return RollbackPlan(model_name, now, now)
     pruned = set(store.numbers(layout.model(model_name).tombstones))
-    damaged: list[DamagedRecord] = []
-    found = champions(store, layout, model_name, damaged.append, below=now.number)
+    found = champions(store, layout, model_name, below=now.number)
     if version:
         choice = (it for it in found if it.version == version)
     else:
@@ -91,14 +89,11 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
     back_to = next((it for it in choice if it.version not in pruned), None)
 
     def kept() -> list[Champion]:
-        records = champions(store, layout, model_name, lambda _: None)
+        records = champions(store, layout, model_name)
         return [it for it in records if it.version not in pruned]
 
-    if back_to is None or (damaged and not version):
-        raise ConfigurationError(
-            _no_target(model_name, now, version, kept(), pruned, damaged),
-            *(it.trouble for it in damaged),
-        )
+    if back_to is None:
+        raise ConfigurationError(_no_target(model_name, now, version, kept(), pruned))
     try:
         proven = _whole(store, layout, model_name, back_to)
     except DataError as error:
@@ -167,7 +162,7 @@ def taken_back(
         may be another one, so the caller compares what both predict.
     """
     after = None
-    for it in champions(store, layout, model_name, pass_by, most=_REMEMBERED):
+    for it in champions(store, layout, model_name, most=_REMEMBERED):
         if it.exported_weights_sha256 == exported_weights_sha256:
             return (it, after) if after and after.action == ROLLBACK else None
         after = it
@@ -217,20 +212,9 @@ def _others(kept: list[Champion], version: int) -> str:
 
 
 def _no_target(
-    model_name: str,
-    now: Champion,
-    version: int,
-    kept: list[Champion],
-    pruned: set[int],
-    damaged: list[DamagedRecord],
+    model_name: str, now: Champion, version: int, kept: list[Champion], pruned: set[int]
 ) -> Problem:
     known = _others(kept, now.version)
-    if damaged and not version:
-        return Problem(
-            f"the champion of {model_name} before version {now.version} is unknown",
-            received=f"record {damaged[0].number} is damaged",
-            fix=f"choose one with --to; champions that are kept: {known}",
-        )
     if not version:
         return Problem(
             f"no champion of {model_name} is left before version {now.version}",

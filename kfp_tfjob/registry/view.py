@@ -68,7 +68,7 @@ class Shown:
 
     Attributes:
         name: The model.
-        champion: The record of the champion; None without one, or if it is damaged.
+        champion: The record of the champion; None without one.
         proof: Empty if the records of the champion agree; otherwise what is broken.
         serving_uri: The folder that servers read; empty if it is not complete.
         not_served: The files that the folder lacks, or has with other bytes.
@@ -131,18 +131,21 @@ def _row(store: Store, layout: Layout, name: str) -> ModelRow:
 
 
 def show(store: Store, layout: Layout, model_name: str, most: int) -> Shown:
-    """Return what is known about a model; a record that is damaged or not proven says why.
+    """Return what is known about a model; a champion that cannot be proven says why.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
         most: How many versions and events; 0 for all.
+
+    Raises:
+        DataError: A record is damaged.
     """
     place = layout.model(model_name)
-    champion, proof, served, wrong = None, "", "", ()
+    champion = read_champion(store, layout, model_name)
+    proof, served, wrong = "", "", ()
     try:
-        champion = read_champion(store, layout, model_name)
         proven = champion and prove(store, layout, model_name, champion.number)
         if proven:
             wrong = tuple(sorted(unserved(store, layout, proven).values()))
@@ -167,7 +170,7 @@ def _versions(
     place = layout.model(model_name)
     pruned = set(store.numbers(place.tombstones))
     numbers = sorted({*numbers_of(store, place), *pruned}, reverse=True)
-    ever = {it.version for it in champions(store, layout, model_name, lambda _: None)}
+    ever = {it.version for it in champions(store, layout, model_name)}
 
     def row(number: int) -> VersionRow:
         run_id, _ = claimed_by(store, place, number)

@@ -21,7 +21,6 @@ from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.escaping import lines
-from kfp_tfjob.storage.layout import Layout
 
 
 @click.command()
@@ -63,8 +62,6 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     values = found.values
     check(values)
     ConfigurationError.raise_if(_not_kept(values))
-    if not run_id and "model_name" not in found.sources and (note := _other_data(place, values)):
-        click.echo(note)
     embedded = not values["storage_endpoint"]
     _require("tensorflow", *(["swift"] if embedded else []))
     at = _tick(place, run_id, tick)
@@ -139,25 +136,6 @@ def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
                 fix="pass it again",
                 path=path,
             )
-
-
-def _other_data(home: Home, values: dict[str, Any]) -> str:
-    """Return a note if the model's default name belongs to a model of different data.
-
-    clean.csv and clean.parquet, or equal file names in two folders, give the same name.
-    """
-    output = Layout.parse(values["output_uri"]).root
-    models = home.models(str(values["model_name"]), values["storage_endpoint"], output)
-    earlier = home.trained_with(models)
-    keys = ("data_uri", "data_label")
-    if not earlier or all(earlier[1].get(key) == values[key] for key in keys):
-        return ""
-    version, parameters = earlier
-    return (
-        f"note: a model named {values['model_name']} already exists: version {version} was trained"
-        f" on {parameters.get('data_uri')}, label {parameters.get('data_label')}. This run competes"
-        " with its champion. To use a different name: --name NAME"
-    )
 
 
 def _show(text: str) -> None:

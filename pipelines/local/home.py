@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import sized
-from kfp_tfjob.storage.layout import MODELS, RUNS, VERDICT
+from kfp_tfjob.storage.layout import MODELS, RUNS
 
 DEFAULT = Path(".kfp-tfjob")
 BUCKET = "kfp-tfjob"  # in the embedded store, of the runs that name no output_uri
@@ -69,19 +67,6 @@ class Home:
             place = f"{endpoint}\n{output}".encode()
             name += f"@{hashlib.sha256(place).hexdigest()[:8]}"
         return self.folder / MODELS / name
-
-    def trained_with(self, models: Path) -> tuple[int, dict[str, Any]] | None:
-        """Return the newest version that a folder of `models` has, and the parameters of its run.
-
-        None if there is no such version, or if its run is not in this folder.
-        """
-        versions = [path.name for path in models.glob("*")]
-        newest = max((int(version) for version in versions if version.isdecimal()), default=0)
-        try:
-            verdict = json.loads((models / str(newest) / VERDICT).read_bytes())
-            return newest, json.loads((self.run(verdict["run_id"]) / PARAMETERS).read_bytes())
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def make(self) -> None:
         """Create the folder, accessible only to its owner.

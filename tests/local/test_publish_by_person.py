@@ -80,29 +80,6 @@ def test_a_version_with_another_verdict_is_not_published(
     assert proven and proven.verdict.blessed and proven.champion.version == done.version == 2
 
 
-def test_a_damaged_record_of_the_winner_is_no_obstacle(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layout = Layout(base)
-    verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
-    for run_id in ("r1", "r2"):
-        publish(store, layout, run_id)
-    store.write(layout.model(NAME).champion(1), b"{")
-    step = Step("publish", "mine", layout, store)
-
-    def again(*_: object) -> None:
-        met = MetChampion(2, 2, "r2")
-        keep_second(store, step.run, replace(verdict, champion=met))
-
-    where = (str(step.run.verdict), verdict.dataset_uri)
-    monkeypatch.setattr(engine, "store_second_verdict", again)
-    done = engine.run(step, NAME, verdict.model_uri, *where)
-    assert (done.outcome, done.champion_uri) == (
-        "published",
-        str(layout.model(NAME).champion(3)),
-    )
-
-
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b'{"blessed": true}', b'{"champion": {}}']
 )

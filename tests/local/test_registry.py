@@ -146,7 +146,7 @@ def test_a_folder_for_servers_that_was_altered_is_copied_again(
     assert sent[-1] == "saved_model.pb" and store.read(extra) == b"mine"
 
 
-def test_a_damaged_record_hides_no_other(
+def test_a_damaged_record_is_named_until_it_is_removed(
     store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run_id in ("r1", "r2", "r3", "r4"):
@@ -160,31 +160,26 @@ def test_a_damaged_record_hides_no_other(
         store.write(place.champion(3), body)
         with pytest.raises(DataError, match="champions/3.json"):
             read_record(store, layout, NAME, 3)
-    # It is shown, with what to do, and everything else is as it was.
     (row,) = view.rows(store, layout)
     assert (row.version, row.trouble) == (4, "")
+    for call in (
+        lambda: view.show(store, layout, NAME, 0),
+        lambda: rollback.plan(store, layout, NAME),
+        lambda: prune.plan(store, layout, NAME, 3, 24),
+    ):
+        with pytest.raises(DataError, match=r"champions/3.json(.|\n)*Fix: restore it"):
+            call()
+    assert publish(store, layout, "r5").number == 5
+    store.write(place.champion(3), json.dumps(right).encode())
     shown = view.show(store, layout, NAME, 0)
     assert shown.champion == newest(store, layout) and shown.proof == ""
-    assert [(it.action, it.champion) for it in shown.history] == [
-        *(("publish", 4), ("damaged", 3), ("publish", 2), ("publish", 1))
-    ]
-    assert "champions/3.json" in shown.history[1].why
-    assert [it.state for it in shown.versions][::3] == ["champion", "earlier champion"]
-    # It does not guess which champion was before; a named version comes back.
-    with pytest.raises(ConfigurationError, match=r"is unknown(.|\n)*kept: version 2, 1"):
-        rollback.plan(store, layout, NAME)
-    assert rollback.plan(store, layout, NAME, 2).back_to.version == 2
-    with pytest.raises(ConfigurationError, match=r"was never the champion(.|\n)*champions/3.json"):
-        rollback.plan(store, layout, NAME, 3)
-    with pytest.raises(DataError, match=r"champions/3.json"):  # what it needs is not known
-        prune.plan(store, layout, NAME, 3, 24)
-    assert publish(store, layout, "r5").number == 5
-    # If it is the newest, it does not guess; show still shows the rest.
+    assert [it.champion for it in shown.history] == [5, 4, 3, 2, 1]
+    assert [it.state for it in shown.versions][:2] == ["champion", "earlier champion"]
+    # If it is the newest, it does not guess; once it is removed, the one before counts again.
     store.write(place.champion(5), b"{")
-    shown = view.show(store, layout, NAME, 0)
-    assert shown.champion is None and "champions/5.json" in shown.proof and len(shown.history) == 5
+    with pytest.raises(DataError, match=r"champions/5.json"):
+        view.show(store, layout, NAME, 0)
     store.delete(place.champion(5))
-    store.write(place.champion(3), json.dumps(right).encode())
 
     # A rollback reads the few records that it needs, one of many champions.
     read: list[str] = []

@@ -1,16 +1,11 @@
 """What a person is told by the command line, and the page a run leaves."""
 
-import fcntl
-import json
 import re
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -59,29 +54,3 @@ def test_the_page_links_what_is_there(tmp_path):
     assert re.findall(r"href=\"([^\"]+)\"", text) == ["report.html"]
     assert "r&lt;1&gt;" in text and "a &amp; b" in text and "s3://b/m" in text
     assert "nowhere" not in text
-
-
-def test_a_name_that_a_model_of_other_data_has_is_told(tmp_path: Path) -> None:
-    for folder, name, body in (
-        ("models/clean/1", "verdict.json", {"run_id": "older"}),
-        ("models/clean/2", "verdict.json", {"run_id": "r1"}),
-        ("runs/r1", "parameters.json", {"data_uri": "clean.csv", "data_label": "y"}),
-    ):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / name).write_text(json.dumps(body))
-    note = "a model named clean already exists: version 2 was trained on clean.csv, label y"
-    with open(tmp_path / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # so that no run begins
-        for told, data, label, *rest in (
-            (False, "clean.csv", "y"),
-            (True, "clean.parquet", "y"),
-            (True, "clean.csv", "other"),
-            (False, "dirty.csv", "y"),
-            (False, "clean.parquet", "y", "--name", "clean"),
-            (False, "clean.parquet", "y", "--set", "model_name=clean"),
-            (False, "clean.parquet", "y", "--output", "s3://kfp-tfjob/other"),
-        ):
-            given = ["--home", str(tmp_path), "--data", data, "--label", label, *rest]
-            done = CliRunner().invoke(main, ["run", *given])
-            assert done.exit_code == 2 and "another run" in done.output
-            assert (note in done.output) == told, given
