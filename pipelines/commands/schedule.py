@@ -181,41 +181,6 @@ def list_(connection: Connection, json_: bool) -> None:
     show_table(("id", "name", "state", "when", "model", "age", "in flight"), rows)
 
 
-@schedule.command("show")
-@click.argument("name")
-@as_json
-@_with_connection
-def show_(connection: Connection, name: str, json_: bool) -> None:
-    """Show a schedule and its runs in flight."""
-    from kfp_tfjob.pipelines.kubeflow import schedules
-
-    _tell(schedules.find_schedule(_open(connection), name), json_)
-
-
-@schedule.command("pause")
-@click.argument("name")
-@as_json
-@_with_connection
-def pause(connection: Connection, name: str, json_: bool) -> None:
-    """Start no more runs; those in flight continue."""
-    from kfp_tfjob.pipelines.kubeflow import schedules
-
-    back_end = _open(connection)
-    _tell(schedules.pause(back_end, schedules.find_schedule(back_end, name)), json_)
-
-
-@schedule.command("resume")
-@click.argument("name")
-@as_json
-@_with_connection
-def resume(connection: Connection, name: str, json_: bool) -> None:
-    """Start runs again; with catch-up, the missed ticks first."""
-    from kfp_tfjob.pipelines.kubeflow import schedules
-
-    back_end = _open(connection)
-    _tell(schedules.resume(back_end, schedules.find_schedule(back_end, name)), json_)
-
-
 @schedule.command("delete")
 @click.argument("name")
 @_with_connection

@@ -195,20 +195,9 @@ class Client:
         """Return the schedules of this pipeline, or those of one name, the newest first."""
         return list(schedules.list_schedules(self.back_end, name))
 
-    def pause(self, schedule: str) -> Schedule:
-        """Let a schedule start no more runs; those in flight continue."""
-        return schedules.pause(self.back_end, self._schedule(schedule))
-
-    def resume(self, schedule: str) -> Schedule:
-        """Let a schedule start runs again; with catch-up, the missed ones first."""
-        return schedules.resume(self.back_end, self._schedule(schedule))
-
     def delete_schedule(self, schedule: str) -> None:
         """Delete a schedule; one with runs in flight is only paused."""
-        schedules.delete(self.back_end, self._schedule(schedule))
-
-    def _schedule(self, schedule: str) -> Schedule:
-        return schedules.find_schedule(self.back_end, schedule)
+        schedules.delete(self.back_end, schedules.find_schedule(self.back_end, schedule))
 
     def runs(
         self,

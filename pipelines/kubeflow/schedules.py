@@ -124,16 +124,6 @@ def create(
     return _schedule(back_end, _read(back_end, made), runs[made]), kept
 
 
-def pause(back_end: BackEnd, schedule: Schedule) -> Schedule:
-    """Start no more runs; those in flight continue."""
-    return _switched(back_end, schedule, active=False)
-
-
-def resume(back_end: BackEnd, schedule: Schedule) -> Schedule:
-    """Start runs again, with catch-up also those of the ticks that were missed."""
-    return _switched(back_end, schedule, active=True)
-
-
 def delete(back_end: BackEnd, schedule: Schedule) -> None:
     """Delete a schedule.
 
@@ -215,12 +205,6 @@ def _switch(back_end: BackEnd, schedule_id: str, active: bool) -> None:
     disable = api.recurring_run_service_disable_recurring_run
     what = "resume the schedule" if active else "pause the schedule"
     back_end.call(what, enable if active else disable, recurring_run_id=schedule_id)
-
-
-def _switched(back_end: BackEnd, schedule: Schedule, active: bool) -> Schedule:
-    _switch(back_end, schedule.schedule_id, active)
-    runs = _runs(back_end)[schedule.schedule_id]
-    return _schedule(back_end, _read(back_end, schedule.schedule_id), runs)
 
 
 def _schedule(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:

@@ -312,7 +312,7 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
     publish(store, layout, "r2")
     assert back(store, layout).version == 1
     store.write(layout.model(NAME).champion(2), b"{")
-    with pytest.raises(DataError, match="record 2 is"):
+    with pytest.raises(DataError, match="champions/2.json"):
         prove(store, layout, NAME)
     store.delete(layout.model(NAME).champion(2))
     with pytest.raises(DataError, match="no earlier record"):
