@@ -112,9 +112,8 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
     """Call the user's function and return its result.
 
     Raises:
-        ConfigurationError: It does not take these hyperparameters, or fails.
+        ConfigurationError: It fails, for instance because it does not take these hyperparameters.
     """
-    _check_hyperparameters(function, hyperparameters)
     try:
         model = function(dataset, **hyperparameters)
     except StepError:
@@ -234,49 +233,6 @@ def _check_saves(model: keras.Model) -> None:
                 " its __init__, as numbers, strings and lists",
             )
         ) from error
-
-
-def _check_hyperparameters(function: BuildModel, given: Mapping[str, Any]) -> None:
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return
-    kinds = inspect.Parameter
-    named = (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    if not parameters or parameters[0].kind is kinds.KEYWORD_ONLY:
-        raise ConfigurationError(
-            Problem(
-                f"{_name(function)} does not take the dataset",
-                received=f"{_name(function)}{inspect.signature(function)}",
-                expected=f"{_name(function)}(dataset, ...)",
-                fix="give it a first parameter `dataset`",
-            )
-        )
-    known = [item.name for item in parameters[1:] if item.kind in named]
-    anything = any(item.kind is kinds.VAR_KEYWORD for item in parameters)
-    problems = []
-    for name in given:
-        if name not in known and not anything:
-            meant = nearest(name, known)
-            problems.append(
-                Problem(
-                    f"{_name(function)} has no hyperparameter {name!r}",
-                    received=name,
-                    expected=f"one of {', '.join(known)}" if known else "none at all",
-                    fix=did_you_mean(meant, f"remove {name!r}"),
-                    path=f"model_hyperparameters.{name}",
-                    suggestion=meant,
-                )
-            )
-    problems += [
-        Problem(
-            f"{_name(function)} needs the hyperparameter {item.name!r}",
-            fix=f"set it in model_hyperparameters, or give {item.name!r} a default",
-        )
-        for item in parameters[1:]
-        if item.kind in named and item.default is kinds.empty and item.name not in given
-    ]
-    ConfigurationError.raise_if(problems)
 
 
 def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:

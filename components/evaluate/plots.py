@@ -13,7 +13,6 @@ from kfp_tfjob.components.evaluate.changes import BASELINE, Changes
 from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.calibration import BINS
 from kfp_tfjob.judging.confusion import condense
-from kfp_tfjob.judging.estimates import weights_of
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.residuals import SHARES, quantiles
@@ -28,8 +27,6 @@ _CURVE_POINTS = 100
 _THIN_POINTS = 50  # of one of many curves
 _NAMED_CURVES = 3
 _BARS = 40  # of a histogram
-_SCORE_BINS = 25
-_ERROR_STEPS = 50
 
 
 class Plot(NamedTuple):
@@ -84,14 +81,14 @@ def curves(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
         return []
     compared = {who: one for who, one in scored.items() if who != BASELINE}
     if isinstance(predictions, ClassPredictions):
-        found = _of_two(task, predictions, compared) if predictions.classes == 2 else []
+        found = _of_two(task, compared) if predictions.classes == 2 else []
         if predictions.classes > 2:
             found = _of_each(task, scored["model"])
         return [*found, _calibration(task, compared)]
-    return _of_values(predictions, compared)
+    return _of_values(predictions)
 
 
-def _of_two(task: Task, predictions: ClassPredictions, scored: Mapping[str, Scored]) -> list[Plot]:
+def _of_two(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
     positive = short(task.classes[1], 60)
     curves = {who: one.measures.curves[0] for who, one in scored.items()}
     model = curves["model"]
@@ -109,28 +106,7 @@ def _of_two(task: Task, predictions: ClassPredictions, scored: Mapping[str, Scor
             charts.precision_recall(precision, share),
             f"Dashed: the share of {positive}, {number(share)}, which random guessing reaches.",
         ),
-        _scores(task, predictions),
     ]
-
-
-def _scores(task: Task, predictions: ClassPredictions) -> Plot:
-    edges = np.linspace(0, 1, _SCORE_BINS + 1)
-    sums = np.zeros((2, _SCORE_BINS))
-    for chunk in predictions.chunks():
-        scores, labels = chunk.score(1), np.asarray(chunk.labels)
-        places = np.clip((scores * _SCORE_BINS).astype(np.int64), 0, _SCORE_BINS - 1)
-        weights = weights_of(chunk)
-        for label in (0, 1):
-            mine = labels == label
-            sums[label] += np.bincount(places[mine], weights[mine], _SCORE_BINS)
-    shares = sums / np.maximum(sums.sum(axis=1, keepdims=True), 1e-300)
-    # The class of the axis first: it has the first color.
-    series = {task.classes[label]: shares[label].tolist() for label in (1, 0)}
-    positive = short(task.classes[1], 60)
-    drawn = charts.shares(
-        "Scores of the classes", f"probability of {positive}", edges.tolist(), series
-    )
-    return Plot("Scores of the classes", drawn, "Rows of each class; less overlap is better.")
 
 
 def _of_each(task: Task, model: Scored) -> list[Plot]:
@@ -163,7 +139,7 @@ def _calibration(task: Task, scored: Mapping[str, Scored]) -> Plot:
     return Plot("Calibration", charts.calibration(curves, weights), note)
 
 
-def _of_values(predictions: ValuePredictions, scored: Mapping[str, Scored]) -> list[Plot]:
+def _of_values(predictions: ValuePredictions) -> list[Plot]:
     every = max(1, -(-predictions.rows // _MOST_POINTS))
     true, predicted = _sampled(predictions, every)
     edges, counts = _binned(predictions)
@@ -186,25 +162,7 @@ def _of_values(predictions: ValuePredictions, scored: Mapping[str, Scored]) -> l
             charts.residuals(predicted.tolist(), errors),
             "A slope or a funnel shows a pattern that the model has not learned.",
         ),
-        _sizes(scored),
     ]
-
-
-def _sizes(scored: Mapping[str, Scored]) -> Plot:
-    """Draw how many rows have an error up to a size."""
-    shares = [step / _ERROR_STEPS for step in range(1, _ERROR_STEPS)]
-    series = {}
-    for who, one in scored.items():
-        predictions = one.predictions
-        assert isinstance(predictions, ValuePredictions)
-        sizes = quantiles(predictions, shares, lambda chunk: np.abs(chunk.errors))
-        series[who] = [(0.0, 0.0), *zip(sizes, shares, strict=True)]
-    most = max(points[-1][0] for points in series.values())
-    return Plot(
-        "Rows by the size of their error",
-        charts.cumulative(series, most),
-        "Shows the errors of 98% of the rows; higher is better.",
-    )
 
 
 def _points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[charts.Point]:

@@ -151,47 +151,6 @@ def each_class(others: Iterable[Sequence[Point]], named: Mapping[str, Iterable[P
     return plot.markup()
 
 
-def shares(
-    title: str, what: str, edges: Sequence[float], series: Mapping[str, Sequence[float]]
-) -> Markup:
-    """Draw histograms over each other, each as shares of its own rows.
-
-    Args:
-        title: The title of the plot.
-        what: The name of the horizontal axis.
-        edges: The edges of the bins, one more than values of a series.
-        series: The shares by the name of the line.
-    """
-    most = max((max(values) for values in series.values()), default=0) or 1
-    plot = _Plot(title, (edges[0], edges[-1]), (0, most), _FLAT)
-    plot.axes(what, "share of rows")
-    for values, style in zip(series.values(), _CLASSES, strict=False):
-        ends = [(edges[0], 0.0)], [(edges[-1], 0.0)]
-        plot.area([*ends[0], *_stairs(edges, values), *ends[1]], f"faint {style}")
-    plot.lines({name: _stairs(edges, values) for name, values in series.items()})
-    return plot.markup()
-
-
-def cumulative(series: Mapping[str, Sequence[Point]], most: float) -> Markup:
-    """Draw the share of rows whose error is at most some size.
-
-    Args:
-        series: Points (error, share) by name.
-        most: The largest error that is drawn.
-    """
-    plot = _Plot("Share of rows by error", (0, most or 1), (0, 1), _FLAT)
-    plot.axes("absolute error, at most", "share of rows")
-    plot.lines({who: [(min(x, most), y) for x, y in points] for who, points in series.items()})
-    return plot.markup()
-
-
-def _stairs(edges: Sequence[float], values: Sequence[float]) -> list[Point]:
-    steps: list[Point] = []
-    for value, low, high in zip(values, edges[:-1], edges[1:], strict=True):
-        steps += [(low, value), (high, value)]
-    return steps
-
-
 @dataclass
 class _Plot:
     """A plot area with a linear scale on each axis."""
@@ -261,11 +220,6 @@ class _Plot:
         if len(places) == 1:
             (x, y) = places[0]
             add(self.svg, "circle", cx=x, cy=y, r=3, class_=style.replace("line", "fill"))
-
-    def area(self, points: Iterable[Point], style: str) -> None:
-        """Fill the area within points."""
-        shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*point) for point in points))
-        add(self.svg, "polyline", points=shown, class_=style)
 
     def markup(self) -> Markup:
         """Return the drawing."""
