@@ -15,7 +15,7 @@ from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import MetChampion, keep_second, lost_race
+from kfp_tfjob.storage.verdict_record import keep_second, lost_race
 from tests.local.published import DATASET, NAME, judged, publish
 
 
