@@ -117,7 +117,9 @@ def test_links_to_folders_are_followed_once(tree: Path, tmp_path_factory) -> Non
     (elsewhere / "more").mkdir()
     (elsewhere / "more" / "part-7.csv").write_text("a,y\n1,2\n")
     (tree / "linked").symlink_to(elsewhere)
-    (tree / "c.csv").symlink_to(tree / "a.csv")
+    other = tmp_path_factory.mktemp("other") / "c"
+    other.write_text("a,y\n1,2\n")
+    (tree / "c.csv").symlink_to(other)
     (tree / "2026-01" / "up").symlink_to(tree)  # would never end
     (elsewhere / "self").symlink_to(elsewhere)
     (tree / "gone.txt").symlink_to(tree / "nothing.txt")  # no data
@@ -127,6 +129,24 @@ def test_links_to_folders_are_followed_once(tree: Path, tmp_path_factory) -> Non
     assert not [name for name in names if "up/" in name or "self/" in name or "gone" in name]
     assert "loop" not in names
     assert found(f"{tree}/**/part-7.csv") == ["linked/more/part-7.csv"]
+
+
+def test_a_link_to_another_file_would_double_its_rows(tree: Path) -> None:
+    (tree / "latest.csv").symlink_to("a.csv")
+    (tree / "2026-01" / "february").symlink_to("../2026-02")
+    with pytest.raises(DataError, match="more than once") as caught:
+        found(str(tree))
+    assert "2026-01/february/part-0.csv" in str(caught.value)
+    assert found(f"{tree}/latest.csv") == ["latest.csv"]
+    assert found(f"{tree}/2026-01/february/*.csv") == ["part-0.csv"]
+
+
+def test_a_folder_with_brackets_in_its_name_is_no_pattern(tree: Path) -> None:
+    for name in ("data [1]", "data 1"):
+        (tree / name).mkdir()
+        (tree / name / f"{name}.csv").write_text("a,y\n1,2\n")
+    assert found(f"{tree}/data [1]") == found(f"{tree}/data [1]/*.csv") == ["data [1].csv"]
+    assert found(f"{tree}/data [12]/*.csv") == ["data 1/data 1.csv"]
 
 
 def test_links_to_no_file_are_named(tree: Path) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -133,17 +133,31 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
             ]
         found += files
     twice = [name for name, count in Counter(file.name for file in found).items() if count > 1]
-    if twice:
+    if twice := twice or _same_files(found):
         raise DataError(
             Problem(
                 "data_uri names files more than once",
                 received=listed(twice, 5),
-                expected="addresses without a file in common",
-                fix="correct data_uri",
+                expected="each file once, and no link to another one",
+                fix="correct data_uri, or remove the link",
                 path="data_uri",
             )
         )
     return sorted(found, key=lambda file: file.name)
+
+
+def _same_files(files: Sequence[SourceFile]) -> list[str]:
+    """Return the names of files on this machine of which one is a link to another."""
+    by_tag = defaultdict[str, list[SourceFile]](list)
+    for file in files:
+        if isinstance(file.location, str):
+            by_tag[file.tag].append(file)
+    alike = (same for same in by_tag.values() if len(same) > 1)  # mostly none: a tag has the inode
+    places = Counter(os.path.realpath(file.location) for same in alike for file in same)
+    linked = {place for place, count in places.items() if count > 1}
+    return [
+        file.name for file in files if linked and os.path.realpath(str(file.location)) in linked
+    ]
 
 
 def check_links(broken: Sequence[str]) -> None:
@@ -186,7 +200,7 @@ def _paths(text: str) -> Listing:
     top = Path(text).expanduser()
     if top.is_file():
         return Listing(text, [SourceFile.local(top, top.name)])
-    base, pattern = _pattern(top.as_posix())
+    base, pattern = _pattern(top.as_posix(), os.path.exists)
     if pattern is None and not top.exists():
         raise DataError(no_path("data_uri", top, _EXPECTED))
     top = Path(base or ("/" if top.is_absolute() else ".")).absolute()
@@ -241,10 +255,24 @@ def _walk(top: Path) -> Iterator[tuple[str, os.stat_result | None]]:
                     waiting.append((entry.path, f"{name}/", above | {place}))
 
 
-def _pattern(path: str) -> tuple[str, re.Pattern[str] | None]:
-    """Return the folder above the first wildcard, and the pattern below it; None without one."""
+def _pattern(
+    path: str, exists: Callable[[str], bool] = lambda _: False
+) -> tuple[str, re.Pattern[str] | None]:
+    """Return the folder above the first wildcard, and the pattern below it; None without one.
+
+    Args:
+        path: A path, or a key in S3.
+        exists: Tells whether there is such a path: a folder `data [1]` has no wildcard.
+    """
     parts = path.split("/")
-    wild = next((i for i, part in enumerate(parts) if _WILD.search(part)), None)
+    wild = next(
+        (
+            i
+            for i, part in enumerate(parts)
+            if _WILD.search(part) and not exists("/".join(parts[: i + 1]))
+        ),
+        None,
+    )
     if wild is None:
         return path, None
     regex = "/".join(map(_translated, parts[wild:])).replace(r"(?:.*)/", r"(?:.*/)?")
