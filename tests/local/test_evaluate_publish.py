@@ -302,6 +302,7 @@ def test_metrics_of_ones_own(bench: Bench) -> None:
     assert done.blessed and "own/cost" in verdict["reasons"][0]
     assert "beats champion 1" in verdict["reasons"][0]
     assert verdict["champion"]["metrics"]["own/cost"] == cost
+    assert "loss of accuracy" in done.html  # of the columns: the function would run for each
     done, verdict = bench.evaluate("next", **gate | {"thresholds": {"own/coast": {"max": 1}}})
     (reason,) = verdict["reasons"]
     assert "own/coast" in reason and "own/columns, own/cost" in reason
