@@ -79,8 +79,7 @@ def inputs_digest(
 def _without_code(gate: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the gate without the place of its evaluator's code."""
     found = parse_gate(gate)
-    kept = {"report": {"importance_seconds": 20.0}}  # keeps the digests of earlier runs
-    return found.model_dump(mode="json", exclude={"evaluator"}) | kept if found else None
+    return found.model_dump(mode="json", exclude={"evaluator"}) if found else None
 
 
 def _is_of(verdict: ModelVerdict, gate: Mapping[str, Any], evaluator_digest: str) -> bool:

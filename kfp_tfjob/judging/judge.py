@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import TestData
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.scoring import score, trivial_outputs
+from kfp_tfjob.judging.scoring import Watcher, score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import build
 from kfp_tfjob.options.gate import GateOptions, check_metrics, parse_gate
@@ -48,6 +48,9 @@ from kfp_tfjob.uploader import pull
 log = logging.getLogger(__name__)
 
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
+
+# Makes what else looks at the rows while they are scored.
+Watchers = Callable[[TestData, Task], Sequence[Watcher]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,14 @@ class Judged:
     opponent: Opponent | None
 
 
-def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 0) -> Judged:
+def judge(
+    store: Store,
+    layout: Layout,
+    given: Given,
+    folder: Path,
+    gpus: int = 0,
+    also: Watchers | None = None,
+) -> Judged:
     """Judge a model.
 
     Args:
@@ -126,6 +136,7 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
         given: The model, the dataset and the gate.
         folder: An empty folder for downloads and predictions; it must stay as long as the result.
         gpus: How many GPUs the models may use; without any, they see none.
+        also: Makes what else looks at the rows while they are scored.
 
     Raises:
         ConfigurationError: There are fewer GPUs.
@@ -148,8 +159,10 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
     opponent = against(champion, "champion") if champion else None
     options = given.options
     slices = Slices(options.slices if options else [], data.schema, folder / "slices")
+    watchers = [*(also(data, task) if also else ())]
     own = _own(store, options, data, task, opponent, folder / "own")
-    predictions, baseline = score(data, task, challenger, opponent, slices, folder, own)
+    watchers += [own] if own else []
+    predictions, baseline = score(data, task, challenger, opponent, slices, folder, watchers)
     confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
     rival = opponent.rival(classes) if opponent else None
     numbers: dict[str, Mapping[str, float]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +41,7 @@ def score(
     opponent: Opponent | None,
     slices: Slices,
     folder: Path,
-    also: Watcher | None = None,
+    also: Sequence[Watcher] = (),
 ) -> tuple[Predictions, Predictions]:
     """Score all test rows in one pass.
 
@@ -66,8 +66,8 @@ def score(
         outputs = challenger.outputs(batch)
         part = challenger.predictions(batch, outputs)
         ours.add(part)
-        if also:
-            also.add(batch, part, outputs)
+        for watcher in also:
+            watcher.add(batch, part, outputs)
         trivial.add(_baseline(task, data.statistics, batch))
         slices.add(batch)
         if opponent:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 # What to do instead, by path: a parameter, or a parameter and its keys.
 REMOVED: dict[str, str] = {
-    "gate.report": "delete it; look up rows and measure column importance in a notebook",
+    "gate.report.rows": "delete it; look up rows with a model's predictions in a notebook",
+    "gate.report.worst": "delete it, with gate.report.rows",
     "gate.relative_margin": "use mode non_inferior with a margin in units of the metric",
     "data_options.append": "delete it; prepare_data reads every file",
     "train_options.warm_spare": "delete it; a trainer that dies is restarted in its pod anyway",

@@ -16,9 +16,11 @@ from kfp import dsl
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.changes import changes
+from kfp_tfjob.components.evaluate.column_importance import ColumnImportance
 from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import Rival, decide
+from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -100,6 +102,12 @@ def evaluated(
     return task, build(decision, judged, scored, 0.95, champion, rival), scored
 
 
+def hostile() -> ColumnImportance:
+    """Return importances in which every name is hostile."""
+    columns = {f"{NASTY} {at}": Measured(0.1 / (at + 1), -0.01, 0.2) for at in range(60)}
+    return ColumnImportance(Importances(NASTY, 0.8, 2000, 5, columns, (NASTY,) * 3))
+
+
 class Tags(HTMLParser):
     """Collects what a page consists of, and that every element is closed."""
 
@@ -142,7 +150,7 @@ def test_the_report_is_one_small_page_that_fetches_nothing(case: str) -> None:
 
 def test_the_verdict_comes_first_and_what_changed_next() -> None:
     task, verdict, scored = evaluated("ten classes")
-    html = report.render(verdict, task, scored)
+    html = report.render(verdict, task, scored, hostile())
     headings = re.findall("<h2>(.*?)</h2>", html)
     assert headings == [
         "Checks",
@@ -150,6 +158,7 @@ def test_the_verdict_comes_first_and_what_changed_next() -> None:
         "Confusions",
         "Classes",
         "Curves",
+        "Which columns matter",
         "What was evaluated",
     ]
     assert html.index("Not blessed") < html.index("<h2>")
@@ -198,7 +207,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     limits = {f"{kind}/{name(at)}": {"min": 0.01} for at in range(30) for kind in PER_CLASS}
     gate = {"primary_metric": f"f1/{name(3)}", "thresholds": limits}
     task, verdict, scored = evaluated("thirty classes", rename=name, gate=gate)
-    html = report.render(verdict, task, scored)
+    html = report.render(verdict, task, scored, hostile())
     assert len(html.encode()) < 1_000_000
     tags = Tags()
     tags.feed(html)
@@ -232,7 +241,7 @@ def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPa
     task, verdict, scored = evaluated("two classes")
     pages = []
     for _ in range(3):
-        html = report.render(verdict, task, scored)
+        html = report.render(verdict, task, scored, hostile())
         pages.append(html)
         monkeypatch.setattr(report, "_MOST_BYTES", len(html.encode()))
     sizes = [len(page) for page in pages]
