@@ -29,7 +29,7 @@ from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.escaping import html, prose
 from kfp_tfjob.storage.verdict_record import VerdictSlice
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
-from tests.unit.test_evaluate_report import CASES, evaluated
+from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 
 HOSTILE = "</title><script src='http://x/y.js'>\x1b[2J\u202e\"' onload=x {{ 7 * 7 }}"
 ELEMENTS = {
@@ -156,7 +156,7 @@ def evaluation_page(case: str, nasty: bool = False) -> str:
         for state, value in (("fail", 0.5), ("pass", 0.7), ("insufficient", None)) * 40
     )
     verdict = replace(verdict, reasons=(HOSTILE,), slices=slices if nasty else ())
-    return evaluation.render(verdict, task, scored)
+    return evaluation.render(verdict, task, scored, hostile() if nasty else None)
 
 
 def training_page() -> str:
