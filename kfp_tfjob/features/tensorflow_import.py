@@ -18,6 +18,7 @@ def load(gpus: int | None) -> None:
             None if unknown.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # the user's shell may name another one
     if gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     else:

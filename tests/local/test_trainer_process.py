@@ -39,7 +39,7 @@ def callbacks(dataset):
 @pytest.fixture(scope="module")
 def alone(jobs: Start) -> Job:
     """One process without TF_CONFIG, to its end."""
-    job = jobs("alone", code=CODE, EPOCHS="2")
+    job = jobs("alone", code=CODE, EPOCHS="2", KERAS_BACKEND="jax")  # of the user's shell
     assert job.end() == [0], job.log()
     return job
 
