@@ -13,6 +13,7 @@ import sys
 
 def main() -> None:
     """Run the command line."""
+    _use_utf_8()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # of nohup
             signal.signal(number, _end)
@@ -28,6 +29,16 @@ def main() -> None:
             f"kfp-tfjob: the package {package} is not installed. Fix: install kfp-tfjob with its"
             " extra `local`, for instance: pip install 'kfp-tfjob[local]'"
         )
+
+
+def _use_utf_8() -> None:
+    """Start again in Python's UTF-8 mode if the shell has another encoding, as LANG=en_US has.
+
+    Every file of the project is UTF-8, and so are most names of files, whatever LANG says.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and "PYTHONUTF8" not in os.environ:
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _end(number: int, _frame: object) -> None:

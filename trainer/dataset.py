@@ -80,8 +80,8 @@ class Dataset:
             DataError: They do not have the format that this trainer reads.
         """
         try:
-            schema = json.loads((folder / SCHEMA).read_text())
-            statistics = json.loads((folder / STATISTICS).read_text())
+            schema = json.loads((folder / SCHEMA).read_bytes())
+            statistics = json.loads((folder / STATISTICS).read_bytes())
             if schema["format"] != SCHEMA_FORMAT or schema["task"] not in (
                 CLASSIFICATION,
                 REGRESSION,
