@@ -28,11 +28,9 @@ class Wanted:
 
     Attributes:
         replicas: For instance `chief-0`, or `worker` for all workers; none for all.
-        tail: How many of the last lines; None for all.
     """
 
     replicas: Sequence[str] = ()
-    tail: int | None = None
 
     def name(self, where: str) -> bool:
         """Tell whether to show the lines of a name in brackets."""
@@ -61,30 +59,15 @@ def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
             readers.setdefault(number, LogReader(found.store, found.run, number, wanted.name))
         if first and numbers:
             _check(wanted, readers)
-        if first and numbers and wanted.tail is not None:
-            yield from _tail(readers, wanted)
-        else:
-            for number in numbers[-2:] if not first else numbers:
-                for line in readers[number].new_lines():
-                    yield Said(number, line)
+        for number in numbers[-2:] if not first else numbers:
+            for line in readers[number].new_lines():
+                yield Said(number, line)
         first = first and not numbers
         if over:
             break
         time.sleep(_POLL_SECONDS)
     if first:
         raise _no_log(found)
-
-
-def _tail(readers: dict[int, LogReader], wanted: Wanted) -> list[Said]:
-    """Return the last lines; an attempt with fewer lines is preceded by the one before it."""
-    assert wanted.tail is not None
-    found: list[Said] = []
-    for number in sorted(readers, reverse=True):
-        lines = [*readers[number].new_lines()]  # also read where none is shown: they are not new
-        shown = [Said(number, line) for line in lines]
-        left = max(wanted.tail - len(found), 0)
-        found = [*(shown[-left:] if left else ()), *found]
-    return found
 
 
 def _check(wanted: Wanted, readers: dict[int, LogReader]) -> None:

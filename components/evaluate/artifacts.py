@@ -56,7 +56,7 @@ def confusion(
     measures = Measures.of(model)
     if not isinstance(measures.predictions, ClassPredictions):
         return None
-    names, (matrix,) = condense([measures.cells], classes)
+    names, matrix = condense(measures.cells, classes)
     return _short_names(names), matrix.tolist()
 
 

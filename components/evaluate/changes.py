@@ -1,31 +1,25 @@
-"""What changed from the champion to the model: metrics, rows and confusions."""
+"""What changed from the champion to the model: metrics and rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
-from kfp_tfjob.judging.cells import Cells
 from kfp_tfjob.judging.compare import compare
-from kfp_tfjob.judging.confusion import changed_cells, condense
 from kfp_tfjob.judging.estimates import Estimate, Measured, paired_error
 from kfp_tfjob.judging.formatting import difference
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.pages import small
-from kfp_tfjob.storage.escaping import short
 
 BASELINE = "baseline"
-_MOST_PAIRS = 10
 _WITHOUT_DIRECTION = ("mean_error",)  # neither a greater nor a smaller one is better
-_LONGEST = 60
 SAMPLED_ROWS = 262_144  # of many: their influence stands for that of all
 _BLOCKS = 16
 
@@ -75,20 +69,6 @@ class Gain(NamedTuple):
         return " to ".join(ends)
 
 
-class Pair(NamedTuple):
-    """A cell of the confusion matrix that changed: a true and a predicted class, and its rows."""
-
-    true: str
-    predicted: str
-    before: int
-    now: int
-
-    @property
-    def better(self) -> bool:
-        """Whether there are more right rows, or fewer wrong ones."""
-        return (self.now > self.before) is (self.true == self.predicted)
-
-
 @dataclass(frozen=True)
 class Changes:
     """What changed from another model to the judged one.
@@ -97,19 +77,11 @@ class Changes:
         against: The name of the other model: `champion 3`, or `baseline`.
         gains: Its metrics, and those of the model.
         rows: (what it is, rows, class of style.css): which model is right in how many rows.
-        names: Classes of `before` and `now`, at most 30; empty for a regression or the baseline.
-        before: The confusion matrix of the champion.
-        now: That of the model.
-        pairs: The cells that changed most.
     """
 
     against: str
     gains: list[Gain]
     rows: list[tuple[str, int, str]]
-    names: list[str]
-    before: NDArray[np.int64]
-    now: NDArray[np.int64]
-    pairs: list[Pair]
 
 
 def changes(
@@ -137,18 +109,14 @@ def changes(
     about = (model, other, confidence, classes, primary, error_of)
     names = sorted(model.measured, key=lambda name: name != primary)
     gains = [_gain(it, *about) for it in names]
-    nothing = np.zeros((0, 0), np.int64)
-    found = Changes(against, gains, [], [], nothing, nothing, [])
     ours, theirs = model.predictions, other.predictions
-    if against == BASELINE or not ours.finite:
-        return found
-    if isinstance(ours, ClassPredictions) and isinstance(theirs, ClassPredictions):
-        both = other.measures.cells, model.measures.cells
-        names, (before, now) = condense(both, classes)
-        rows = _right(ours, theirs, against)
-        return Changes(against, gains, rows, names, before, now, _pairs(*both, classes))
-    assert isinstance(ours, ValuePredictions) and isinstance(theirs, ValuePredictions)
-    return Changes(against, gains, _closer(ours, theirs, against), [], nothing, nothing, [])
+    rows: list[tuple[str, int, str]] = []
+    if against != BASELINE and ours.finite:
+        if isinstance(ours, ClassPredictions) and isinstance(theirs, ClassPredictions):
+            rows = _right(ours, theirs, against)
+        elif isinstance(ours, ValuePredictions) and isinstance(theirs, ValuePredictions):
+            rows = _closer(ours, theirs, against)
+    return Changes(against, gains, rows)
 
 
 def _gain(
@@ -220,10 +188,3 @@ def _closer(
         ("both have the same error", equal, "faint quiet"),
     ]
     return [one for one in found if one[1] or one[2].startswith("fill")]
-
-
-def _pairs(before: Cells, now: Cells, classes: Sequence[str]) -> list[Pair]:
-    return [
-        Pair(short(classes[true], _LONGEST), short(classes[predicted], _LONGEST), *rows)
-        for (true, predicted), rows in changed_cells(before, now, _MOST_PAIRS)
-    ]

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from kfp_tfjob.components.evaluate.changes import BASELINE, Changes
+from kfp_tfjob.components.evaluate.changes import BASELINE
 from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.calibration import BINS
 from kfp_tfjob.judging.confusion import condense
@@ -18,7 +18,7 @@ from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.residuals import SHARES, quantiles
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.pages import charts
-from kfp_tfjob.pages.matrix import changed_confusions, confusion_matrix
+from kfp_tfjob.pages.matrix import confusion_matrix
 from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.formatting import listed
 
@@ -37,36 +37,16 @@ class Plot(NamedTuple):
     note: str = ""
 
 
-def confusions(task: Task, scored: Mapping[str, Scored], changed: Changes) -> list[Plot]:
-    """Return the confusion matrix, and how it differs from the champion's.
-
-    Args:
-        task: What the model must predict.
-        scored: `model`, `baseline`, and the champion by its name if it was compared.
-        changed: The comparison of both.
-    """
-    predictions = scored["model"].predictions
+def confusions(task: Task, model: Scored) -> list[Plot]:
+    """Return the confusion matrix; nothing for a regression, or if a prediction is not a number."""
+    predictions = model.predictions
     if not isinstance(predictions, ClassPredictions) or not predictions.finite:
         return []
-    if changed.names:
-        names, counts = changed.names, changed.now
-    else:
-        names, (counts,) = condense([scored["model"].measures.cells], task.classes)
-    fewer = len(names) < len(task.classes)
+    names, counts = condense(model.measures.cells, task.classes)
     note = "Each row is a true class; the shade is the share of its rows."
-    if fewer:
+    if len(names) < len(task.classes):
         note += ' The least confused classes are grouped as "other".'
-    found = [Plot("Confusion matrix", confusion_matrix(names, counts.tolist()), note)]
-    if changed.names:
-        drawn = changed_confusions(names, changed.before.tolist(), counts.tolist())
-        found.append(
-            Plot(
-                f"Changes from {changed.against}",
-                drawn,
-                "Change in the number of rows in each cell: green is better, red is worse.",
-            )
-        )
-    return found
+    return [Plot("Confusion matrix", confusion_matrix(names, counts.tolist()), note)]
 
 
 def curves(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
@@ -74,7 +54,7 @@ def curves(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
 
     Args:
         task: What the model must predict.
-        scored: As of `confusions`.
+        scored: `model`, `baseline`, and the champion by its name if it was compared.
     """
     predictions = scored["model"].predictions
     if not predictions.finite:

@@ -21,7 +21,6 @@ from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.options.metric_names import PER_CLASS
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages import small
-from kfp_tfjob.pages.matrix import MOST_WITH_NUMBERS
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.escaping import html, short
 from kfp_tfjob.storage.verdict_record import ModelVerdict, VerdictCheck, VerdictSlice
@@ -115,7 +114,7 @@ def render(
         tiles=_tiles(verdict, changed.against, _primary(verdict, scored, changed.gains)),
         baseline={} if changed.against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
-        confusions=confusions(task, scored, changed),
+        confusions=confusions(task, scored["model"]),
         curves=curves(task, scored),
         no_curves=_NOT_FINITE,
         classes=_classes(task, scored, changed.against),
@@ -123,7 +122,6 @@ def render(
         importance=importance,
         columns=columns[:_MOST_COLUMNS],
         more_columns=len(columns[_MOST_COLUMNS:]),
-        pairs=changed.pairs if len(task.classes) > MOST_WITH_NUMBERS else [],
         slice_drawn=_slice_drawing(verdict),
         facts=_facts(verdict),
         margin=gate.get("margin"),

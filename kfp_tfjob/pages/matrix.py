@@ -1,4 +1,4 @@
-"""Draws confusion matrices, and what changed from one to another."""
+"""Draws confusion matrices."""
 
 from __future__ import annotations
 
@@ -38,32 +38,6 @@ def confusion_matrix(names: Sequence[str], counts: Counts) -> Markup:
         return style, 0.07 + 0.88 * share if count else 1.0, _amount(count), tip
 
     return _matrix("Confusion matrix", names, cell)
-
-
-def changed_confusions(names: Sequence[str], before: Counts, after: Counts) -> Markup:
-    """Draw how the counts changed: better cells in one color, worse ones in another.
-
-    Args:
-        names: The names of the classes.
-        before: Counts of the champion, one row for each true class.
-        after: Counts of the model for the same rows.
-    """
-    changes = [
-        [new - old for old, new in zip(*rows, strict=True)]
-        for rows in zip(before, after, strict=True)
-    ]
-    most = max((abs(change) for row in changes for change in row), default=0) or 1
-
-    def cell(i: int, j: int) -> tuple[str, float, str, str]:
-        change = changes[i][j]
-        better = (change > 0) is (i == j)
-        style = "void" if not change else "fill good" if better else "fill bad"
-        opacity = 0.12 + 0.83 * abs(change) / most if change else 1.0
-        text = f"{'+' if change > 0 else '−'}{_amount(abs(change))}" if change else ""
-        tip = f"{_pair(names, i, j)}: {before[i][j]:,} before, {after[i][j]:,} now"
-        return style, opacity, text, tip
-
-    return _matrix("Changes in the confusion matrix", names, cell)
 
 
 def _matrix(title: str, names: Sequence[str], cell: _Cell) -> Markup:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     "--replica", "replicas", multiple=True, metavar="NAME", help="chief-0, or worker for all"
 )
 @click.option("--follow", "-f", is_flag=True, help="wait for more lines until training ends")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="only the last N lines")
 @click.option("--timestamps", is_flag=True, help="show the time of each line, in UTC")
 @click.option("--task", default="", metavar="KEY", help="the task_key, in your own pipeline")
 @click.option(
@@ -38,7 +37,6 @@ def logs(
     run: str,
     replicas: tuple[str, ...],
     follow: bool,
-    tail: int | None,
     timestamps: bool,
     task: str,
     home: Path | None,
@@ -58,7 +56,7 @@ def logs(
     from kfp_tfjob.storage.task_keys import check_task_key
 
     ConfigurationError.raise_if(check_task_key(task))
-    wanted = Wanted(replicas, tail)
+    wanted = Wanted(replicas)
     shown = 0
     place, local = home or DEFAULT, home is not None
     with stored_run(run, place, endpoint, connection, local, task) as found:

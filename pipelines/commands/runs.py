@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="how many"
 )
 @click.option("--model", default="", metavar="NAME", help="only runs of this model")
-@click.option("--experiment", default="", metavar="NAME", help="only runs of this experiment")
 @with_client
 @as_json
-def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -> None:
+def runs(client: Client, limit: int, model: str, json_: bool) -> None:
     """List the newest runs of this pipeline on Kubeflow Pipelines.
 
     The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
@@ -30,7 +29,7 @@ def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -
     from the store, and empty without access to it.
     """
     troubles: list[str] = []
-    found = client.runs(limit, model, experiment=experiment, tell=troubles.append)
+    found = client.runs(limit, model, tell=troubles.append)
     if json_:
         show_json(found)
         return
@@ -50,5 +49,4 @@ def runs(client: Client, limit: int, model: str, experiment: str, json_: bool) -
     for trouble in troubles[:1]:
         show(f"note: verdicts are missing, because the store cannot be read from here: {trouble}")
     if not found:
-        which = " of this model" if model else " of this experiment" if experiment else ""
-        show(f"There is no run{which} yet.")
+        show(f"There is no run{' of this model' if model else ''} yet.")

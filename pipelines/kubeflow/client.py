@@ -204,7 +204,6 @@ class Client:
         limit: int = 10,
         model: str = "",
         verdicts: bool = True,
-        experiment: str = "",
         tell: Callable[[str], None] = lambda text: None,
     ) -> list[Run]:
         """Return the newest runs of this pipeline.
@@ -213,13 +212,9 @@ class Client:
             limit: How many at most.
             model: Only runs of this model.
             verdicts: Whether to read their verdicts from the store; without access they stay empty.
-            experiment: Only runs of the experiment of this name.
             tell: Told why verdicts are missing.
-
-        Raises:
-            ConfigurationError: There is no such experiment.
         """
-        found = self._runs(limit, model, experiment)
+        found = list(islice(list_runs(self.back_end, model), limit))
         if not verdicts:
             return found
         first = next((run for run in found if run.is_over), None)
@@ -236,18 +231,6 @@ class Client:
         for trouble in dict.fromkeys(it.trouble for it in known if it.trouble):
             tell(trouble)
         return judged
-
-    def _runs(self, limit: int, model: str, experiment: str) -> list[Run]:
-        experiment_id = ""
-        if experiment and not (experiment_id := self.back_end.find_experiment(experiment)):
-            raise ConfigurationError(
-                Problem(
-                    "there is no such experiment",
-                    received=experiment,
-                    fix="correct --experiment, or omit it to see the runs of all experiments",
-                )
-            )
-        return list(islice(list_runs(self.back_end, model, experiment_id), limit))
 
     def run(self, run: str) -> Run:
         """Return one run, with its verdict if it is over and the store can be read."""

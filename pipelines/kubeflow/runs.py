@@ -105,26 +105,29 @@ class Run:
         return next((it for it in self.steps if it.state in (*WAITING, *RUNNING)), None)
 
 
-def list_runs(back_end: BackEnd, model: str = "", experiment: str = "") -> Iterator[Run]:
+def list_runs(back_end: BackEnd, model: str = "") -> Iterator[Run]:
     """Yield the runs of this pipeline that are not archived, the newest first.
 
     Args:
         back_end: The back end.
         model: Only runs of this model.
-        experiment: Only runs of the experiment with this id.
     """
-    for raw in _listed(back_end, experiment):
+    for raw in _listed(back_end):
         if raw.storage_state == _ARCHIVED or not _is_ours(raw):
             continue
         if not model or parameters_of(raw).get("model_name") == model:
             yield run_of(back_end, raw)
 
 
-def _listed(back_end: BackEnd, experiment: str = "") -> Iterator[Any]:
+def _listed(back_end: BackEnd) -> Iterator[Any]:
     """Yield the runs of every pipeline as the API has them, the newest first."""
-    where = {"experiment_id": experiment} if experiment else {"namespace": back_end.namespace}
-    method = back_end.sdk.runs.run_service_list_runs
-    yield from back_end.pages("list the runs", method, "runs", sort_by="created_at desc", **where)
+    yield from back_end.pages(
+        "list the runs",
+        back_end.sdk.runs.run_service_list_runs,
+        "runs",
+        sort_by="created_at desc",
+        namespace=back_end.namespace,
+    )
 
 
 def find_run(back_end: BackEnd, given: str) -> Run:

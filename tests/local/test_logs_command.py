@@ -82,9 +82,7 @@ def test_all_lines_of_all_attempts_in_the_order_of_time(logs):
     ("arguments", "texts"),
     [
         (["--replica", "worker"], ["w0", "w1", "v0"]),
-        (["--tail", "2"], [r"\x1b[2Jevil\x07", "b2"]),
-        (["--tail", "2", "--replica", "worker-0"], ["w1", "v0"]),
-        (["--tail", "0"], []),
+        (["--replica", "worker-0"], ["w0", "w1", "v0"]),
     ],
 )
 def test_the_lines_that_are_wanted(logs, arguments, texts):
@@ -92,9 +90,9 @@ def test_the_lines_that_are_wanted(logs, arguments, texts):
 
 
 def test_times_and_json(logs):
-    (line,) = shown(logs("--tail", "1", "--replica", "worker", "--timestamps"))
+    *_, line = shown(logs("--replica", "worker", "--timestamps"))
     assert line == "2026-01-01T00:33:20.000000000Z [worker-0] v0"
-    line, _ = shown(logs("--tail", "2", "--json"))
+    *_, line, _ = shown(logs("--json"))
     assert json.loads(line) == {
         "attempt": 2,
         "time": "2026-01-01T00:33:21.000000000Z",
@@ -148,9 +146,9 @@ def test_following_ends_with_the_run(logs, store, run, monkeypatch):
 
     training = threading.Thread(target=train)
     training.start()
-    found = logs("--follow", "--tail", "1")
+    found = logs("--follow")
     training.join()
-    assert [line.partition("] ")[2] for line in shown(found)] == ["b2", "c0", "c1"]
+    assert [line.partition("] ")[2] for line in shown(found)][-3:] == ["b2", "c0", "c1"]
 
 
 def test_a_pipe_that_is_closed_ends_it(run, store):

@@ -56,17 +56,6 @@ def test_runs_lists_states_and_verdicts(fake, store, base):
     assert [run["name"] for run in found] == ["third"]
 
 
-def test_runs_of_one_experiment(fake, base):
-    team = api.V2beta1Experiment(experiment_id="t", display_name="team")
-    fake.experiments["t"] = team
-    add(fake, base, "elsewhere")
-    add(fake, base, "ours").experiment_id = "t"
-    found = kfp_tfjob("runs", "--experiment", "team")
-    assert "ours" in found.stdout and "elsewhere" not in found.stdout
-    found = kfp_tfjob("runs", "--experiment", "none")
-    assert found.exit_code == 2 and "no such experiment" in found.stderr
-
-
 def test_why_gives_the_record_of_the_failure(fake, store, base):
     run = add(fake, base, state="FAILED")
     problem = Problem("there is no column 'z'", fix="correct data_label")

@@ -251,17 +251,6 @@ def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPa
     assert "<h2>Confusions</h2>" in pages[1] and "<h2>Confusions</h2>" not in pages[2]
 
 
-def test_confusions_of_many_classes_have_the_same_classes_before_and_now() -> None:
-    task, _, scored = evaluated("two hundred classes")
-    found = changes(scored, 0.95, list(task.classes))
-    assert len(found.names) == 30 and found.names[-1] == "other"
-    assert found.before.sum() == found.now.sum() == 3000
-    assert (found.before.sum(axis=1) == found.now.sum(axis=1)).all()  # the true classes
-    assert len(found.pairs) == 10
-    sizes = [abs(pair.now - pair.before) for pair in found.pairs]
-    assert sizes == sorted(sizes, reverse=True) and sizes[-1] > 0
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_metadata_is_finite_and_small(case: str) -> None:
     task, verdict, scored = evaluated(case)
