@@ -73,8 +73,6 @@ class Monitored:
         rows: Their rows in that time.
         requested: The rows of all requests that they stand for.
         columns: The columns, those that have moved most first.
-        predictions: How far the predictions are from the labels of train; None if unknown. A model
-            that prefers a class is apart from them without any drift, so this has no limit.
         left_out: Features that no sample has.
         bad_rows: Rows with values that are not of the kind of their columns.
         unreadable: Samples that could not be read, and why.
@@ -90,7 +88,6 @@ class Monitored:
     rows: int
     requested: int
     columns: tuple[ColumnDrift, ...]
-    predictions: ColumnDrift | None = None
     left_out: tuple[str, ...] = ()
     bad_rows: int = 0
     unreadable: tuple[str, ...] = ()

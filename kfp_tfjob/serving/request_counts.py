@@ -29,7 +29,6 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, 
 from kfp_tfjob.features.cells import LONGEST, Texts
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.champion import Champion
@@ -123,8 +122,6 @@ class RequestCounts:
             for it in coding.features
             if it.has_dictionary
         }
-        self._classes = trained.schema["label"]["classes"]
-        self._predicted = _labels_of(trained, edges)
         self._converter = Converter(NO_KINDS, "")
 
     def add(self, sample: RequestsSample, since: datetime, until: datetime) -> None:
@@ -150,7 +147,6 @@ class RequestCounts:
         except DataError as error:
             self.unreadable.append(str(error))
             return
-        self._add_predictions(sample.predictions.filter(mask), weight)
         self.files += 1
         self.rows += int(wanted.sum())
         self.requested += weight * int(wanted.sum())
@@ -192,23 +188,6 @@ class RequestCounts:
                 column.add_unseen(texts.texts[at - 1], weight * int(rows[at]))
         return codes[texts.codes]
 
-    def _add_predictions(self, predictions: pa.Array, weight: float) -> None:
-        if self._predicted is None:
-            return
-        present = predictions.drop_null()
-        width = 1 if self._classes is None else len(self._classes)
-        lengths = pc.list_value_length(present).to_numpy(zero_copy_only=False)
-        one = bool(len(lengths)) and bool((lengths == 1).all()) and width <= 2
-        if not len(lengths) or not (one or (lengths == width).all()):
-            return
-        values = present.flatten().to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
-        values = values[np.isfinite(values).all(axis=1)].astype(np.float32)
-        if self._classes is None:
-            self._predicted[0].add(values[:, 0], weight)
-            return
-        chosen = (values[:, 0] >= 0.5) if one else values.argmax(axis=1)
-        self._predicted[0].add(chosen.astype(np.int64) + 1, weight)
-
     def result(
         self, model_name: str, champion: Champion, since: datetime, until: datetime
     ) -> Monitored:
@@ -223,9 +202,6 @@ class RequestCounts:
                 gaps = counts[0] / max(sum(counts), 1)
                 columns.append(self._column(name, drift, column, gaps, judged))
         columns.sort(key=lambda it: (not it.beyond, it.chance, -it.psi))
-        predictions = None
-        if self._predicted and (drift := _moved(self._predicted[1], self._predicted[0])):
-            predictions = self._column("", drift, self._predicted[0], 0.0, False)
         return Monitored(
             model_name,
             champion.version,
@@ -236,7 +212,6 @@ class RequestCounts:
             self.rows,
             round(self.requested),
             tuple(columns),
-            predictions,
             tuple(name for name, column in self._columns.items() if not column.rows),
             self.bad_rows,
             tuple(self.unreadable),
@@ -279,20 +254,6 @@ def _read(column: pa.Array) -> pa.Array:
     if pa.types.is_string(column.type):
         return pc.utf8_slice_codeunits(column, 0, LONGEST)
     return column
-
-
-def _labels_of(trained: Reference, edges: Edges) -> tuple[_Column, Sequence[float]] | None:
-    """Return the bins of the label and the rows of train in them, gaps first; None if unknown."""
-    label = trained.schema["label"]
-    if label["classes"] is None:
-        entry = (trained.distributions or {}).get("label")
-        if edges.label is None or entry is None:
-            return None
-        return _Column.of(edges.label), [0, *entry["counts"][_TRAIN]]
-    by_class = ((trained.statistics["label"].get("counts") or {}).get(_TRAIN)) or {}
-    classes = tuple(map(str, label["classes"]))
-    bins = Bins(label["name"], Category.kind, -1, (), classes, tuple(range(1, 1 + len(classes))))
-    return _Column.of(bins), [0, *(by_class.get(name, 0) for name in classes), 0]
 
 
 def _moved(before: Sequence[float], column: _Column) -> Drift | None:

@@ -131,9 +131,7 @@ def _show(found: Monitored, min_rows: int) -> None:
     still = [column for column in found.columns if not column.beyond]
     shown = [*found.moved, *still[:_MOST_NAMED]]
     head = ("", "PSI", "missing before", "missing now", "not in train", "")
-    rows = [_row(column.name, column) for column in shown]
-    if found.predictions:
-        rows.append(_row("(predictions)", found.predictions))
+    rows = [_row(column) for column in shown]
     show_table(head, rows)
     if others := len(still) - _MOST_NAMED:
         show(f"{others:,} more columns have not moved.") if others > 0 else None
@@ -141,10 +139,10 @@ def _show(found: Monitored, min_rows: int) -> None:
         show(text)
 
 
-def _row(name: str, column: ColumnDrift) -> tuple[str, ...]:
+def _row(column: ColumnDrift) -> tuple[str, ...]:
     unseen = f"{column.unseen:.1%}" if column.examples else ""
     return (
-        name,
+        column.name,
         f"{column.psi:.3f}",
         f"{column.gaps_before:.1%}",
         f"{column.gaps_now:.1%}",
