@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kfp_tfjob.cluster.log_reader import LogReader, StoredLine, attempts
@@ -22,43 +21,32 @@ class Said(NamedTuple):
     line: StoredLine
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which lines to show.
-
-    Attributes:
-        replicas: For instance `chief-0`, or `worker` for all workers; none for all.
-    """
-
-    replicas: Sequence[str] = ()
-
-    def name(self, where: str) -> bool:
-        """Tell whether to show the lines of a name in brackets."""
-        replica = where.partition("/")[0]
-        return not self.replicas or bool({replica, replica.rpartition("-")[0]} & {*self.replicas})
-
-
-def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
+def read(found: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[Said]:
     """Yield the lines, attempt by attempt, each in the order of time.
 
     Args:
         found: The run.
-        wanted: Which lines.
+        replicas: For instance `chief-0`, or `worker` for all workers; none for all.
         follow: Whether to wait for more until the training has ended.
 
     Raises:
         DataError: The run has no log.
         ConfigurationError: It has no such replica.
     """
+
+    def is_wanted(where: str) -> bool:
+        replica = where.partition("/")[0]
+        return not replicas or replica in replicas or replica.rpartition("-")[0] in replicas
+
     readers: dict[int, LogReader] = {}
     first = True
     while True:
         over = not follow or found.is_over()  # before the last look
         numbers = attempts(found.store, found.run)
         for number in numbers:
-            readers.setdefault(number, LogReader(found.store, found.run, number, wanted.name))
+            readers.setdefault(number, LogReader(found.store, found.run, number, is_wanted))
         if first and numbers:
-            _check(wanted, readers)
+            _check(replicas, readers)
         for number in numbers[-2:] if not first else numbers:
             for line in readers[number].new_lines():
                 yield Said(number, line)
@@ -70,7 +58,7 @@ def read(found: StoredRun, wanted: Wanted, follow: bool) -> Iterator[Said]:
         raise _no_log(found)
 
 
-def _check(wanted: Wanted, readers: dict[int, LogReader]) -> None:
+def _check(replicas: Sequence[str], readers: dict[int, LogReader]) -> None:
     """Refuse replicas that no attempt has, if the training has begun."""
     known = {replica for reader in readers.values() for replica in reader.files()}
     names = known | {replica.rpartition("-")[0] for replica in known}
@@ -81,7 +69,7 @@ def _check(wanted: Wanted, readers: dict[int, LogReader]) -> None:
             expected=f"one of {', '.join(sorted(known))}",
             fix=did_you_mean(nearest(name, names)),
         )
-        for name in wanted.replicas
+        for name in replicas
         if name not in names
     )
 

@@ -328,11 +328,7 @@ def _check_data(
     except StepError as error:
         return None, list(error.problems)
     try:
-        problems: list[Problem | str] = list(
-            sources.check_header(source, values["data_label"], options)
-        )
-        about = (source, values["data_label"], options)
-        return source, problems or list(gates.check_columns(*about, values["gate"]))
+        return source, list(sources.check_header(source, values["data_label"], options))
     except StepError as error:
         return None, list(error.problems)
 

@@ -51,17 +51,16 @@ def logs(
     shown in the order of their times. The credentials come from the AWS environment. For each
     replica and attempt, the last 64 MiB of text are kept.
     """
-    from kfp_tfjob.pipelines.logs import Wanted, read
+    from kfp_tfjob.pipelines.logs import read
     from kfp_tfjob.pipelines.stored_run import stored_run
     from kfp_tfjob.storage.task_keys import check_task_key
 
     ConfigurationError.raise_if(check_task_key(task))
-    wanted = Wanted(replicas)
     shown = 0
     place, local = home or DEFAULT, home is not None
     with stored_run(run, place, endpoint, connection, local, task) as found:
         try:
-            for number, line in read(found, wanted, follow):
+            for number, line in read(found, replicas, follow):
                 if as_json:
                     values = {"attempt": number, "time": line.stamp, "where": line.where}
                     click.echo(json.dumps(values | {"text": line.text}, ensure_ascii=False))

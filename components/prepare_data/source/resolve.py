@@ -128,18 +128,6 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
         return _problems(error)
 
 
-def columns_of(source: Source, data_label: str, options: DataOptions) -> Columns | None:
-    """Return the columns that the header of the first file offers.
-
-    None for pictures, and if the header has a problem, which `check_header` says.
-    """
-    if source.pictures:
-        return None
-    first = source.files[0]
-    with open_table(source, first, options, _FIRST_BLOCK) as table:
-        return choose(table.names, data_label, options, first.name)[0]
-
-
 class FirstBlock(NamedTuple):
     """What the first block of the first file shows.
 
