@@ -1,10 +1,10 @@
-"""Keeps values by row in bounded memory: many rows are kept in a file, which is mapped."""
+"""Keeps values by row in bounded memory: many rows are kept in a file and read in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,64 @@ VALUES_IN_MEMORY = 4_194_304
 CHUNK = 262_144
 
 
-# Values by row: in memory, or a `numpy.memmap`.
-Column = NDArray[Any]
+class Column(Protocol):
+    """Values by row: an array, or a `Filed` one."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of a value."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole array."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> Any:
+        """Return consecutive rows as an array."""
+        ...
+
+
+class Filed:
+    """A (rows, ...) array in a file; consecutive rows are read when they are asked for.
+
+    Args:
+        path: The file.
+        dtype: The type of a value.
+        width: The shape of one row; () for one value.
+        rows: The number of rows.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, width: tuple[int, ...], rows: int) -> None:
+        self._path, self.dtype, self._width, self._rows = path, dtype, width, rows
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self._rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole array."""
+        return (self._rows, *self._width)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Read consecutive rows, or every n-th."""
+        start, stop, step = rows.indices(self._rows)
+        values = int(np.prod(self._width, dtype=np.int64))
+        shape, offset = (max(stop - start, 0), *self._width), start * values * self.dtype.itemsize
+        if values > 1 and shape[0]:
+            # Mapped and not read: the scores of one class are a small part of these bytes.
+            return np.asarray(np.memmap(self._path, self.dtype, "r", offset, shape))[::step]
+        read = np.fromfile(self._path, self.dtype, shape[0] * values, offset=offset)
+        return read.reshape(shape)[::step]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Read all rows."""
+        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 class Growing:
@@ -48,8 +104,7 @@ class Growing:
             return self._whole()
         assert self._path is not None
         self._flush(self._path)
-        shape = (self._rows, *self._last.shape[1:])
-        return np.memmap(self._path, self._last.dtype, "r", shape=shape)
+        return Filed(self._path, self._last.dtype, self._last.shape[1:], self._rows)
 
     def _whole(self) -> NDArray[Any]:
         """Return the parts as one array, and free each where it is copied."""

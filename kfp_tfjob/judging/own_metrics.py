@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.features.served_model import Block, Task
-from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column
+from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.judging.own_features import Columns, of_parquet
 from kfp_tfjob.judging.predictions import Predictions
@@ -190,7 +190,7 @@ class Evaluator:
         by_row: dict[str, Column] = {}
         for name, column in values.items():
             filed = _write(column, self._folder / f"{who}-{name}")
-            by_row[f"{OWN}{name}"] = np.array(filed) if in_memory else filed
+            by_row[f"{OWN}{name}"] = filed[:] if in_memory else filed
         return OwnMetrics({f"{OWN}{name}": value for name, value in metrics.items()}, by_row)
 
     def _arguments(
@@ -316,14 +316,14 @@ def _by_row(name: str, value: Any, rows: int) -> Values:
     return found
 
 
-def _write(values: Values, path: Path) -> Column:
+def _write(values: Values, path: Path) -> Filed:
     """Write the values of a metric to a file: as bool if all are 0 or 1, else as float64."""
     share = all(((part == 0) | (part == 1)).all() for _, part in _chunks(values))
     kind = np.dtype(bool if share else np.float64)
     with open(path, "wb") as file:
         for _, part in _chunks(values):
             np.ascontiguousarray(part, kind).tofile(file)
-    return np.memmap(path, kind, "r", shape=values.shape)
+    return Filed(path, kind, (), len(values))
 
 
 def _chunks(values: Values) -> Iterator[tuple[int, Values]]:

@@ -58,7 +58,7 @@ class _ByRow:
         return len(self.labels)
 
     def __getitem__(self: _Kind, rows: slice) -> _Kind:
-        """Return consecutive rows."""
+        """Return consecutive rows, in memory."""
         return self._each(lambda column: column[rows])
 
     def chosen(self: _Kind, rows: NDArray[Any]) -> _Kind:
@@ -66,8 +66,9 @@ class _ByRow:
         return self._each(lambda column: np.asarray(column)[rows])
 
     def chunks(self: _Kind, size: int = CHUNK) -> Iterator[_Kind]:
-        """Yield all rows in order."""
-        if self.rows <= size:
+        """Yield all rows in order, in memory."""
+        in_memory = (isinstance(column, np.ndarray) for column in self.columns().values())
+        if self.rows <= size and all(in_memory):
             yield self
             return
         for rows in chunks(self.rows, size):

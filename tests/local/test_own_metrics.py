@@ -82,7 +82,7 @@ def test_values_by_row(evaluator: Made, monkeypatch, in_memory: bool) -> None:
     found = own.of_model()
     own.close()
     assert found.numbers == {"own/rows": 5}
-    assert isinstance(found.by_row["own/cost"], np.memmap) is not in_memory
+    assert isinstance(found.by_row["own/cost"], np.ndarray) is in_memory
     scores = np.stack([1 - SCORES, SCORES], axis=1)
     weighted = ClassPredictions.of(LABELS, scores, np.array([1, 2, 1, 1, 0]))
     model = Measures(found.with_rows(weighted, own.options))

@@ -12,6 +12,7 @@ from sklearn import metrics as oracle
 from sklearn.calibration import calibration_curve
 
 from kfp_tfjob.judging.cells import Cells
+from kfp_tfjob.judging.columns import Filed
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.curves import curves_of
 from kfp_tfjob.judging.curves import estimate as curve_estimate
@@ -128,7 +129,7 @@ def test_many_rows_are_read_from_files_and_counted_in_bins(
     for part in parts:
         stored.add(part)
     filed, whole = stored.finish(), ClassPredictions.join(parts)
-    assert isinstance(filed.labels, np.memmap) and filed.rows == ROWS
+    assert isinstance(filed.labels, Filed) and filed.rows == ROWS
     for one, other in zip(filed.chunks(400), whole.chunks(400), strict=True):
         assert (one.scores == other.scores).all() and (one.labels == other.labels).all()
     measures = Measures(whole)
@@ -197,7 +198,7 @@ def test_the_limit_of_the_memory_counts_the_scores_of_all_classes(
         filed = stored.finish()
         if in_file is not None:
             columns = filed.columns().items()
-            assert {name for name, column in columns if isinstance(column, np.memmap)} == in_file
+            assert {name for name, column in columns if isinstance(column, Filed)} == in_file
         (chunk,) = filed.chunks()
         for name, column in whole.columns().items():
             assert isinstance(chunk.columns()[name], np.ndarray)
