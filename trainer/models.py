@@ -15,6 +15,8 @@ from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 # Units of the hidden layers, dropout, learning rate.
 _PLAIN = ((64, 64), 0.0, 1e-3)
 _MIXED = ((128, 64), 0.4, 2e-3)
+# So few rows make few steps, in which a smaller rate learns too little to tell classes apart.
+_FEW_ROWS, _RATE_OF_FEW = 500, 1e-2
 
 _CNN = "kfp_tfjob.trainer.models:cnn"
 _NO_TABLE = Problem(
@@ -43,7 +45,8 @@ def mlp(
 
     The defaults are 64 and 64 units without dropout, and a rate of 0.001. In a classification whose
     table has more than numbers, or gaps, they are 128 and 64 units, 0.4 and 0.002: one-hot vectors
-    make overfitting easy (benchmarks/tables.py).
+    make overfitting easy. In a classification with fewer than 500 training rows, the rate is 0.01
+    (benchmarks/tables.py).
 
     Args:
         dataset: The training data.
@@ -62,6 +65,7 @@ def mlp(
     is_mixed = dataset.coding is not None and not dataset.coding.is_identity
     classifies = dataset.task == CLASSIFICATION
     units, share, rate = _MIXED if is_mixed and classifies else _PLAIN
+    rate = _RATE_OF_FEW if classifies and dataset.rows["train"] < _FEW_ROWS else rate
     units = units if hidden is None else hidden
     share = share if dropout is None else dropout
     inputs = keras.Input((dataset.num_features,))
