@@ -193,6 +193,40 @@ def _package(name: str) -> Path:
     return Path(importlib.util.find_spec(name).origin).parent
 
 
+def _sample(name: str) -> Callable[[Path], None]:
+    """Return the writer of a sample data set of scikit-learn."""
+
+    def write(path: Path) -> None:
+        from sklearn import datasets
+
+        getattr(datasets, f"load_{name}")(as_frame=True).frame.to_csv(path, index=False)
+
+    return write
+
+
+def _study(name: str, change: Callable[[Any], Any] = lambda frame: frame) -> Callable[[Path], None]:
+    """Return the writer of a data set of statsmodels, changed by a function."""
+
+    def write(path: Path) -> None:
+        frame = importlib.import_module(f"statsmodels.datasets.{name}").load_pandas().data
+        change(frame).to_csv(path, index=False)
+
+    return write
+
+
+def _is_above_0(column: str) -> Callable[[Any], Any]:
+    """Return what makes a column of counts the label `any`: whether they are above 0."""
+    return lambda frame: frame.assign(any=frame[column] > 0).drop(columns=column)
+
+
+def _travellers(frame: Any) -> Any:
+    """Return one row for each traveller, with the figures of all four modes and the one chosen."""
+    wide = frame.pivot(index="individual", columns="mode", values=["ttme", "invc", "invt", "gc"])
+    wide.columns = [f"{name}_{mode:g}" for name, mode in wide.columns]
+    chosen = frame[frame["choice"] == 1].set_index("individual")
+    return wide.join(chosen[["hinc", "psize"]]).assign(mode=chosen["mode"].astype(int))
+
+
 def _people(path: Path) -> None:
     from examples import people
 
@@ -209,6 +243,16 @@ TABLES = {
         _of_statsmodels("treatment/tests/results/cataneo2.csv"),
         ("msmoke", "mbsmoke_", "mmarried_", "fbaby_", "prenatal1_", "mage2"),
     ),
+    "iris": Table("target", _sample("iris")),
+    "wine": Table("target", _sample("wine")),
+    "cancer": Table("target", _sample("breast_cancer")),
+    "digits": Table("target", _sample("digits")),
+    "glass": Table("class", _of_scikit_learn(40675)),
+    "zoo": Table("type", _of_scikit_learn(62), ("animal",)),
+    "election": Table("vote", _study("anes96"), ("logpopul",)),
+    "affairs": Table("any", _study("fair", _is_above_0("affairs"))),
+    "doctors": Table("any", _study("randhie", _is_above_0("mdvis"))),
+    "travel": Table("mode", _study("modechoice", _travellers)),
 }
 
 if __name__ == "__main__":
