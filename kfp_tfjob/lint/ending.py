@@ -49,22 +49,6 @@ def mixed_policies(job: Job) -> Iterator[Found]:
         yield Found(job.at(), policies)
 
 
-@warning("set restartPolicy")
-def no_restart_policy(job: Job) -> Iterator[Found]:
-    """The default is Never: one failed pod fails the job."""
-    for replica in job.replicas:
-        if not replica.body.get("restartPolicy") and not replica.pod.get("restartPolicy"):
-            yield Found(replica.path, f"{replica.key} has no restartPolicy")
-
-
-@warning("write it beside replicas and template")
-def pod_restart_policy(job: Job) -> Iterator[Found]:
-    """The operator overwrites it with the restartPolicy of the replica type, or with Never."""
-    for replica in job.replicas:
-        if replica.pod.get("restartPolicy"):
-            yield Found((*replica.pod_path, "restartPolicy"), "the template has one")
-
-
 @warning("use Never and a launcher that starts a new job from the newest checkpoint")
 def exit_code_policy(job: Job) -> Iterator[Found]:
     """Pods with exit codes from 128 up restart without limit and with empty volumes.

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.lint.job import Container, Job, Replica, items, mapping, text
+from kfp_tfjob.lint.job import Container, Job, Replica, items, text
 from kfp_tfjob.lint.rule import Found, error, warning
 
 _SHM = "/dev/shm"
@@ -93,41 +92,6 @@ def unnamed_port(job: Job) -> Iterator[Found]:
                 yield Found(path, "a port has no name")
 
 
-@error("name it, or remove the volume")
-def blank_reference(job: Job) -> Iterator[Found]:
-    """A claim or Secret with an empty name makes a pod invalid, even if it is optional."""
-    for replica in job.replicas:
-        for i, volume in enumerate(items(replica.pod, "volumes")):
-            for kind, key in (("persistentVolumeClaim", "claimName"), ("secret", "secretName")):
-                if kind in volume and not text(mapping(volume, kind), key).strip():
-                    path = (*replica.pod_path, "volumes", i, kind)
-                    yield Found(path, f"{key} is empty")
-        for container in replica.all_containers:
-            for i, variable in enumerate(container.env):
-                source = mapping(mapping(variable, "valueFrom"), "secretKeyRef")
-                if source and not text(source, "name").strip():
-                    yield Found((*container.path, "env", i), "the name of the Secret is empty")
-
-
-@warning("add optional: true, and let the program report what is missing")
-def needed_secret(job: Job) -> Iterator[Found]:
-    """If the Secret is missing, the pod waits forever without an error."""
-    # Our launcher sees that a pod waits for a Secret of its environment, and ends the job.
-    labels = mapping(mapping(job.body, "metadata"), "labels")
-    watched = labels.get(MANAGER_LABEL) == MANAGER
-    for replica in job.replicas:
-        for i, volume in enumerate(items(replica.pod, "volumes")):
-            if (secret := mapping(volume, "secret")) and secret.get("optional") is not True:
-                path = (*replica.pod_path, "volumes", i)
-                yield Found(path, f"the Secret {secret.get('secretName')} has to exist")
-        for container in replica.all_containers:
-            for i, variable in enumerate(container.env):
-                source = mapping(mapping(variable, "valueFrom"), "secretKeyRef")
-                if source and source.get("optional") is not True and not watched:
-                    path = (*container.path, "env", i)
-                    yield Found(path, f"the Secret {source.get('name')} has to exist")
-
-
 @error("write the same whole number under limits")
 def gpu_limits(job: Job) -> Iterator[Found]:
     """GPUs need limits that are whole numbers and equal to the requests.
@@ -156,18 +120,6 @@ def memory_unit(job: Job) -> Iterator[Found]:
                 if isinstance(value, str) and re.fullmatch(r"[0-9.]+m", value):
                     path = (*container.path, "resources", kind, resource)
                     yield Found(path, f"{resource} is {value}")
-
-
-@warning("remove the readinessProbe")
-def readiness(job: Job) -> Iterator[Found]:
-    """A peer is found by DNS only while all containers of its pod are ready.
-
-    A probe that waits for the training, or fails once, hides the replica from the others.
-    """
-    for _, container in job.every_container():
-        for probe in ("readinessProbe", "startupProbe"):
-            if container.kind != "init" and container.body.get(probe):
-                yield Found((*container.path, probe), f"{container.name} has a {probe}")
 
 
 @warning(f"mount an emptyDir with medium: Memory at {_SHM}")

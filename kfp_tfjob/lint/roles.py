@@ -67,13 +67,6 @@ def first_worker_decides(job: Job) -> Iterator[Found]:
             yield Found(replica.path, f"worker 0 decides for {replica.count} workers")
 
 
-@warning("make sure that the program trains without it")
-def alone(job: Job) -> Iterator[Found]:
-    """For a job with one replica, the operator sets no TF_CONFIG."""
-    if job.total == 1 and not job.has_launcher:
-        yield Found(job.at(), "the job has only 1 replica")
-
-
 @warning("give the Chief what a Worker has, or train with parameter servers")
 def unequal_gpus(job: Job) -> Iterator[Found]:
     """All-reduce waits for the slowest.

@@ -196,7 +196,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     ),
     ("a chief of 0", put(((*CHIEF, "replicas"), 0)), ["nobody-decides"]),
     ("no chief", put((CHIEF, None)), ["first-worker-decides"]),
-    ("alone", put((("spec", "tfReplicaSpecs", "Worker"), None)), ["alone"]),
     (
         "a chief without GPU",
         put(((*MAIN, "resources", "limits"), {"cpu": 4, "memory": "16Gi"})),
@@ -217,25 +216,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         main("ports", [{"containerPort": 2222, "name": "tfjob-port"}, {"containerPort": 6006}]),
         ["unnamed-port"],
     ),
-    (
-        "a blank claim",
-        put(((*POD, "volumes", 2), {"name": "out", "persistentVolumeClaim": {"claimName": ""}})),
-        ["blank-reference"],
-    ),
-    (
-        "a blank Secret",
-        put(
-            (
-                (*MAIN, "env", 2),
-                {
-                    "name": "KEY",
-                    "valueFrom": {"secretKeyRef": {"name": "", "key": "k", "optional": True}},
-                },
-            )
-        ),
-        ["blank-reference"],
-    ),
-    ("a Secret that has to be", put(((*MAIN, "env", 2), SECRET)), ["needed-secret"]),
     ("GPU requests", main("resources", GPUS), ["gpu-limits"]),
     (
         "half a GPU",
@@ -243,11 +223,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         ["gpu-limits", "unequal-gpus"],
     ),
     ("512m", put(((*MAIN, "resources", "limits", "memory"), "512m")), ["memory-unit"]),
-    (
-        "readiness",
-        main("readinessProbe", {"exec": {"command": ["test", "-f", "/x"]}}),
-        ["readiness"],
-    ),
     ("no shm", put(((*MAIN, "volumeMounts"), None)), ["shared-memory"]),
     (
         "a key",
@@ -271,13 +246,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         "mixed",
         both(policy(Chief="OnFailure"), no_pod_deadline),
         ["mixed-policies", "no-deadline"],
-    ),
-    ("none", put(((*CHIEF, "restartPolicy"), None)), ["no-restart-policy"]),
-    ("of the pod", pod("restartPolicy", "OnFailure"), ["pod-restart-policy"]),
-    (
-        "of the pod alone",
-        put(((*POD, "restartPolicy"), "OnFailure"), ((*CHIEF, "restartPolicy"), None)),
-        ["pod-restart-policy"],
     ),
     (
         "ExitCode",

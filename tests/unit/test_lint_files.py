@@ -72,7 +72,7 @@ spec:
 """
 EVERY = {"grace", "annotations", "time-to-live", "no-deadline"}
 OF_UPLOADER = EVERY | {"container-name", "second-container", "always-green", "stale-marker"}
-OF_UPLOADER |= {"moving-image", "no-backoff-limit", "alone", "undefined-variable"}
+OF_UPLOADER |= {"moving-image", "no-backoff-limit", "undefined-variable"}
 OF_UPLOADER |= {"no-clean-pod-policy", "gpu-limits", "shared-memory"}
 
 
