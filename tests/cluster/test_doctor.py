@@ -39,7 +39,6 @@ class Doctor:
         here = {"KUBECONFIG": str(self.kubeconfig)} | _IMAGES | self.environment
         command = [sys.executable, "-m", "kfp_tfjob.pipelines", "doctor", "--json"]
         where = ["--namespace", self.namespace, "--host", _NO_BACK_END]
-        where += ["--timeout", "200"]  # on a machine that is busy with other tests
         done = subprocess.run(
             [*command, *where, *_SMALL, *arguments],
             env=os.environ | here,
