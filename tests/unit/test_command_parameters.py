@@ -1,13 +1,10 @@
 """Where run parameters of the command line come from, and what a wrong option is answered with."""
 
 import json
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE, parameters_of
 from kfp_tfjob.storage.errors import ConfigurationError
 
@@ -147,8 +144,3 @@ def test_a_given_batch_size_is_never_changed(tmp_path):
 def test_options_are_unique():
     options = [it.option[0] for it in PARAMETERS.values() if it.option]
     assert len(options) == len(set(options))
-
-
-def test_the_page_of_every_command_loads(tmp_path: Path):
-    for name in main.commands:
-        assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0

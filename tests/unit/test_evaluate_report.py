@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
-from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -108,46 +108,6 @@ def hostile() -> ColumnImportance:
     return ColumnImportance(Importances(NASTY, 0.8, 2000, 5, columns, (NASTY,) * 3))
 
 
-class Tags(HTMLParser):
-    """Collects what a page consists of, and that every element is closed."""
-
-    void = {"meta", "br"}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-        self.open: list[str] = []
-        self.attributes: set[str] = set()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        self.attributes |= {name for name, _ in attributes}
-        if tag not in self.void:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_report_is_one_small_page_that_fetches_nothing(case: str) -> None:
-    task, verdict, scored = evaluated(case)
-    html = report.render(verdict, task, scored)
-    assert len(html.encode()) < 1_000_000
-    tags = Tags()
-    tags.feed(html)
-    assert not tags.open
-    assert not tags.seen & {"script", "img", "link", "iframe", "a", "image", "use"}
-    assert not tags.attributes & {"src", "href", "onload", "onclick"}
-    assert "nan" not in html.lower()
-    for reason in verdict.reasons:
-        assert escaped(reason) in html
-    assert ("svg" in tags.seen) is (case != "no numbers")
-
-
 def test_the_verdict_comes_first_and_what_changed_next() -> None:
     task, verdict, scored = evaluated("ten classes")
     html = report.render(verdict, task, scored, hostile())
@@ -209,9 +169,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     task, verdict, scored = evaluated("thirty classes", rename=name, gate=gate)
     html = report.render(verdict, task, scored, hostile())
     assert len(html.encode()) < 1_000_000
-    tags = Tags()
-    tags.feed(html)
-    assert not tags.open
+    ElementTree.fromstring(html.removeprefix("<!doctype html>"))  # every element is closed
     (shown,) = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", html, re.S))
     assert shown.endswith("in verdict.json.\n")
     metrics = kfp_metrics(scored)
@@ -252,8 +210,10 @@ def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_metadata_is_finite_and_small(case: str) -> None:
+def test_page_and_metadata_are_finite_and_small(case: str) -> None:
     task, verdict, scored = evaluated(case)
+    html = report.render(verdict, task, scored)  # test_pages.py has its form
+    assert "nan" not in html.lower() and all(escaped(reason) in html for reason in verdict.reasons)
     predictions = scored["model"].predictions
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     for name, value in kfp_metrics(scored).items():
