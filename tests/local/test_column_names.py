@@ -37,7 +37,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 # An export takes half a second: few of them, with many names each.
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.text(max_size=12), unique=True, min_size=1, max_size=60))
 @example(ORDINARY)
 def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list[str]) -> None:

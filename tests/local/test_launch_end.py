@@ -82,7 +82,9 @@ def test_a_launcher_that_is_ended(process, backend, spec, step, tell, tmp_path, 
     else:
         time.sleep(random.uniform(0, 1))
     process.send_signal(number)
-    process.wait(300)
+    code = process.wait(300)
+    if number is signal.SIGTERM:
+        assert code == 143 and not _left(str(tmp_path))  # it has ended its job
     # What a launcher left that could not end it. As in a pod, only the first process gets the
     # signal: a program that ended before its supervisor would seem to have failed by itself.
     left = _left(str(tmp_path))

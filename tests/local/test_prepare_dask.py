@@ -118,26 +118,31 @@ def test_a_task_that_kills_every_worker_ends_the_step(tmp_path: Path) -> None:
         executor.close()
 
 
-def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(tmp_path: Path, monkeypatch) -> None:
+def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
+    cluster: DaskCluster, tmp_path: Path, monkeypatch
+) -> None:
+    """The last test with this cluster: it is lost."""
     monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 2)
-    with dask_cluster(tmp_path) as cluster:
-        address = cluster.address
-        executor = Distributed(Context(str(tmp_path)), address)
-        monkeypatch.setattr(distributed, "_ALONE_SECONDS", 0)
-        with pytest.raises(ConfigurationError, match="no workers"):
-            list(executor.map(f"{HERE}:square", range(9)))
-        cluster.add()
-        wait_for(executor, 1)
-        results = executor.map(f"{HERE}:square", range(500))
-        next(results)
-        cluster.scheduler.kill()
-        with pytest.raises(StepError, match="scheduler is lost"):
-            list(results)
-        executor.close()
+    monkeypatch.setattr(distributed, "_ALONE_SECONDS", 0)
+    for worker in cluster.workers:
+        worker.kill()
+    executor = Distributed(Context(str(tmp_path)), cluster.address)
+    while executor._threads():
+        time.sleep(0.05)
+    with pytest.raises(ConfigurationError, match="no workers"):
+        list(executor.map(f"{HERE}:square", range(9)))
+    cluster.add()
+    wait_for(executor, 1)
+    results = executor.map(f"{HERE}:square", range(500))
+    next(results)
+    cluster.scheduler.kill()
+    with pytest.raises(StepError, match="scheduler is lost"):
+        list(results)
+    executor.close()
     with pytest.raises(ConfigurationError) as raised:
-        Distributed(Context(str(tmp_path)), address)
+        Distributed(Context(str(tmp_path)), cluster.address)
     (problem,) = raised.value.problems
-    assert problem.path == "data_options.dask" and address in problem.expected
+    assert problem.path == "data_options.dask" and cluster.address in problem.expected
 
 
 @pytest.mark.slow

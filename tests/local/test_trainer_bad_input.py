@@ -59,12 +59,10 @@ class Case:
 
 
 CASES = {
-    # It stops one replica only: a row that it reads.
+    # It stops one replica only: a row that it reads. test_trainer_process.py reads it alone.
     "a label outside the classes": Case(
         3, "a label in the dataset is not one of its classes", data="wrong"
     ),
-}
-MORE_CASES = {
     "an output that cannot be written to": Case(
         2, "the output cannot be written to", output_is_a_file=True
     ),
@@ -129,7 +127,12 @@ def _rewrite_manifest(store: Store, address: S3Address, change: Callable) -> Non
     store.write(address / MANIFEST, new.to_bytes())
 
 
-def _check(jobs: Start, case: Case, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_replica_ends_with_the_same_error(
+    jobs: Start, damaged: None, tmp_path: Path, name: str
+) -> None:
+    case = CASES[name]
     if case.output_is_a_file:
         (tmp_path / "0").mkdir()
         (tmp_path / "0" / "output").touch()
@@ -138,19 +141,6 @@ def _check(jobs: Start, case: Case, tmp_path: Path) -> None:
     for replica in range(2):
         words = job.words(replica)
         assert re.search(case.words + PARTS, " ".join(words.split())), words
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_replica_ends_with_the_error_of_one(jobs: Start, tmp_path: Path, name: str) -> None:
-    _check(jobs, CASES[name], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MORE_CASES)
-def test_every_replica_ends_with_the_same_error(
-    jobs: Start, damaged: None, tmp_path: Path, name: str
-) -> None:
-    _check(jobs, MORE_CASES[name], tmp_path)
 
 
 @pytest.mark.slow

@@ -173,26 +173,23 @@ def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start, size: 
     assert not (job.output / "model").exists()
 
 
-def test_a_replica_without_peers_ends_at_the_deadline_or_when_told(jobs: Start) -> None:
-    def cluster() -> dict[str, str]:
-        hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{free_ports(1)[0]}"]}
-        config = {"cluster": hosts, "task": {"type": "worker", "index": 0}}
-        return {"EXPECTED_REPLICAS": "2", "TF_CONFIG": json.dumps(config)}
-
-    late = jobs("late", START_DEADLINE="1", **cluster())
-    told = jobs("told", START_DEADLINE="600", **cluster())
-    assert late.end() == [142], late.log()
+def test_a_replica_that_waits_for_its_peers_ends_when_told(jobs: Start) -> None:
+    hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{free_ports(1)[0]}"]}
+    config = json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
+    told = jobs("told", START_DEADLINE="600", EXPECTED_REPLICAS="2", TF_CONFIG=config)
     told.until(lambda: "waiting for 1 other replica" in told.log())
     time.sleep(1)  # long enough for TensorFlow to have taken the signal; earlier it is easy
     told.processes[0].terminate()
     assert told.end() == [143], told.log()
-    assert "within 1 s: chief (127.0.0.1:1: " in late.words()
 
 
 @pytest.mark.parametrize(
     ("data", "code", "exit_code", "words"),
     [
-        ("nowhere", "", 3, "manifest.json: it does not exist"),
+        pytest.param(
+            *("nowhere", "", 3, "manifest.json: it does not exist"), marks=pytest.mark.slow
+        ),
+        ("wrong", "", 3, "a label in the dataset is not one of its classes"),
         (
             "classification",
             "import nothing_like_this\n",
