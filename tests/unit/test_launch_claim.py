@@ -48,9 +48,3 @@ def test_the_time_of_a_run_is_counted_from_its_first_claim():
     assert claim.left(60) < 0
     # The clock of another launcher is ahead, or was set back: the run has no more than all of it.
     assert Claim(2, 1, time.time() + 500, 0, 0).left(60) == 60
-
-
-def test_what_was_used_is_said():
-    assert chain(0, 0, 0).used(3).startswith("3 attempts, ")
-    assert "train_options.max_attempts" in chain(0, 0, 0).used(3)
-    assert chain(4).used(3).startswith("1 attempt, ")

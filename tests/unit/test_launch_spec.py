@@ -1,6 +1,5 @@
 """The job spec: every problem at once, each with what to do."""
 
-import json
 import re
 
 import pytest
@@ -9,7 +8,6 @@ from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import RESERVED, JobSpec
 from kfp_tfjob.options.pod import SecretKey
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.trainer.config import Config
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
 
 
@@ -47,24 +45,6 @@ def test_numbers_of_kfp_are_cast():
         "tf32": True,
         "deterministic_ops": False,
     }
-
-
-def test_the_trainer_understands_what_it_is_told():
-    spec = JobSpec.parse(**EVERYTHING)
-    config = Config.from_environment(
-        {
-            "DATASET_URI": spec.dataset_uri,
-            "MODEL_CODE": spec.model_entry,
-            "EPOCHS": "1",
-            "BATCH_SIZE": "2",
-            "JOB_DIR": "/j",
-            "OUTPUT_DIR": "/o",
-            "TRAIN_OPTIONS": json.dumps(spec.options.for_trainer),
-        }
-    )
-    for name in ("early_stopping", "reduce_lr_on_plateau"):
-        assert getattr(config.options, name).given == spec.options.for_trainer[name]
-    assert (config.options.seed, config.options.micro_batches) == (7, 4)
 
 
 @pytest.mark.parametrize(

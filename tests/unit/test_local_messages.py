@@ -33,20 +33,6 @@ def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
     assert (re.findall(r"--set ('.+'|\S+?)\.?$", text) or [None]) == [hint]
 
 
-def test_short_options_are_preferred():
-    missing = Problem("data_uri is missing", fix="give data_uri", path="data_uri")
-    hinted = with_hints(ConfigurationError(missing))
-    assert hinted.endswith("Fix: give data_uri. Type --data VALUE.")
-    code = Problem("model_code does not name a function", fix="add a colon", path="model_code")
-    assert with_hints(ConfigurationError(code)).endswith(" Type --model VALUE.")
-    many = Problem("too many", fix="have fewer", path="train_workers", suggestion="3")
-    assert with_hints(ConfigurationError(many)).endswith(" Type --workers 3.")
-    typing_error = unknown_key("", "train_worker", PARAMETERS)
-    hinted = with_hints(ConfigurationError(typing_error))
-    assert typing_error.suggestion == "train_workers"
-    assert hinted.endswith("Type --workers VALUE.")
-
-
 def test_the_page_links_what_is_there(tmp_path):
     (tmp_path / "report.html").write_text("x")
     page = write_page(tmp_path, "r<1>", "Not blessed: a & b", {"model": "s3://b/m", "nowhere": ""})
