@@ -106,24 +106,20 @@ def gone(folder: Path) -> bool:
     return not servers(folder)
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, None])
-def test_the_server_stays_while_a_command_uses_it(
-    tmp_path: Path, elsewhere: list[bytes], end: int | None
-) -> None:
+def test_the_server_stays_while_a_command_uses_it(tmp_path: Path, elsewhere: list[bytes]) -> None:
     with Server.start(tmp_path / "s3") as server:
         server.store().make_bucket("kfp-tfjob")
     assert gone(tmp_path / "s3")
     first = user(tmp_path)
     endpoint = first.stdout.readline()
-    second = user(tmp_path)
-    assert second.stdout.readline() == endpoint
+    second, killed = user(tmp_path), user(tmp_path)
+    assert second.stdout.readline() == killed.stdout.readline() == endpoint
     (running,) = servers(tmp_path / "s3")
     assert asked(first, "a") == "a"
-    if end:
-        first.send_signal(end)
-    else:
-        first.stdin.close()
-    first.wait(HANGS)
+    killed.kill()
+    first.stdin.close()
+    for process in (first, killed):
+        process.wait(HANGS)
     for number in range(20):
         assert asked(second, f"b{number}") == f"b{number}"
     assert servers(tmp_path / "s3") == [running]
@@ -199,24 +195,13 @@ def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: lis
     assert stored(home, proof) == ""
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("models", "show", NAME, "--json", "--output", "s3://kfp-tfjob"),
-        ("logs", "s3://kfp-tfjob/runs/r1"),
-    ],
-)
 def test_an_address_of_local_runs_is_never_looked_for_in_aws(
-    home: Path,
-    elsewhere: list[bytes],
-    tmp_path: Path,
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    home: Path, elsewhere: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-aws")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
-    def ends(folder: Path) -> tuple[int, str]:
+    def ends(folder: Path, *words: str) -> tuple[int, str]:
         folder.mkdir(exist_ok=True)
         done = subprocess.run(
             [sys.executable, "-m", "kfp_tfjob.pipelines", *words],
@@ -227,13 +212,14 @@ def test_an_address_of_local_runs_is_never_looked_for_in_aws(
         )
         return done.returncode, done.stdout + done.stderr
 
-    code, text = ends(tmp_path / "nowhere")
+    shows = ("models", "show", NAME, "--json", "--output", "s3://kfp-tfjob")
+    code, text = ends(tmp_path / "nowhere", *shows)
     assert code == 2 and "local runs" in text
     (tmp_path / "here").mkdir()
     (tmp_path / "here/.kfp-tfjob").symlink_to(home)
-    code, text = ends(tmp_path / "here")
-    if words[0] == "models":
-        assert code == 0 and json.loads(text)["champion"]["version"] == 3
-    else:  # the run has stored nothing: that is known from the embedded store
-        assert code == 3 and "no run s3://kfp-tfjob/runs/r1" in text
+    code, text = ends(tmp_path / "here", *shows)
+    assert code == 0 and json.loads(text)["champion"]["version"] == 3
+    # The run has stored nothing: that is known from the embedded store.
+    code, text = ends(tmp_path / "here", "logs", "s3://kfp-tfjob/runs/r1")
+    assert code == 3 and "no run s3://kfp-tfjob/runs/r1" in text
     assert elsewhere == []

@@ -78,10 +78,7 @@ def test_a_known_error_has_its_code_everywhere(
     found = Failure.from_bytes(stored)
     assert stored == (tmp_path / "failure.json").read_bytes()
     assert (found.fix, found.problems[0].received) == ("add rows", "0")
-
-
-def test_a_final_error_is_not_tried_again(base: S3Address, tmp_path: Path) -> None:
-    run(base, 'raise DataError("bad")', tmp_path)
+    # It is final, so it is not tried again.
     again = run(base, "pass", tmp_path)
     assert again.returncode == 3
     assert "worked" not in again.stdout

@@ -28,9 +28,7 @@ QUICK = (
     "micro-batches, inf in one",
     "a loss of all pairs",
     "own loss",
-    "own loss without weights",
     "own state, averaged",
-    "plain BatchNormalization",
 )
 ALSO_ALONE = {
     "a loss of all pairs": "the loss compares every label with every row",
