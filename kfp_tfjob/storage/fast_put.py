@@ -129,7 +129,7 @@ class FastPut:
         # boto3 signs URLs for AWS's global host, which redirects requests outside us-east-1.
         regional = urlsplit(self._client.meta.endpoint_url).netloc
         host = url.netloc.replace("s3.amazonaws.com", regional)
-        if get_environ_proxies(f"{url.scheme}://{host}") or bucket.endswith("--x-s3"):
+        if url.scheme in get_environ_proxies(f"{url.scheme}://{host}") or bucket.endswith("--x-s3"):
             return None
         return _Route(url.scheme == "https", host, url.path.removesuffix("k"))
 
