@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from kfp_tfjob.lint.engine import lint
+from kfp_tfjob.pipelines.cli import main
 
 # Chief and uploader share a claim; the uploader waits for a marker and hides whether it worked.
 UPLOADER = """\
@@ -92,12 +94,6 @@ def test_jobs_of_a_list_are_found():
     assert [(f.rule, f.path) for f in found] == [(f.rule, f"items[0].{f.path}") for f in alone]
 
 
-def command(arguments: list[str], text: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line with a text as standard input."""
-    line = [sys.executable, "-m", "kfp_tfjob.pipelines", *arguments]
-    return subprocess.run(line, input=text, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(
     ("text", "arguments", "code", "said"),
     [
@@ -110,11 +106,14 @@ def command(arguments: list[str], text: str) -> subprocess.CompletedProcess[str]
     ids=["errors", "fewer errors", "no job", "no YAML", "no file"],
 )
 def test_the_command_line(text, arguments, code, said):
-    done = command(arguments, text)
-    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+    done = CliRunner().invoke(main, arguments, input=text)
+    assert (done.exit_code, said in done.output) == (code, True), done.output
 
 
 def test_a_program_reads_json():
-    told = command(["lint", "--format", "json", "-"], UPLOADER)
+    """As a process, with the job as its standard input."""
+    command = [sys.executable, "-m", "kfp_tfjob.pipelines", "lint", "--format", "json", "-"]
+    told = subprocess.run(command, input=UPLOADER, capture_output=True, text=True)
+    assert told.returncode == 1
     record = json.loads(told.stdout)
     assert record["errors"] == 8 and record["findings"][0].keys() >= {"line", "path", "rule", "fix"}
