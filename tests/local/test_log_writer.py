@@ -125,7 +125,7 @@ def test_a_store_that_is_away_delays_nothing_and_loses_nothing(proxy: FaultProxy
     away = Fault(faults.slow_down, method=".*", times=float("inf"))
     proxy.faults.append(away)
     writer = LogWriter(Store(proxy.endpoint), run, 1)
-    given = lines(60_000, replicas=4)
+    given = lines(20_000, replicas=4)
     for line in given:
         writer.put(line)
     assert writer.flush(0.1) is False
