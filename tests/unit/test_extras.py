@@ -32,9 +32,12 @@ def locked(extra: str) -> set[str]:
     return {one.name for one in wanted if not one.marker or one.marker.evaluate()}
 
 
+distributions = cache(packages_distributions)  # it reads every installed package
+
+
 @pytest.mark.parametrize(("extra", "module"), CASES)
 def test_an_extra_alone_has_what_its_entry_points_import(extra: str, module: str) -> None:
-    given, providers = locked(extra), packages_distributions()
+    given, providers = locked(extra), distributions()
     _, others = reachable(module)
     assert "boto3" in given and others
     lacking = {
