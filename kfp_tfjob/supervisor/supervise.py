@@ -62,6 +62,7 @@ class Supervisor:
         except Refused as error:
             return self._end(exit_codes.CONFIGURATION, str(error))
         chosen = keras.choose(self.command, self.variables, self._cluster.size)
+        chosen.update(self._cluster.without_proxy(self.variables))
         self.variables = {**self._cluster.variables, **self.variables, **chosen}
         self._restarts, self._patience = Restarts(told), told.start_deadline
         if told.podinfo_dir:

@@ -138,6 +138,17 @@ class Topology:
             found.update(RANK=str(self.place), WORLD_SIZE=str(self.size))
         return found
 
+    def without_proxy(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the variable with which gRPC reaches the other replicas without a proxy.
+
+        Through one, TensorFlow would wait for them forever. gRPC takes it instead of no_proxy.
+        """
+        if not any(variables.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+            return {}
+        known = variables.get("no_grpc_proxy") or variables.get("no_proxy") or ""
+        hosts = [address.rpartition(":")[0] for one in self.members.values() for address in one]
+        return {"no_grpc_proxy": ",".join(filter(None, [known, *hosts]))}
+
     def _contradiction(self) -> str:
         """Return why this cluster cannot work; the others would wait until the deadline."""
         if not self.members:

@@ -45,7 +45,8 @@ def alone(jobs: Start) -> Job:
 
 
 def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> None:
-    pair = jobs("pair", 2, code=CODE, late=[0])
+    proxy = "http://127.0.0.1:9"  # nobody answers there: replicas must not ask it
+    pair = jobs("pair", 2, code=CODE, late=[0], grpc_proxy=proxy)
     pair.until_in(1, "waiting for 1 other replica")
     pair.start(0)  # a chief that is late is waited for
     assert pair.end() == [0, 0], pair.log()

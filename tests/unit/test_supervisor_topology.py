@@ -66,6 +66,16 @@ def test_a_jobset_tells_every_replica_where_the_others_are():
     assert "RANK" not in found["ps-0"].variables
 
 
+def test_replicas_ask_no_proxy_for_each_other():
+    read = dict(replicas(JOBSET, train_workers=1))["worker-0"]
+    assert read.without_proxy({"no_proxy": ".corp"}) == {}
+    proxy = {"http_proxy": "http://proxy.corp:3128"}
+    hosts = "js-x-1-chief-0-0.js-x-1,js-x-1-worker-0-0.js-x-1"
+    assert read.without_proxy(proxy) == {"no_grpc_proxy": hosts}
+    known = read.without_proxy({**proxy, "no_proxy": ".corp"})
+    assert known == {"no_grpc_proxy": f".corp,{hosts}"}
+
+
 def test_a_pytorchjob_names_the_services_of_its_operator():
     found = dict(replicas(PYTORCHJOB, train_workers=1))
     assert found["worker-0"].members == {
