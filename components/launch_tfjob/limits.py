@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kfp_tfjob.cluster import quota, waiting
+from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (
@@ -16,6 +17,7 @@ from kfp_tfjob.jobs.status import (
     is_chief,
     is_over,
     is_suspended,
+    on_lost_node,
     replica_of,
 )
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
@@ -24,6 +26,7 @@ from kfp_tfjob.storage.formatting import listed
 
 _SHOWN = 5
 _SLACK = 60.0  # lets the kubelet end the pods first
+_REPORTED = 30.0  # a kubelet that is there has reported a pod that has ended
 _MOMENT = 5.0  # a Secret or a policy may change while the job is being created
 
 
@@ -140,6 +143,8 @@ class JobLimits:
         unscheduled, unpulled = waiting.unscheduled(pods), waiting.image_pull(pods)
         misconfigured = waiting.misconfigured(pods)
         secrets = waiting.missing_secrets(pods)
+        lost = [pod for pod in pods if on_lost_node(pod) and pod["status"]["phase"] == "Running"]
+        graces = (pod["metadata"].get("deletionGracePeriodSeconds") or 0 for pod in lost)
         never = quota.never(seen.job, waiting.not_made(seen.events())) if missing else ""
         why = unscheduled or not_made[-1:]
         return {
@@ -196,6 +201,13 @@ class JobLimits:
                     f"not all pods have started after {self.pending:.0f} s",
                     why or _reasons(seen) or _unknown(seen),
                 ),
+            ),
+            # A Job waits for such a pod to end, which only its node can report.
+            "lost": Limit(
+                bool(lost),
+                max(graces, default=0) + _REPORTED,
+                Verdict.LOST,
+                lambda: judge(seen.job, lost).sentence,
             ),
             "stalled": Limit(
                 seen.silence is not None and seen.silence >= options.stall_timeout_seconds,

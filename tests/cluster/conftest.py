@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
@@ -99,8 +100,11 @@ def launch_store(cluster: Access, tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest) -> JobKind:
-    """The kind of the jobs of a launch; `on_both_kinds` gives a test one after the other."""
-    return getattr(request, "param", TFJOB)
+    """The kind of the jobs of a launch; `on_both_kinds` gives a test one after the other.
+
+    For the others it is KIND of the environment, by default TFJob.
+    """
+    return getattr(request, "param", kind_named(os.environ.get("KIND", "")))
 
 
 @pytest.fixture

@@ -251,14 +251,15 @@ def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
 
 
 def test_preflight_says_what_terminate_lacks(launch):
-    api = client_of(launch.kubeconfig, launch.namespace, 5)
+    api = client_of(launch.kubeconfig, launch.namespace, 5).of(launch.kind)
     found = check(Subject(api, launch.spec()), At.RUN)
     assert not only(found, Status.PROBLEM)
     assert not [it for it in found if "Terminate" in it.what]
     less = [rule for rule in rules() if "workflows" not in rule["resources"]]
     less = [rule | {"verbs": [v for v in rule["verbs"] if "collection" not in v]} for rule in less]
     kubeconfig = launch.cluster.kubeconfig_for(launch.namespace, "less", less)
-    subject = Subject(client_of(kubeconfig, launch.namespace, 5), launch.spec())
+    less_api = client_of(kubeconfig, launch.namespace, 5).of(launch.kind)
+    subject = Subject(less_api, launch.spec())
     found = check(subject, At.RUN)
     assert not only(found, Status.PROBLEM)  # a run is possible without
     first, second = (it for it in only(found, Status.WARNING) if "Terminate" in it.what)
@@ -303,7 +304,9 @@ class _Stopped:
         )
         for event in events:
             metadata = event["object"].metadata
-            kind = (metadata.labels or {}).get("training.kubeflow.org/replica-type", "")
+            labels = metadata.labels or {}
+            kind = labels.get("training.kubeflow.org/replica-type", "")
+            kind = kind or labels.get("jobset.sigs.k8s.io/replicatedjob-name", "")
             if not kind:
                 continue
             if period := metadata.deletion_grace_period_seconds:

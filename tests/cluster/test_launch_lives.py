@@ -161,7 +161,8 @@ def test_why_it_failed(launch):
     node = launch.node_of("worker-0")
     assert f"| `worker-0` | Failed | `{node}` | `tensorflow` | terminated | 3 |" in markdown
     assert "no column y" in markdown and "| Failed | True |" in markdown
-    assert f"kubectl -n {launch.namespace} logs {launch.name()}-worker-0 -c tensorflow" in markdown
+    pod = launch.pod("worker-0")
+    assert f"kubectl -n {launch.namespace} logs {pod} -c tensorflow" in markdown
     assert left.cancelled == () and launch.jobs() == [launch.name()]
 
 
@@ -207,7 +208,9 @@ def test_launcher_as_a_pod_that_is_drained(launch, workflow, row):
     launch.wait_for(lambda: launch.said("hello") or _step_ended(launch))
     said = launch.cluster.core.read_namespaced_pod_log("step", launch.namespace)
     assert not _step_ended(launch), said
-    owners = launch.cluster.tfjob(launch.namespace, launch.name())["metadata"]["ownerReferences"]
+    job = launch.backend().get(launch.name())
+    assert job is not None
+    owners = job["metadata"]["ownerReferences"]
     assert [(item["kind"], item["name"]) for item in owners] == [("Workflow", workflow.name)]
     launch.cluster.core.delete_namespaced_pod("step", launch.namespace, grace_period_seconds=1)
     launch.wait_for(lambda: "step" not in _pods(launch))

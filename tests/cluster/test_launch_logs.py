@@ -24,8 +24,8 @@ for number in range({_LINES}):
 
 
 def _in_kubernetes(launch: Launch, replica: str, container: str) -> list[str]:
-    name = f"{launch.name()}-{replica}"
-    log = launch.cluster.core.read_namespaced_pod_log(name, launch.namespace, container=container)
+    where = (launch.pod(replica), launch.namespace)
+    log = launch.cluster.core.read_namespaced_pod_log(*where, container=container)
     return log.splitlines()
 
 

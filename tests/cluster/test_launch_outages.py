@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.launches import UNTIL_GO, Launch, new_launch
+from tests.cluster.launches import UNTIL_GO, Launch, new_launch, on_both_kinds
 from tests.cluster.node import EXTRA, Node, tolerate
 from tests.cluster.processes import wait_until
 
@@ -51,9 +51,11 @@ def _end(launch: Launch, attempt: int = 1) -> dict[str, Any]:
     return json.loads(launch.step.store.read(launch.step.run.attempts / f"{attempt:04d}.end.json"))
 
 
+@on_both_kinds
 def test_node_lost(launch, row, node):
     there = {"worker": _preferring(node)}
-    launch.start(launch.spec("time.sleep(0 if attempt > 1 else 600)", workers=1, pod=there))
+    body = "time.sleep(0 if attempt > 1 else 600)"
+    launch.start(launch.spec(body, workers=1, pod=there, stall_timeout_seconds=600))
     launch.wait_said(replica="worker-0")
     assert launch.node_of("worker-0") == node.name
     node.kill()
@@ -63,6 +65,7 @@ def test_node_lost(launch, row, node):
     assert "DeletionByTaintManager" in _end(launch)["sentence"]
 
 
+@on_both_kinds
 def test_node_not_ready_and_back_with_the_old_chief(launch, row, node):
     """The chief is given up while it runs on; when its node is back it must not write any more."""
     body = (

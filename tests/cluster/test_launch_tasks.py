@@ -95,4 +95,6 @@ def test_the_exit_task_explains_every_task(launch, workflow):
 
 
 def uid(launch: Launch, name: str) -> str:
-    return launch.cluster.tfjob(launch.namespace, name)["metadata"]["uid"]
+    job = launch.backend().get(name)
+    assert job is not None
+    return job["metadata"]["uid"]

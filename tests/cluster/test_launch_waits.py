@@ -120,7 +120,7 @@ def _waits(api: ClusterClient, spec: JobSpec, words: str) -> bool:
 
 
 def test_preflight_knows_the_largest_node_and_is_silent_without_the_right(launch):
-    api = client_of(launch.kubeconfig, launch.namespace, 5)
+    api = client_of(launch.kubeconfig, launch.namespace, 5).of(launch.kind)
     spec = launch.spec(pod={"all": {"cpu": 500}})
     assert not _waits(api, spec, "nodes")
     with may_list_nodes(launch):

@@ -57,6 +57,15 @@ NO_SECRET = [pod("chief-0", "Pending", "CreateContainerConfigError"), pod("worke
 NO_SECRET[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = (
     "couldn't find key k in Secret n/s"
 )
+ON_LOST_NODE = [pod("chief-0"), pod("worker-0")]
+ON_LOST_NODE[1]["metadata"] |= {
+    "deletionTimestamp": "2026-11-26T09:46:50Z",
+    "deletionGracePeriodSeconds": 20,
+}
+ON_LOST_NODE[1]["status"]["conditions"].append(
+    {"type": "DisruptionTarget", "status": "True", "message": "NoExecute"}
+    | {"reason": "DeletionByTaintManager", "lastTransitionTime": "2026-11-26T09:46:30Z"}
+)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +108,12 @@ NO_SECRET[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = 
             5,
             "user_error",
             "Secret s has no key k; chief-0 needs",
+        ),
+        (
+            Snapshot(job("Running"), ON_LOST_NODE),
+            50,
+            "preempted_or_lost",
+            "worker-0 was taken from its node: DeletionByTaintManager: NoExecute",
         ),
         # Pods that are there hold their nodes while a quota keeps the others from being made.
         (
