@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.kind import JobKind
 from tests.cluster.cluster import Cluster
 from tests.cluster.launches import UNTIL_GO, Launch, new_launch, on_both_kinds
 from tests.cluster.node import EXTRA, Node, tolerate
@@ -28,13 +30,15 @@ def node(own_cluster: Cluster) -> Iterator[Node]:
 
 
 @pytest.fixture
-def another_launch(own_cluster: Cluster, launch_store) -> Iterator[Callable[[], Launch]]:
-    """Makes launches in namespaces of their own."""
+def another_launch(
+    own_cluster: Cluster, launch_store, kind: JobKind
+) -> Iterator[Callable[[], Launch]]:
+    """Makes launches of the same kind in namespaces of their own."""
     with ExitStack() as stack:
 
         def make() -> Launch:
             namespace = stack.enter_context(own_cluster.namespace())
-            return stack.enter_context(new_launch(own_cluster, namespace, launch_store))
+            return stack.enter_context(new_launch(own_cluster, namespace, launch_store, kind=kind))
 
         yield make
 
@@ -149,7 +153,8 @@ def test_operator_goes_away(launch, another_launch, row, alone):
     impatient.start(impatient.spec(UNTIL_GO, gpus=1, operator_timeout_seconds=20))
     for each in (patient, impatient):
         each.wait_said()
-    alone.operator.stop()
+    controller = alone.jobset if launch.kind is JOBSET else alone.operator
+    controller.stop()
     try:
         new.start(new.spec(gpus=1), new.backend(operator_seconds=4))
         for each in (patient, impatient):
@@ -160,7 +165,7 @@ def test_operator_goes_away(launch, another_launch, row, alone):
         late.start(late.spec(gpus=1))
         time.sleep(1)  # of the minute for which it tries
     finally:
-        alone.operator.start()
+        controller.start()
     patient.join()
     late.join()
     row(new, "operator_absent", 2, jobs=0, name="operator down at create")
