@@ -79,7 +79,6 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     assert _has(before["warning"], "Secret objstore-cred", "kubectl -n")
     assert _has(before["problem"], "127.0.0.1:1 does not answer")
     assert _has(before["ok"], "TFJob (dry run)")
-    assert _has(before["unknown"], "r.test/TOOLS:1")
     assert _has(before["unknown"], "the store", "--output")
 
     own_cluster.storage_secret(doctor.namespace)
