@@ -74,7 +74,7 @@ def try_job(api: ClusterClient, manifest: Object) -> Iterator[Problem]:
         ClusterUnavailableError: The API server did not respond in time.
     """
     try:
-        kept = api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
+        kept = _dry_run(api, manifest)
     except JobExistsError:
         return  # a retry: the job already exists
     except NotFoundError as error:
@@ -102,7 +102,7 @@ def try_job(api: ClusterClient, manifest: Object) -> Iterator[Problem]:
 def is_held(api: ClusterClient, manifest: Object) -> bool:
     """Tell whether a queue would suspend a job, by creating it as a dry run."""
     try:
-        return api.kind.suspends(api.request("POST", api.jobs(), {"dryRun": "All"}, manifest))
+        return api.kind.suspends(_dry_run(api, manifest))
     except JobExistsError:
         return True  # a retry
 
@@ -126,7 +126,7 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
     for kind in AUTOMATIC:
         job = manifest(kind)
         try:
-            kept = api.of(kind).request("POST", api.of(kind).jobs(), {"dryRun": "All"}, job)
+            kept = _dry_run(api.of(kind), job)
         except (JobExistsError, JobRefusedError):
             return kind  # its controller answers; other checks report the refusal
         except ForbiddenError:
@@ -152,6 +152,11 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
             fix=f"ask an administrator to install {ways}",
         )
     )
+
+
+def _dry_run(api: ClusterClient, manifest: Object) -> Object:
+    """Return a job as the cluster would keep it."""
+    return api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)
 
 
 def _is_queued(job: Object) -> bool:

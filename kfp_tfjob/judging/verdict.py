@@ -66,15 +66,8 @@ def build(
 
 
 def _check(check: Check) -> VerdictCheck:
-    return VerdictCheck(
-        name=check.name,
-        metric=check.metric,
-        value=_finite(check.value),
-        interval=_interval(check.interval),
-        threshold=check.threshold,
-        passed=check.passed,
-        explanation=check.explanation,
-    )
+    numbers = {"value": _finite(check.value), "interval": _interval(check.interval)}
+    return VerdictCheck(**vars(check) | numbers)
 
 
 def _slice(found: SliceResult) -> VerdictSlice:

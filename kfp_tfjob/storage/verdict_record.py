@@ -56,17 +56,7 @@ class MetChampion:
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """One check of the gate.
-
-    Attributes:
-        name: What is checked: `threshold`, `slices`, `champion`, `same_model`, `taken_back`, ...
-        metric: The metric that is checked; empty if none.
-        value: The value that is checked; for a comparison, the gain (above 0 is better).
-        interval: Its confidence interval; for a comparison, the two one-sided bounds.
-        threshold: The limit for the value.
-        passed: Whether it passes.
-        explanation: The result as a clause for people.
-    """
+    """One check of the gate; judging/check.py explains the fields."""
 
     name: str
     metric: str = ""

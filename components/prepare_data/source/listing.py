@@ -153,11 +153,9 @@ def _same_files(files: Sequence[SourceFile]) -> list[str]:
         if isinstance(file.location, str):
             by_tag[file.tag].append(file)
     alike = (same for same in by_tag.values() if len(same) > 1)  # mostly none: a tag has the inode
-    places = Counter(os.path.realpath(str(file.location)) for same in alike for file in same)
-    linked = {place for place, count in places.items() if count > 1}
-    return [
-        file.name for file in files if linked and os.path.realpath(str(file.location)) in linked
-    ]
+    places = {it.name: os.path.realpath(str(it.location)) for same in alike for it in same}
+    counts = Counter(places.values())
+    return [file.name for file in files if counts[places.get(file.name, "")] > 1]
 
 
 def check_links(broken: Sequence[str]) -> None:
