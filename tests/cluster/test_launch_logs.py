@@ -41,6 +41,7 @@ def test_the_log_of_a_launcher_that_is_killed_again_and_again(launch, monkeypatc
     chance, kills = random.Random(7), 0
     while True:
         process = launch.start_process(_TALKS, workers=1)
+        launch.wait_for(launch.jobs)  # a launcher killed before leaves its job to attempt 2
         try:
             code = process.wait(3 + 4 * chance.random() + kills)  # in the end, one gets through
             break
