@@ -10,7 +10,7 @@ import ast
 import importlib.util
 import keyword
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +23,8 @@ from kfp_tfjob.user_code import code_files
 
 # A syntax tree takes a few hundred times the memory of its text.
 _LONGEST_MODULE = 512 << 10  # bytes
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
@@ -141,15 +143,15 @@ class Code:
     def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem]:
         """Check that `function` exists and takes the dataset and the hyperparameters."""
         path, node, problems = self.definition(function)
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             return _signature(path, node, hyperparameters)
         return problems
 
     def definition(self, function: str) -> tuple[str, ast.stmt | None, list[Problem]]:
         """Return the file of the module, the definition of a function in it, and problems.
 
-        Without a problem, the definition is None if it is assigned or imported, or in a module that
-        only a different image has.
+        Without a problem, the definition is None if it is assigned, imported or conditional, or in
+        a module that only a different image has.
         """
         stem = self.module.replace(".", "/")
         path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
@@ -179,11 +181,11 @@ class Code:
         defined = {
             node.name: node
             for node in tree.body
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            if isinstance(node, _DEFINITIONS)
         }
         if function in defined:
             return path, defined[function], []
-        if function in _other_names(tree):
+        if _other_names(tree) & {function, "*"}:
             return path, None, []
         public = sorted(name for name in defined if not name.startswith("_"))
         meant = nearest(function, public)
@@ -252,14 +254,22 @@ def _written(arguments: ast.arguments) -> str:
 
 
 def _other_names(tree: ast.Module) -> set[str]:
-    """Return the names that a module binds at its top level by assignment or import."""
-    names = set()
+    """Return the names that a module binds by assignment or import, or in its `if` or `try`."""
+    names = {it.name for it in _nested(tree.body) if isinstance(it, _DEFINITIONS)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {(a.asname or a.name).partition(".")[0] for a in node.names}
     return names
+
+
+def _nested(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield nodes and what is inside them, except inside functions and classes."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, _DEFINITIONS):
+            yield from _nested(ast.iter_child_nodes(node))
 
 
 def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:

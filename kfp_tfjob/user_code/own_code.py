@@ -85,7 +85,7 @@ class OwnCode:
             )
             return [problem]
         path, node, found = code.definition(function)
-        if found or not isinstance(node, ast.FunctionDef):
+        if found or not isinstance(node, ast.FunctionDef) or node.decorator_list:
             return list(found)
         return [*cls._wrong_arguments(path, node)]
 

@@ -176,6 +176,10 @@ def test_missing_code_is_refused(tmp_path: Path) -> None:
         (b"def f(d)\n  pass\n", "f", {}, ["is not Python"]),
         (b"from other import f\n", "f", {"x": 1}, []),
         (b"f = 1\n", "g", {}, ["has no function g"]),
+        (b"try:\n  import a\nexcept OSError:\n  def f(d, x): pass\n", "f", {}, []),
+        (b"from other import *\n", "f", {}, []),
+        (b"@configured\ndef f(d, x): pass\n", "f", {}, []),
+        (b"if 1:\n  class C:\n    def f(d): pass\n", "f", {}, ["has no function f"]),
     ],
 )
 def test_the_function_is_checked_without_importing(
