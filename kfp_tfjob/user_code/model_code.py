@@ -178,11 +178,7 @@ class Code:
                 fix=f"correct {path}",
             )
             return path, None, [problem]
-        defined = {
-            node.name: node
-            for node in tree.body
-            if isinstance(node, _DEFINITIONS)
-        }
+        defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
         if function in defined:
             return path, defined[function], []
         if _other_names(tree) & {function, "*"}:

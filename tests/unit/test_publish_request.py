@@ -7,6 +7,7 @@ import pytest
 
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.storage.champion import Champion
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
@@ -48,3 +49,10 @@ def test_a_request_of_one_row(schema, statistics, arguments, row):
 def test_a_model_with_other_columns_has_none():
     assert request(NUMBERS, {"features": {}}, {"c": "c"}) == ""
     assert request(NUMBERS, {"features": {"a": {"mean": 1.0}}}, {}) == ""
+
+
+@pytest.mark.parametrize("rule", ["fail", "constant"])
+def test_its_date_is_one_that_a_server_takes(rule):
+    learned = {"missing": {"rule": rule, "value": None if rule == "fail" else 86_400_000_000}}
+    date = Date.of_schema("day", learned | {"origin": 0})
+    assert Date.read([date.usual({})])[1] == []

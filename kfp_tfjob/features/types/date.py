@@ -250,8 +250,9 @@ class Date(ColumnType):
         return f"{column['min']} to {column['max']}"
 
     def usual(self, statistics: Mapping[str, Any]) -> int:
-        """Return what stands for a missing value."""
-        return int((self.missing and self.missing.value) or 0)
+        """Return what stands for a missing value, or a day in 1973 if a server refuses that."""
+        value = int((self.missing and self.missing.value) or 0)
+        return value if _is_microseconds(value) else _FEWEST
 
     @classmethod
     def shown(cls, value: Any) -> str:
