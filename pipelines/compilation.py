@@ -67,7 +67,7 @@ def compile_all(
     said[resources_of_steps.VARIABLE] = json.dumps(resources_of_steps.parse(step_resources))
     environment = os.environ | {name: value for name, value in said.items() if value}
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "kfp_tfjob.pipelines.compilation", scratch]
+        command = [sys.executable, "-Pm", "kfp_tfjob.pipelines.compilation", scratch]
         subprocess.run(command, check=True, env=environment)
         folder.mkdir(parents=True, exist_ok=True)
         files = []

@@ -144,7 +144,7 @@ def _sync(
             said = said.replace(value, host if value == server else "******")
         return Outcome(mirror.name, host, str(wanted["model"]), done, line(said))
 
-    command = [sys.executable, "-m", "kfp_tfjob.registry.mirrors", mirror.module]
+    command = [sys.executable, "-Pm", "kfp_tfjob.registry.mirrors", mirror.module]
     try:
         ended = subprocess.run(
             command,

@@ -34,7 +34,7 @@ from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.options.secret_values import masked, secrets_in
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
-from kfp_tfjob.pipelines.local.home import PARAMETERS, TICK, Home
+from kfp_tfjob.pipelines.local.home import BUCKET, PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.output import readable
 from kfp_tfjob.pipelines.local.s3_server import Server, pass_no_proxy
 from kfp_tfjob.storage import files
@@ -87,7 +87,11 @@ def run(
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
         folder = home.run(run_id)
         show(f"run {run_id}; logs and reports in {folder}")
-        server = None
+        server, root = None, Layout.parse(values["output_uri"]).root
+        if embedded and root.bucket != BUCKET:
+            note = f"note       {root} is in the embedded store; for your own, pass --endpoint URL"
+            show(note)
+            stack.callback(show, note)  # the last lines name addresses there
         _forget_secrets(home)
         if embedded:
             # A replica reads these before the Secret: in a pod, only the form sets them.
@@ -97,9 +101,7 @@ def run(
             environment["AWS_ENDPOINT_URL"] = server.now.endpoint
             (home.secrets / str(values["storage_secret"])).symlink_to(server.now.secret)
             try:
-                server.now.store(_PATIENCE).make_bucket(
-                    Layout.parse(values["output_uri"]).root.bucket
-                )
+                server.now.store(_PATIENCE).make_bucket(root.bucket)
             except StoreUnavailableError:
                 if home.is_full():
                     raise home.full_while(run_id) from None
@@ -214,6 +216,7 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         # A step runs python3, which must be this interpreter.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",  # steps print as they go
+        "PYTHONSAFEPATH": "1",  # `python -m` would import types.py of the user's folder as Python's
         "TF_CPP_MIN_LOG_LEVEL": "3",  # hides the long messages of TensorFlow about missing GPUs
     }
 
@@ -363,7 +366,7 @@ class _Watchdog:
 
     def __enter__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kfp_tfjob.pipelines.local.watchdog", self._token],
+            [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.watchdog", self._token],
             stdin=subprocess.PIPE,
             start_new_session=True,
             pass_fds=[self._users.fileno()] if self._users else (),

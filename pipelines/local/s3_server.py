@@ -230,7 +230,7 @@ def _spawn(folder: Path, port: int, lock: IO[str]) -> subprocess.Popen[bytes]:
             )
         )
     before = SecretVolume(folder / "secret").get("AWS_ENDPOINT_URL").rpartition(":")[2]
-    command = [sys.executable, "-m", "kfp_tfjob.pipelines.local.s3_server", str(folder)]
+    command = [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.s3_server", str(folder)]
     log = folder / "server.log"
     log.touch(mode=0o600)
     with open(log, "wb") as output:

@@ -25,19 +25,19 @@ def test_what_preflight_finds_comes_at_once_and_leaves_no_secret(
     wrong = ("--label", "digt", "--set", "model_hyperparameters.unit=3")
     (home / "secrets/hub").mkdir(parents=True)  # a person's own
     given = ("--data", str(digits_csv), "--model", f"{model}:build_model", *wrong, *secrets)
+    given += ("--output", "s3://mine")
     refused = Run(home, *given, nohup=True)
     refused.read_until("run ")
     refused.signal(signal.SIGHUP)  # the user logs out
     assert refused.wait() == 2, refused.text
     message = refused.text.rpartition("preflight failed")[2]
+    assert "s3://mine is in the embedded store" in refused.lines[-1]
     assert "'units'?" in message
     assert "'digt'" in message and "'digit'?" in message
     refused.assert_nothing_left()
-    run = Layout(S3Address("kfp-tfjob")).run(refused.run_id)
-    left = stored(
-        home,
-        lambda _, store: [item.address for item in store.list(S3Address("kfp-tfjob"))],
-    )
+    mine = S3Address("mine")
+    run = Layout(mine).run(refused.run_id)
+    left = stored(home, lambda _, store: [item.address for item in store.list(mine)])
     assert left == [run.failure("json"), run.failure("md")]
 
     folder = home / "runs" / refused.run_id

@@ -58,6 +58,15 @@ def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
     assert "another S3 server" in second.stderr
 
 
+def test_files_of_the_current_folder_do_not_stand_for_modules_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "calendar.py").write_text("raise SystemExit('not of Python')")
+    monkeypatch.chdir(tmp_path)
+    with Server.start(tmp_path / "s3") as server:
+        server.store().make_bucket("test")
+
+
 @pytest.mark.parametrize("known", ["", "example.org"])
 def test_a_proxy_of_the_shell_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str

@@ -17,6 +17,8 @@ from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, Step, reported
+from kfp_tfjob.pipelines.local.home import Home
+from kfp_tfjob.pipelines.local.run import _environment
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
@@ -42,6 +44,20 @@ def run(base: S3Address, body: str, tmp_path: Path) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
     )
+
+
+def test_modules_of_the_users_folder_come_after_those_of_python(tmp_path: Path) -> None:
+    """As the local run starts a step; its own program must find the modules beside it."""
+    (tmp_path / "calendar.py").write_text("raise SystemExit('not of Python')")
+    (tmp_path / "own.py").write_text("")
+    body = (
+        "from kfp_tfjob.components.step import reported\n"
+        "with reported('a'):\n    import calendar, own"
+    )
+    found = _environment(Home(tmp_path), "run-1", "token", "secret")
+    command = [sys.executable, "-c", body]
+    ended = subprocess.run(command, env=found, cwd=tmp_path, capture_output=True, text=True)
+    assert not ended.returncode, ended.stderr
 
 
 def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:

@@ -17,7 +17,7 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import RESERVED
 
 # A pod has these only from its manifest; DATA_DIR of the user's shell names the user's own files.
-_OF_REPLICAS = RESERVED - {"HOME", "TMPDIR"}
+_OF_REPLICAS = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH"}  # this one is for the steps
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group may hold the pipe open; do not wait for its lines.
 _LAST_LINES_SECONDS = 2.0
