@@ -42,7 +42,7 @@ def test_only_whole_paths_are_placed():
 
 
 def test_the_environment_of_a_container(tmp_path, monkeypatch):
-    others = {"TF_CONFIG", "DATA_DIR", "MAX_RESTARTS"}
+    others = {"TF_CONFIG", "DATA_DIR", "MAX_RESTARTS", "PYTHONSAFEPATH"}
     for name in others:
         monkeypatch.setenv(name, "of somebody else")
     (tmp_path / "keys").mkdir()
