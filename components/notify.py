@@ -28,6 +28,7 @@ from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import gpu_hours
 from kfp_tfjob.judging.formatting import number
+from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED
 from kfp_tfjob.storage.errors import ObjectExistsError, StepError
 from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.failure_record import Failure
@@ -37,7 +38,6 @@ from kfp_tfjob.storage.store import Store
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PUBLISHED, NOT_BLESSED, LOST_RACE = "published", "not blessed", "lost the race"
 SUCCEEDED, SKIPPED = "succeeded", "skipped"
 FAILED, CANCELLED = "failed", "cancelled"
 

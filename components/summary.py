@@ -17,7 +17,7 @@ from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.judging.formatting import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.options.pictures import PICTURE
-from kfp_tfjob.registry.records import record_of
+from kfp_tfjob.registry.outcome import Outcome, outcome_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import StepError
@@ -25,11 +25,17 @@ from kfp_tfjob.storage.escaping import MOST, code, prose
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, RunLayout
 from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.storage.verdict_record import lost_race, verdict_in_force
+from kfp_tfjob.storage.verdict_record import verdict_in_force
 
 log = logging.getLogger(__name__)
 
 WHY_NOT_EVALUATED = "train_options.evaluate is false"
+
+
+def read_outcome(step: Step, model_name: str) -> Outcome:
+    """Return the outcome of the run, or the task, of a step; raises as `outcome_of`."""
+    trained_by = (step.run_id, step.task_key)
+    return outcome_of(step.store, step.layout, step.run, model_name, trained_by)
 
 
 def summary(step: Step, model_name: str) -> str:
@@ -103,16 +109,15 @@ def tensorboard_command(step: Step) -> str:
 
 
 def _parts(step: Step, model_name: str) -> Iterator[str]:
-    verdict = verdict_in_force(step.store, step.run)
-    lost = lost_race(step.store, step.run)
+    ended = read_outcome(step, model_name)
+    verdict = ended.verdict
+    assert verdict is not None
     champion = read_champion(step.store, step.layout, model_name)
-    trained_by = (step.run_id, step.task_key)
-    mine = record_of(step.store, step.layout, model_name, trained_by, verdict.met)
-    if mine:
-        yield f"# Published: {code(model_name)}, version {mine.version}"
-    elif lost:
+    if ended.record:
+        yield f"# Published: {code(model_name)}, version {ended.record.version}"
+    elif ended.lost:
         yield f"# Not published: {code(model_name)} lost the race"
-        yield f"**What happened:** {prose(lost.message)}."
+        yield f"**What happened:** {prose(ended.lost.message)}."
     elif verdict.blessed:
         yield f"# Blessed: {code(model_name)}"
         yield "The step `publish` makes it the champion; its summary replaces this one."

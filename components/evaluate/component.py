@@ -58,7 +58,7 @@ def evaluate(
         Whether the model is to be published.
     """
     from kfp_tfjob.components.evaluate.engine import run
-    from kfp_tfjob.components.outcome import tell_end
+    from kfp_tfjob.components.notify_end import tell_end
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_pods import gpus_of
     from kfp_tfjob.components.summary import summary

@@ -17,7 +17,7 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs
 from kfp_tfjob.components.finish.explain import explain
-from kfp_tfjob.components.outcome import of_end
+from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
     Step,
@@ -25,17 +25,20 @@ from kfp_tfjob.components.step import (
     log_to_stdout,
     open_step,
 )
-from kfp_tfjob.components.summary import proven_summary, summary, unchanged_summary
+from kfp_tfjob.components.summary import (
+    proven_summary,
+    read_outcome,
+    summary,
+    unchanged_summary,
+)
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
-from kfp_tfjob.registry.records import record_of
+from kfp_tfjob.registry.outcome import BLESSED, NOT_EVALUATED
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.escaping import code, prose, row
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import newest_checkpoint, note
-from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.storage.verdict_record import ModelVerdict, lost_race, verdict_or_none
 from kfp_tfjob.supervisor import exit_codes
 
 log = logging.getLogger(__name__)
@@ -149,14 +152,14 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     about = _lines(page.about(left, step.run_id)) if left else ""
     succeeded = left is not None and left.succeeded
     left = left or Left()
-    verdicts = {
-        task: verdict for task in tasks if (verdict := verdict_or_none(task.store, task.run))
-    }
-    if not (failures or verdicts or left.cause) and (same := _unchanged(step)):
+    outcomes = {task: read_outcome(task, model_name) for task in tasks}
+    verdicts = {task: it.verdict for task, it in outcomes.items() if it.verdict}
+    if not (failures or verdicts or left.cause) and (same := outcomes[step].earlier):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same), None)
-    done = all(_is_done(*judged, model_name) for judged in verdicts.items())
-    proven = [task for task in tasks if note(task.store, task.run.not_evaluated)]
+    proven = [task for task, it in outcomes.items() if it.word == NOT_EVALUATED]
+    # publish may have been killed before it wrote a record.
+    done = all(it.word != BLESSED for it in outcomes.values())
     done = done and bool(verdicts or succeeded or proven)
     # evaluate may have been killed after its verdict; a published model stays published.
     published = verdicts and all(verdict.blessed for verdict in verdicts.values())
@@ -192,20 +195,6 @@ def _log(failure: Failure) -> None:
 def _where(failure: Failure, step: str) -> str:
     ended = failure.step == WHOLE_RUN or failure.verdict == CANCELLED.verdict
     return "was ended" if ended else f"failed in {step}"
-
-
-def _is_done(step: Step, verdict: ModelVerdict, model_name: str) -> bool:
-    """Tell whether a task finished: publish may have been killed before it wrote a record."""
-    if not verdict.blessed or lost_race(step.store, step.run):
-        return True
-    trained_by = (step.run_id, step.task_key)
-    return record_of(step.store, step.layout, model_name, trained_by, verdict.met) is not None
-
-
-def _unchanged(step: Step) -> TrainedRun | None:
-    """Return the earlier run with the same inputs, if this run did not train because of it."""
-    record = note(step.store, step.run.unchanged)
-    return TrainedRun(**record) if record else None
 
 
 def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:

@@ -121,7 +121,7 @@ def preflight(
     values = dict(locals())
     for name in ("run_id", "scheduled_time", "task_key", "step_resources", "parameters"):
         del values[name]
-    from kfp_tfjob.components.outcome import tell_end
+    from kfp_tfjob.components.notify_end import tell_end
     from kfp_tfjob.components.preflight.engine import run
     from kfp_tfjob.components.step import reported
 

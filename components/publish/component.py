@@ -51,7 +51,7 @@ def publish(
         champion_uri: The record that makes it the champion.
         outcome: `published`, `not_blessed` by the second verdict, or `lost_race`.
     """
-    from kfp_tfjob.components.outcome import tell_end
+    from kfp_tfjob.components.notify_end import tell_end
     from kfp_tfjob.components.publish.engine import run
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_pods import gpus_of

@@ -41,7 +41,7 @@ def sync_output(
     """
     from pathlib import Path
 
-    from kfp_tfjob.components.outcome import tell_end
+    from kfp_tfjob.components.notify_end import tell_end
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.sync_output import sync
 

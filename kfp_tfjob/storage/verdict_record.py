@@ -250,23 +250,6 @@ def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
     return (second_verdict(store, run) or first) if first.blessed else first
 
 
-def verdict_or_none(store: Store, run: RunLayout) -> ModelVerdict | None:
-    """Return the verdict in force; None if the newest try of the run evaluated no model.
-
-    A verdict beside a note that a try did not train, or evaluated no model, is that of an earlier
-    try.
-
-    Raises:
-        ValueError: The document is not a verdict.
-    """
-    if store.has(run.unchanged) or store.has(run.not_evaluated):
-        return None
-    try:
-        return verdict_in_force(store, run)
-    except ObjectNotFoundError:
-        return None
-
-
 def second_verdict(store: Store, run: RunLayout) -> ModelVerdict | None:
     """Return the verdict of publish; None if the model was evaluated only once."""
     try:

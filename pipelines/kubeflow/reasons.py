@@ -95,15 +95,16 @@ def _explained(run: Run, records: Records, back_end: BackEnd) -> Why:
 
 
 def _green(run: Run, records: Records) -> Why:
-    verdict = records.verdict()
-    if verdict is None and (earlier := records.unchanged()):
+    ended = records.outcome
+    verdict = ended.verdict
+    if ended.earlier:
         return Why(
             run,
             "The run succeeded without training, because nothing has changed.",
-            f"the run {earlier} had the same data, code and options",
+            f"the run {ended.earlier.run_id} had the same data, code and options",
             "nothing; to train anyway: --set train_options.when_unchanged=train",
         )
-    if verdict is None and (why := records.not_evaluated()):
+    if why := ended.why_not_evaluated:
         summary = "The run succeeded: its output is stored and verified. It evaluated no model."
         return Why(run, summary, why, "nothing; to evaluate: --set train_options.evaluate=true")
     if verdict is None:
@@ -113,17 +114,16 @@ def _green(run: Run, records: Records) -> Why:
             else ("it stored no verdict")
         )
         return Why(run, "The run succeeded.", reason, notes=_notes(records))
-    champion = records.champion(verdict) if verdict.blessed else None
     reasons = verdict.reason
     checks = tuple(
         it
         for it in verdict.checks
         if it.name != "primary_metric" or not it.passed  # that it has a value says nothing new
     )
-    if champion:
-        summary = f"Published as version {champion.version} of {run.model}."
+    if ended.record:
+        summary = f"Published as version {ended.record.version} of {run.model}."
         return Why(run, summary, reasons, checks=checks, notes=_notes(records))
-    if lost := records.lost_race():
+    if lost := ended.lost:
         reason, _, remedy = lost.message.partition("; ")
         summary = "The run succeeded, and its model was not published: it lost the race."
         notes = _notes(records)

@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.registry.outcome import Outcome, outcome_of
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find, newest_checkpoint
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 
 T = TypeVar("T")
 _TAIL = 64 << 10  # bytes of progress.jsonl
@@ -68,7 +67,6 @@ class Records:
 
     def __init__(self, run: Run, endpoint: str = "") -> None:
         self.trouble = ""
-        self._verdict: ModelVerdict | None = None
         self._run = run
         output = str(run.parameters.get("output_uri", ""))
         self._layout = self._open(lambda: Layout.parse(output)) if output else None
@@ -104,35 +102,16 @@ class Records:
         found = (self._read(lambda store, at, key=key: read(store, at.task(key))) for key in keys)
         return next(filter(None, found), None)
 
-    def verdict(self) -> ModelVerdict | None:
-        """Return the verdict in force; a run that has ended does not change it."""
-        if self._verdict is None:
-            self._verdict = self._read(verdict_in_force)
-        return self._verdict
+    @cached_property
+    def outcome(self) -> Outcome:
+        """How the run came to its end without a failure; read once, because it does not change."""
 
-    def champion(self, verdict: ModelVerdict) -> Champion | None:
-        """Return the record that made this run's model the champion; None if it never was."""
-        number = verdict.met + 1
-
-        def read(store: Store, _: RunLayout) -> Champion | None:
+        def read(store: Store, at: RunLayout) -> Outcome:
             assert self._layout  # or there is no store to read
-            address = self._layout.model(self._run.model).champion(number)
-            found = Champion.from_bytes(number, store.read(address))
-            return found if found.run_id == self._run.run_id else None
+            trained_by = (self._run.run_id, "")
+            return outcome_of(store, self._layout, at, self._run.model, trained_by)
 
-        return self._read(read)
-
-    def lost_race(self) -> LostRace | None:
-        """Return the record that the run lost the race for the champion."""
-        return self._read(lost_race)
-
-    def unchanged(self) -> str:
-        """Return the id of the earlier run whose result holds, if this one did not train."""
-        return self._read(lambda store, at: json.loads(store.read(at.unchanged))["run_id"]) or ""
-
-    def not_evaluated(self) -> str:
-        """Return why the run evaluated no model, if it ended with its verified output."""
-        return self._read(lambda store, at: json.loads(store.read(at.not_evaluated))["why"]) or ""
+        return self._read(read) or Outcome()
 
     def ends(self) -> dict[int, AttemptEnd | None]:
         """Return the end of every attempt; None for one that is running."""
@@ -162,16 +141,7 @@ class Records:
             return failure.verdict
         if self._run.was_cancelled:
             return "cancelled"
-        verdict = self.verdict()
-        if verdict and verdict.blessed:
-            if self.champion(verdict):
-                return "published"
-            return "lost the race" if self.lost_race() else "blessed"
-        if verdict:
-            return "not blessed"
-        if self.unchanged():
-            return "unchanged"
-        return "not evaluated" if self.not_evaluated() else ""
+        return self.outcome.word
 
     def _open(self, call: Callable[[], T]) -> T | None:
         try:

@@ -15,22 +15,21 @@ from kfp_tfjob import uploader
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
-from kfp_tfjob.components.outcome import tell_end
+from kfp_tfjob.components.notify_end import tell_end
 from kfp_tfjob.components.step import WHOLE_RUN, Step
-from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
+from kfp_tfjob.components.summary import read_outcome
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.page import write_page
+from kfp_tfjob.registry.outcome import Outcome
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
-from kfp_tfjob.storage.run_folder import newest_checkpoint, note
-from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.storage.verdict_record import lost_race, verdict_or_none
+from kfp_tfjob.storage.run_folder import newest_checkpoint
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
 _REPORTS = {
@@ -129,9 +128,9 @@ class Ending:
         notify.notify(notice, self.step.store, self.step.whole_run, key)
 
     def _tell_end(self) -> int:
-        verdict = verdict_or_none(self.step.store, self.step.run)
-        if verdict is None:
-            return self._tell_without_verdict()
+        ended = read_outcome(self.step, self.model_name)
+        if (verdict := ended.verdict) is None:
+            return self._tell_without_verdict(ended)
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
         known = in_short(verdict.metrics)
         metrics = ", ".join(f"{name} {number(value)}" for name, value in known.items())
@@ -139,9 +138,8 @@ class Ending:
         self.show(f"verdict    {'blessed' if verdict.blessed else 'not blessed'}:")
         for reason in verdict.reasons:
             self.show(f"           {reason}")
-        lost = lost_race(self.step.store, self.step.run)
-        if lost:
-            self.show(f"           not published: {lost.message}")
+        if ended.lost:
+            self.show(f"           not published: {ended.lost.message}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
             self.show(f"model      {self._copied(lambda: self._keep_model(champion))}")
@@ -150,20 +148,21 @@ class Ending:
         self.show(f"report     {self._folder / REPORT}")
         word = "Blessed" if verdict.blessed else "Not blessed"
         outcome = f"{word}: {verdict.reason}"
-        outcome = f"Not published: {lost.message}" if lost else outcome
+        outcome = f"Not published: {ended.lost.message}" if ended.lost else outcome
         self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
         self._notify(None)
         return 0
 
-    def _tell_without_verdict(self) -> int:
-        store, run, champion, result = self.step.store, self.step.run, None, ""
-        if unchanged := note(store, run.unchanged):
-            earlier = TrainedRun(**unchanged).run_id
+    def _tell_without_verdict(self, ended: Outcome) -> int:
+        champion, result = None, ""
+        if same := ended.earlier:
             champion = read_champion(self.step.store, self.step.layout, self.model_name)
-            outcome = f"Nothing has changed since run {earlier}: the model was not trained again"
+            outcome = (
+                f"Nothing has changed since run {same.run_id}: the model was not trained again"
+            )
             result = f"champion   {champion.version_uri if champion else 'none'}"
-        elif note(store, run.not_evaluated):
-            outcome = f"The output is stored and verified. Not evaluated: {WHY_NOT_EVALUATED}"
+        elif why := ended.why_not_evaluated:
+            outcome = f"The output is stored and verified. Not evaluated: {why}"
             result = f"output     {self._copied(self._keep_output)}" if self.embedded else ""
         else:
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kfp_tfjob.components.outcome import of_end
+from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.publish.second_verdict import store_second_verdict
 from kfp_tfjob.components.summary import summary

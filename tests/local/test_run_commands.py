@@ -15,6 +15,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.training_cache import TrainedRun
 from tests.local.fake_pipelines import Refusal
 from tests.local.laptop import add, kfp_tfjob
 from tests.local.published import VERDICT
@@ -100,8 +101,9 @@ def test_why_a_green_run_published_nothing(fake, store, base):
 
 def test_why_a_run_did_not_train(fake, store, base):
     run = add(fake, base, state="SUCCEEDED")
-    record = json.dumps({"run_id": "earlier-run"}).encode()
+    record = TrainedRun("earlier-run", "s3://b/runs/earlier-run", "s3://b/v").to_bytes()
     store.write(folder(base, run).unchanged, record)
+    store.write(folder(base, run).verdict, verdict(False, 0.5))  # of the try before
     why = Client(fake.host).why("last")
     assert why.run.verdict == "unchanged" and "earlier-run" in why.reason
 

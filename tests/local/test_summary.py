@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.components.outcome import of_end
+from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.jobs.record import AttemptEnd, EndedPod

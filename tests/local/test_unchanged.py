@@ -10,7 +10,7 @@ import pytest
 from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.outcome import of_end
+from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.engine import Checked
 from kfp_tfjob.components.preflight.parameters import defaults
