@@ -262,10 +262,11 @@ def _other_names(tree: ast.Module) -> set[str]:
 
 def _nested(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield nodes and what is inside them, except inside functions and classes."""
-    for node in nodes:
-        yield node
+    waiting = list(nodes)
+    while waiting:  # a long sum is nested too deeply for recursion
+        yield (node := waiting.pop())
         if not isinstance(node, _DEFINITIONS):
-            yield from _nested(ast.iter_child_nodes(node))
+            waiting += ast.iter_child_nodes(node)
 
 
 def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
