@@ -1,6 +1,7 @@
 """Tables as offices write them: 7,249.68 or 7.249,68, and 08.04.2022."""
 
 import json
+import time
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import kinds
 from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.features.types.date import of_patterns
 from kfp_tfjob.storage.errors import DataError
 from tests.unit.prepared_files import check, read
 
@@ -248,3 +250,16 @@ def test_typed_values_of_a_column_with_a_named_format_stay_as_they_are(tmp_path:
     types = {"day": {"date": "%d/%m/%Y"}}
     found = read(tmp_path / "in", delimiter=";", types=types, split={"group": "day"})
     assert not found.faults.bad and found.faults.seen == 800
+
+
+def test_a_zone_in_a_date_is_utc_whatever_that_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python's strptime knows the local zone, too, and says nothing of the hours between."""
+    monkeypatch.setenv("TZ", "EST5EDT")
+    time.tzset()
+    given = pa.array([f"2024-01-02 10:00 {zone}" for zone in ("UTC", "GMT", "EST")])
+    found = of_patterns(given, ["%Y-%m-%d %H:%M %Z"])
+    monkeypatch.undo()
+    time.tzset()
+    assert found.to_pylist() == ["2024-01-02T10:00:00"] * 2 + ["2024-01-02 10:00 EST?"]

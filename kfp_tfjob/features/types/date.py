@@ -8,7 +8,7 @@ microseconds since 1970, UTC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -334,14 +334,16 @@ def of_patterns(text: pa.Array, patterns: Sequence[str]) -> pa.Array:
         patterns: Directives of strptime; the first that fits counts.
     """
     encoded = text.dictionary_encode()
+    # strptime would take the zone of this machine, such as EST, for UTC.
+    exact = dict.fromkeys(it.replace("%Z", zone) for it in patterns for zone in ("UTC", "GMT"))
     # Arrow's own strptime takes 31.02.2024 for 2 March.
-    found = [_in_iso(it, patterns) for it in encoded.dictionary.to_pylist()]
+    found = [_in_iso(it, exact) for it in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(
         encoded.indices, pa.array(found, pa.string())
     ).dictionary_decode()
 
 
-def _in_iso(text: str, patterns: Sequence[str]) -> str:
+def _in_iso(text: str, patterns: Iterable[str]) -> str:
     for pattern in patterns:
         with suppress(ValueError):
             return datetime.strptime(text.strip(), pattern).isoformat()
