@@ -1,4 +1,4 @@
-"""Runs TensorBoard on this machine for a run with its logs in S3."""
+"""Runs TensorBoard on this machine for a run, or for the runs of a model, with their logs in S3."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from botocore.config import Config
 from kfp_tfjob.pipelines.local.home import DEFAULT, Home
 from kfp_tfjob.pipelines.local.stored import store_of
 from kfp_tfjob.pipelines.stored_run import named_folder, nothing_stored
-from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.registry.runs import runs_of
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
@@ -44,10 +45,47 @@ def serve(
     run = named_folder(run_uri, "RUN_URI")
     with store_of(run.base, endpoint, Home(DEFAULT.absolute()), _PATIENCE) as store:
         _require_logs(store, run, known)
-        url = _launch(store, run.logs, port)
-        show(f"TensorBoard shows {run.logs} at {url}. Press Ctrl-C to stop.")
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        url = _launch(store, f"--logdir={run.logs}", port)
+        _wait(str(run.logs), url, show)
+
+
+def serve_model(
+    store: Store, layout: Layout, model: str, most: int, port: int, show: Callable[[str], None]
+) -> None:
+    """Run TensorBoard with the newest evaluated runs of a model until the process is stopped.
+
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model: The model.
+        most: How many runs.
+        port: The port; 0 for any free port.
+        show: Prints a line.
+
+    Raises:
+        ConfigurationError: The port is wrong.
+        DataError: No run has evaluated the model.
+    """
+    runs = runs_of(store, layout, model)[:most]
+    if not runs:
+        raise DataError(
+            Problem(
+                f"no run has evaluated the model {model}",
+                received=f"no such verdict below {layout.root / RUNS}",
+                expected="the name of a model of this project",
+                fix="compare the name and --output with `kfp-tfjob models list`; a run without a"
+                " verdict is shown by its id",
+            )
+        )
+    places = ",".join(f"{it.name}:{it.run.logs}" for it in runs)
+    url = _launch(store, f"--logdir_spec={places}", port)
+    _wait(f"{counted(len(runs), 'run')} of {model}", url, show)
+
+
+def _wait(what: str, url: str, show: Callable[[str], None]) -> None:
+    show(f"TensorBoard shows {what} at {url}. Press Ctrl-C to stop.")
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def _require_logs(store: Store, run: RunLayout, known: str) -> None:
@@ -66,7 +104,7 @@ def _require_logs(store: Store, run: RunLayout, known: str) -> None:
     raise nothing_stored(run, known, "RUN_URI")
 
 
-def _launch(store: Store, logs: S3Address, port: int) -> str:
+def _launch(store: Store, logs: str, port: int) -> str:
     """Start the server in a thread and return its address."""
     # If TensorFlow is installed, TensorBoard reads files through it, and TensorFlow 2.21 cannot
     # read S3. Without TensorFlow it reads S3 through boto3.
@@ -75,7 +113,7 @@ def _launch(store: Store, logs: S3Address, port: int) -> str:
     from tensorboard import default, program
 
     server = program.TensorBoard(default.get_plugins())
-    server.configure(argv=["tensorboard", f"--logdir={logs}", f"--port={port}"])
+    server.configure(argv=["tensorboard", logs, f"--port={port}"])
     try:
         return server.launch()
     except program.TensorBoardServerException as error:

@@ -364,7 +364,12 @@ class Layout:
 
     def folder_record(self, run_id: str) -> S3Address:
         """The record of the folder of a run, if `output_uri` shapes it."""
-        return self.root / RUNS / _INDEX / f"{run_id}.json"
+        return self.folder_records / f"{run_id}.json"
+
+    @property
+    def folder_records(self) -> S3Address:
+        """The prefix of the records of the folders of runs."""
+        return self.root / RUNS / _INDEX
 
     def model(self, name: str) -> ModelLayout:
         """The directory of a model."""

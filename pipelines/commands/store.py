@@ -39,7 +39,7 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def opened(output: str, endpoint: str, region: str, home: Path, **given: Any) -> Any:
-        return command(place=_open(output, endpoint, region, home), **given)
+        return command(place=open_models(output, endpoint, region, home), **given)
 
     options = (
         click.option(
@@ -70,7 +70,7 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
     return opened
 
 
-def _open(output: str, endpoint: str, region: str, folder: Path) -> Models:
+def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models:
     """Return the models; the embedded store lives as long as the command.
 
     Raises:

@@ -1,12 +1,15 @@
-"""`kfp-tfjob tensorboard`: the curves of a run."""
+"""`kfp-tfjob tensorboard`: the curves of a run, or of the runs of a model."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kfp_tfjob.pipelines.commands.connection import open_client, with_connection
+from kfp_tfjob.pipelines.commands.store import open_models
+from kfp_tfjob.pipelines.local.home import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
@@ -14,21 +17,54 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", metavar="RUN|RUN_URI")
+@click.argument("run", metavar="[RUN|RUN_URI]", default="")
+@click.option("--model", default="", metavar="NAME", help="show the runs of this model instead")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="with --model: runs"
+)
+@click.option(
+    "--output",
+    default="",
+    metavar="URI",
+    help="with --model: output_uri of the runs [default: as for models]",
+)
 @click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
 @with_connection
-def tensorboard(run: str, endpoint: str, port: int, connection: Connection) -> None:
-    """Show a run's curves in TensorBoard.
+def tensorboard(
+    run: str,
+    model: str,
+    limit: int,
+    output: str,
+    endpoint: str,
+    port: int,
+    connection: Connection,
+) -> None:
+    """Show a run's curves in TensorBoard, or those of the newest evaluated runs of a model.
 
     TensorBoard reads them directly from S3. RUN is a run of Kubeflow Pipelines: an id, the
     beginning of one, a name, or `last`. RUN_URI is s3://BUCKET/PREFIX/runs/ID; the pages of
     launch_tfjob and of the last step show it.
     The credentials come from the AWS environment, and so does the endpoint without --endpoint.
     TensorBoard follows a job that is still training. Press Ctrl-C to stop.
-    """
-    from kfp_tfjob.pipelines.tensorboard import serve
 
+    With --model, v7-ID is the run that was published as version 7.
+    """
+    from kfp_tfjob.pipelines.tensorboard import serve, serve_model
+
+    if bool(run) == bool(model):
+        raise ConfigurationError(
+            Problem(
+                "tensorboard shows either a run or a model",
+                received=f"{run or 'no RUN'}, {f'--model {model}' if model else 'no --model'}",
+                expected="one of them",
+                fix="kfp-tfjob tensorboard last, or kfp-tfjob tensorboard --model NAME",
+            )
+        )
+    if model:
+        place = open_models(output, endpoint, "", Path(DEFAULT))
+        serve_model(place.store, place.layout, model, limit, port, click.echo)
+        return
     known = ""
     if "://" not in run:
         run, endpoint, known = _folder(connection, run, endpoint)

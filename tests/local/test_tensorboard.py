@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -21,10 +22,13 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.registry.runs import runs_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
-from kfp_tfjob.storage.layout import RunLayout
+from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
+from tests.local.published import NAME, VERDICT, publish
 
 SECONDS = 300  # for TensorBoard to read the logs, on a busy machine
 
@@ -44,12 +48,12 @@ def event_file(path: Path, values: list[float]) -> bytes:
 
 
 @contextmanager
-def tensorboard(run: RunLayout, said: Path, *arguments: str, **environment: str) -> Iterator:
+def tensorboard(said: Path, *arguments: object, **environment: str) -> Iterator:
     """Run the command as a person does, with nothing but AWS in the environment."""
     known = {name: value for name, value in os.environ.items() if name != MOUNT_VARIABLE}
     with open(said, "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kfp_tfjob.pipelines", "tensorboard", str(run.base), *arguments],
+            [sys.executable, "-m", "kfp_tfjob.pipelines", "tensorboard", *map(str, arguments)],
             env=known | environment,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -72,24 +76,60 @@ def test_it_shows_the_curves_of_a_run(store: Store, base: S3Address, s3: Server,
     store.write(run.logs / "train" / "events.out.tfevents.1.host.1.0.v2", data)
     said = tmp_path / "said"
     arguments = ("--endpoint", s3.endpoint, "--port", "0")
-    with tensorboard(run, said, *arguments, **keys(s3)) as process:
-        scalars = wait_for_scalars(process, said)
+    with tensorboard(said, run.base, *arguments, **keys(s3)) as process:
+        (scalars,) = wait_for_scalars(process, said, "train")
     assert [value for _, _, value in scalars] == [0.5, 0.25]
     assert f"TensorBoard shows {run.logs} at http://" in said.read_text()
 
 
-def wait_for_scalars(process: subprocess.Popen, said: Path) -> list[tuple[float, int, float]]:
+def test_it_shows_the_runs_of_a_model_side_by_side(
+    store: Store, base: S3Address, s3: Server, tmp_path: Path
+):
+    layout = Layout.parse(f"{base}/runs/{{model_name}}/{{date}}")
+    publish(store, layout, "r1")
+    runs = {
+        "r1": layout.run("r1"),
+        "r2": claim(store, layout, "r2", f"{NAME}/2026-11-26"),
+        "of-another-model": layout.run("of-another-model"),
+        "with-a-task": layout.run("with-a-task").task("eu"),
+    }
+    for number, (run_id, run) in enumerate(runs.items()):
+        name = "m" if run_id == "of-another-model" else NAME
+        if run_id == "with-a-task":
+            time.sleep(1.1)  # the times of S3 are whole seconds
+        store.write(run.verdict, json.dumps(VERDICT | {"model_name": name}).encode())
+        data = event_file(tmp_path / run_id, [float(number)])
+        store.write(run.logs / "train" / "events.out.tfevents.1.host.1.0.v2", data)
+    assert {it.name for it in runs_of(store, layout, NAME)} == {"v1-r1", "r2", "with-a-task-eu"}
+    said = tmp_path / "said"
+    arguments = ("--model", NAME, "--output", base, "--endpoint", s3.endpoint, "--port", "0")
+    with tensorboard(said, *arguments, **keys(s3)) as process:
+        shown = ("v1-r1/train", "r2/train", "with-a-task-eu/train")
+        scalars = wait_for_scalars(process, said, *shown)
+    assert [value for ((_, _, value),) in scalars] == [0.0, 1.0, 3.0]
+    newest = runs_of(store, layout, NAME)[0]
+    assert (newest.name, newest.run) == ("with-a-task-eu", runs["with-a-task"])
+
+
+def wait_for_scalars(
+    process: subprocess.Popen, said: Path, *runs: str
+) -> list[list[tuple[float, int, float]]]:
+    """Return the loss of each run as (time, step, value), once TensorBoard shows all of them."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         if port := re.search(r"at http://[^ ]*:(\d+)/", said.read_text()):
             place = f"http://127.0.0.1:{port[1]}/data/plugin/scalars"
-            with urllib.request.urlopen(f"{place}/tags") as reply:
-                tags = json.load(reply)
-            if "loss" in tags.get("train", {}):
-                with urllib.request.urlopen(f"{place}/scalars?run=train&tag=loss") as reply:
-                    return json.load(reply)
+            tags = read_json(f"{place}/tags")
+            if all("loss" in tags.get(run, {}) for run in runs):
+                assert len(tags) == len(runs)
+                return [read_json(f"{place}/scalars?run={run}&tag=loss") for run in runs]
         time.sleep(0.1)
     raise AssertionError(said.read_text())
+
+
+def read_json(url: str) -> Any:
+    with urllib.request.urlopen(url) as reply:
+        return json.load(reply)
 
 
 def test_what_cannot_be_shown_is_said(store: Store, base: S3Address, s3: Server):
@@ -106,6 +146,12 @@ def test_what_cannot_be_shown_is_said(store: Store, base: S3Address, s3: Server)
     for wrong in (run.logs, base):
         code, text = said(wrong)
         assert code == 2 and "RUN_URI is not" in text
+    for wrong in ((), (run.base, "--model", NAME)):
+        done = CliRunner().invoke(main, ["tensorboard", *map(str, wrong)])
+        assert done.exit_code == 2 and "a run or a model" in done.output
+    arguments = ["--model", NAME, "--output", str(base), "--endpoint", s3.endpoint]
+    done = CliRunner().invoke(main, ["tensorboard", *arguments])
+    assert done.exit_code == 3 and f"model {NAME}" in done.output
     code, text = said("s3://there-is-none/runs/r1")
     assert code == 2 and "bucket there-is-none" in text
 

@@ -1,0 +1,42 @@
+"""The runs of a model in TensorBoard, in a pod under Pod Security `restricted`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.cluster.cluster import Cluster
+from tests.cluster.launches import BUCKET, ROOT
+from tests.cluster.processes import wait_until
+from tests.local.published import VERDICT
+
+pytestmark = pytest.mark.cluster
+
+
+def test_it_starts_in_its_image(own_cluster: Cluster, namespace: str, launch_store: Store) -> None:
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    own_cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
+    own_cluster.storage_secret(namespace)
+    root = S3Address(BUCKET, namespace)
+    verdict = VERDICT | {"model_name": "my-model"}
+    launch_store.write(Layout(root).run("r1").verdict, json.dumps(verdict).encode())
+    folder = ROOT / "deploy" / "optional" / "tensorboard"
+    found = list(yaml.safe_load_all(own_cluster.kubectl("kustomize", folder)))
+    for item in found:
+        item["metadata"]["namespace"] = namespace
+        if item["kind"] == "ConfigMap":
+            item["data"]["KFP_TFJOB_OUTPUT_URI"] = str(root)
+    own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
+    where = ("-n", namespace, "--timeout=300s")
+    own_cluster.kubectl("rollout", "status", "deployment/tensorboard", *where)
+    (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
+
+    def said() -> str:
+        return own_cluster.core.read_namespaced_pod_log(pod.metadata.name, namespace)
+
+    assert wait_until(lambda: "TensorBoard shows 1 run of my-model" in said(), 240), said()
