@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of KServe and KEDA, as their Go modules ship them.
+"""The CustomResourceDefinitions of projects that manifests in deploy/ use, as Go modules ship them.
 
 `go/custom-resources/go.mod` and `go.sum` pin the modules; they are not compiled. The
 controllers do not run: the API server alone checks the objects, by these schemas.
@@ -17,25 +17,35 @@ from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.processes import wait_until
 
 _KSERVE, _KEDA = "github.com/kserve/kserve", "github.com/kedacore/keda/v2"
+_KARPENTER, _ON_AWS = "sigs.k8s.io/karpenter", "github.com/aws/karpenter-provider-aws"
+_PROMETHEUS = "github.com/prometheus-operator/prometheus-operator"
 _FILES = {
-    _KSERVE: "config/crd/full/serving.kserve.io_inferenceservices.yaml",
-    _KEDA: "config/crd/bases/keda.sh_scaledobjects.yaml",
+    "serving/kserve": [(_KSERVE, "config/crd/full/serving.kserve.io_inferenceservices.yaml")],
+    "serving/keda": [(_KEDA, "config/crd/bases/keda.sh_scaledobjects.yaml")],
+    "optional/karpenter": [
+        (_KARPENTER, "pkg/apis/crds/karpenter.sh_nodepools.yaml"),
+        (_ON_AWS, "pkg/apis/crds/karpenter.k8s.aws_ec2nodeclasses.yaml"),
+    ],
+    "optional/monitoring": [
+        (_PROMETHEUS, f"example/prometheus-operator-crd/monitoring.coreos.com_{name}.yaml")
+        for name in ("podmonitors", "prometheusrules")
+    ],
 }
 _SECONDS = 600
 
 
-def files() -> list[Path]:
-    """Return the files of the definitions.
+def files(folder: str) -> list[Path]:
+    """Return the files of the definitions that a folder of deploy/ needs.
 
     Raises:
         ConfigurationError: There is no Go, or its module proxy cannot be reached.
     """
-    folders = sources("custom-resources", *_FILES)
-    return [folders[module] / name for module, name in _FILES.items()]
+    folders = sources("custom-resources", *(module for module, _ in _FILES[folder]))
+    return [folders[module] / name for module, name in _FILES[folder]]
 
 
-def define(cluster: Cluster) -> None:
-    """Add the definitions to a cluster, and wait until objects of them can be created.
+def define(cluster: Cluster, folder: str) -> None:
+    """Add a folder's definitions to a cluster, and wait until objects of them can be created.
 
     They stay until the cluster ends: tests of other processes use them. Only one process adds
     them, because each of these schemas keeps the API server busy for seconds.
@@ -45,7 +55,7 @@ def define(cluster: Cluster) -> None:
     """
     with open(STATE / "custom-resources.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for file in files():
+        for file in files(folder):
             refused: list[str] = []
             if not wait_until(partial(_is_established, cluster, file, refused), _SECONDS):
                 raise TimeoutError(f"{file.name} is not established: {refused}")

@@ -23,8 +23,11 @@ from tests.cluster.workflows import Workflow
 pytestmark = pytest.mark.cluster
 
 DEPLOY = ROOT / "deploy"
-# They need custom resources, which test_deploy_serving.py and test_dask_example.py have.
-_OF_OTHERS = {"optional/dask", "serving/keda", "serving/kserve"}
+# They need custom resources: test_custom_resources.py, test_kueue.py and test_dask_example.py.
+_OF_OTHERS = {
+    *("optional/dask", "optional/karpenter", "optional/kueue", "optional/monitoring"),
+    *("serving/keda", "serving/kserve"),
+}
 FOLDERS = sorted(
     {path.parent.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("kustomization.yaml")}
     - _OF_OTHERS

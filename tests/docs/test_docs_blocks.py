@@ -18,7 +18,7 @@ from kfp_tfjob.pipelines.explanation import explain
 from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, all_blocks
 
 BLOCKS = all_blocks()
-LANGUAGES = {"sh", "text", "python", "yaml", "json", "html"}
+LANGUAGES = {"sh", "text", "python", "yaml", "json", "html", "promql"}
 
 
 def blocks(*languages: str) -> list:
