@@ -42,7 +42,7 @@ test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the st
 test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peers, wrong input, memory, recurring runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_trainer_*.py tests/local/test_supervisor*.py tests/local/test_step_*.py \
-		tests/local/test_launch_setup.py tests/local/test_local_run.py tests/local/test_new_column_type.py \
+		tests/local/test_launch_setup.py tests/local/test_local_run*.py tests/local/test_new_column_type.py \
 		tests/local/test_picture_run.py
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
@@ -50,7 +50,7 @@ test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults
 
 test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks beside runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py \
-		tests/local/test_prune.py tests/local/test_shared_home.py
+		tests/local/test_prune.py tests/local/test_prune_runs.py tests/local/test_shared_home.py
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
 	.venv/bin/python -m pytest -m slow -rP -o log_level=INFO -n 2 --dist loadgroup \

@@ -248,7 +248,7 @@ _ACTIONS = {
     "delete_object": (
         "s3:DeleteObject",
         "remove old checkpoints, the middle of very long logs, preflight's test objects, and"
-        " what `kfp-tfjob models prune` deletes",
+        " what the `prune` commands delete",
     ),
     "create_bucket": ("", "only the embedded store of a local run"),
 }
