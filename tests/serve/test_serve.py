@@ -230,7 +230,7 @@ def test_the_champion_is_followed_and_no_request_is_lost(
     whole = publisher.store.read(graph)
     publisher.store.write(graph, whole[:-1] + b"x")
     number = publisher.roll_back(PETS, 1).number
-    _until(lambda: f"champion {number} is refused" in server.log, server)
+    _until(lambda: f"champion {number} is rejected" in server.log, server)
     assert f'champion_refused{{model_name="pets"}} {number}.0' in get(f"{server.url}/metrics")
     assert post(url, {"instances": [PET]}).version == version
     publisher.store.write(graph, whole)
