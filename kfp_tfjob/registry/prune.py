@@ -145,7 +145,7 @@ def execute(
     records = _all(store, layout, planned.model_name)
     for it in planned.candidates:
         if it.serving:
-            delete_folder(store, place.servable(it.serving), first=SAVED_MODEL)
+            _delete(store, place.servable(it.serving), first=SAVED_MODEL)
             yield it, ""
             continue
         run_id, _ = claimed_by(store, place, it.version)
@@ -168,7 +168,7 @@ def execute(
         if why:
             yield it, f"version {it.version} stays: it {why}"
             continue
-        delete_folder(store, place.version(it.version), first=MANIFEST, but=VERSION_CLAIM)
+        _delete(store, place.version(it.version), first=MANIFEST, but=VERSION_CLAIM)
         yield it, ""
 
 
@@ -264,7 +264,7 @@ def _age(store: Store, address: S3Address, found: list[Listed]) -> float:
     return (now - reply["LastModified"]).total_seconds()
 
 
-def delete_folder(store: Store, folder: S3Address, first: str, but: str = "") -> None:
+def _delete(store: Store, folder: S3Address, first: str, but: str = "") -> None:
     """Delete a folder; without the first object, no reader uses the rest."""
     store.delete(folder / first)
     rest = [it.address for it in store.list(folder) if it.address != folder / but]

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from kfp_tfjob.registry.prune import delete_folder
 from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
@@ -47,6 +46,7 @@ _VERDICTS = {f"{EVALUATION}/{VERDICT}", f"{EVALUATION}/{SECOND_VERDICT}"}
 _ENDS = {"failure.json", "unchanged.json", "not_evaluated.json"}
 _FILES = _ENDS | {MANIFEST, "failure.md", "data_report.html"}
 _DATASET = re.compile(r"[0-9a-f]{32}")
+Groups = list[list[Listed]]  # of objects, each of which is deleted after the one before
 
 
 @dataclass(frozen=True)
@@ -96,81 +96,100 @@ def plan(store: Store, layout: Layout, before: datetime, unfinished_before: date
     Raises:
         DataError: A record is damaged.
     """
-    candidates, kept, needed = [], {}, _of_models(store, layout)
-    needs_unknown = ""
-    for run_id, (run, objects) in sorted(_runs(store, layout).items()):
-        newest = max(it.modified for it in objects)
-        ended = any(_inner(run.base, it.address) in _ENDS | _VERDICTS for it in objects)
-        if newest < before and (ended or newest < unfinished_before):
-            gone = [it for it in objects if _inner(run.base, it.address) not in _VERDICTS]
-            if gone:
-                candidates.append(_old("run", run_id, run.base, newest, gone))
-            continue
-        if newest < before:
-            kept[f"run {run_id}"] = "has no record of its end"
-        datasets = set(_datasets(store, run, objects))
-        needed |= datasets
-        if not (datasets or ended):
-            needs_unknown = run_id
-    for digest, objects in sorted(_by_digest(store, layout).items()):
-        newest = max(it.modified for it in objects)
-        if newest >= before:
-            continue
-        if digest in needed:
-            kept[f"dataset {digest}"] = "a champion or a run needs it"
-        elif needs_unknown:
-            kept[f"dataset {digest}"] = f"run {needs_unknown} has begun and may use it"
-        else:
-            folder = layout.dataset(digest)
-            candidates.append(_old("dataset", digest, folder, newest, objects))
-    return RunsPlan(tuple(candidates), kept)
+    found, kept = _planned(store, layout, before, unfinished_before)
+    return RunsPlan(tuple(it for it, _ in found), kept)
 
 
 def execute(
     store: Store, layout: Layout, before: datetime, unfinished_before: datetime
 ) -> Iterator[Old]:
     """Delete what `plan` names, and yield each when it is gone; arguments as of `plan`."""
-    for it in plan(store, layout, before, unfinished_before).candidates:
-        if it.what == "dataset":
-            delete_folder(store, it.folder, first=MANIFEST)
-        else:
-            objects = [one for one in store.list(it.folder) if _is_of_run(it.folder, one.address)]
-            if any(one.modified >= before for one in objects):
-                continue  # a person has just started it again
-            _delete_run(store, layout, it, [one.address for one in objects])
+    found, _ = _planned(store, layout, before, unfinished_before)
+    for it, groups in found:
+        if any(one.modified >= before for one in store.list(it.folder)):
+            continue  # it has just been started again
+        for group in groups:
+            for _, deleted in each(store.delete, [one.address for one in group]):
+                deleted.result()
         yield it
 
 
-def _delete_run(store: Store, layout: Layout, it: Old, objects: list[S3Address]) -> None:
-    gone = [one for one in objects if _inner(it.folder, one) not in _VERDICTS]
-    ends = [one for one in gone if _inner(it.folder, one) in _ENDS]
-    for group in ([one for one in gone if one not in ends], ends):
-        for _, deleted in each(store.delete, group):
-            deleted.result()
-    if len(gone) == len(objects):  # with a verdict, its folder must be found
-        store.delete(layout.folder_record(it.name))
+def _planned(
+    store: Store, layout: Layout, before: datetime, unfinished_before: datetime
+) -> tuple[list[tuple[Old, Groups]], dict[str, str]]:
+    """Return what can be deleted, with its objects in their order, and why the rest stays."""
+    found: list[tuple[Old, Groups]] = []
+    kept: dict[str, str] = {}
+    needed = _of_models(store, layout)
+    unknown = ""  # a run that may use any dataset
+    for run_id, (run, objects) in sorted(_runs(store, layout).items()):
+        newest = max(it.modified for it in objects)
+        ended = any(_inner(run.base, it.address) in _ENDS | _VERDICTS for it in objects)
+        if newest < before and (ended or newest < unfinished_before):
+            groups = _groups_of_run(layout, run.base, objects)
+            if any(groups):
+                found.append((_old("run", run_id, run.base, newest, groups), groups))
+            continue
+        if newest < before:
+            kept[f"run {run_id}"] = "has no record of its end"
+        datasets = set(_datasets(store, run, objects))
+        needed |= datasets
+        if not (datasets or ended):
+            unknown = run_id
+    for digest, objects in sorted(_by_digest(store, layout).items()):
+        newest = max(it.modified for it in objects)
+        if newest >= before:
+            continue
+        if digest in needed:
+            kept[f"dataset {digest}"] = "a champion or a run needs it"
+        elif unknown:
+            kept[f"dataset {digest}"] = f"run {unknown} has begun and may use it"
+        else:
+            folder = layout.dataset(digest)
+            proof = [it for it in objects if it.address == folder / MANIFEST]
+            groups = [proof, [it for it in objects if it not in proof]]
+            found.append((_old("dataset", digest, folder, newest, groups), groups))
+    return found, kept
 
 
-def _old(what: str, name: str, folder: S3Address, newest: datetime, gone: list[Listed]) -> Old:
-    return Old(what, name, folder, newest, len(gone), sum(it.size for it in gone))
+def _old(what: str, name: str, folder: S3Address, newest: datetime, groups: Groups) -> Old:
+    going = [it for group in groups for it in group]
+    return Old(what, name, folder, newest, len(going), sum(it.size for it in going))
+
+
+def _groups_of_run(layout: Layout, base: S3Address, objects: list[Listed]) -> Groups:
+    """Return what goes of a run: the records of its end, and then of its folder, go last."""
+    groups: Groups = [[], [], []]
+    verdicts = False
+    for it in objects:
+        path = _inner(base, it.address)
+        if path in _VERDICTS:
+            verdicts = True
+        elif it.address == layout.folder_record(base.name):
+            groups[2].append(it)
+        else:
+            groups[path in _ENDS].append(it)
+    return groups[:2] if verdicts else groups  # the folder of a verdict must be found
 
 
 def _runs(store: Store, layout: Layout) -> dict[str, tuple[RunLayout, list[Listed]]]:
     """Return the folder and the objects of every run, wherever output_uri has put it."""
-    ids = [it.address.name.removesuffix(".json") for it in store.list(layout.folder_records)]
-    places = each(lambda run_id: find(store, layout, run_id).base, ids)
-    placed = {outcome.result(): run_id for run_id, outcome in places}
+    records = {
+        it.address.name.removesuffix(".json"): it for it in store.list(layout.folder_records)
+    }
+    places = each(lambda run_id: find(store, layout, run_id), records)
+    placed = {run_id: outcome.result() for run_id, outcome in places}
+    found = {run_id: (run, [records[run_id]]) for run_id, run in placed.items()}
+    bases = {run.base for run in placed.values()}
     top = layout.root / RUNS
-    found: dict[str, tuple[RunLayout, list[Listed]]] = {}
     for item in store.list(top):
         names = item.address.key[len(top.key) + 1 :].split("/")
         folders = [top / "/".join(names[:depth]) for depth in range(1, len(names))]
         if not folders:
             continue
-        base = next((it for it in folders if it in placed), folders[0])
+        base = next((it for it in folders if it in bases), folders[0])
         if _is_of_run(base, item.address):
-            run_id = placed.get(base, base.name)
-            found.setdefault(run_id, (RunLayout(base), []))[1].append(item)
+            found.setdefault(base.name, (RunLayout(base), []))[1].append(item)
     return found
 
 
