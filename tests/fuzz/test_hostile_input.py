@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.fuzz.bounds import bounded
 from tests.fuzz.targets import TARGETS, enter
 
-EXAMPLES = 40  # of each target in `make test`
+EXAMPLES = 25  # of each target in `make test`
 _ROUND = 200  # examples between two looks at the clock
 _SECONDS = float(os.environ.get("FUZZ_SECONDS", "1200")) / len(TARGETS)
 _FREELY = {

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from examples import digits
+from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
@@ -17,6 +20,7 @@ from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
+from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import FaultProxy
 from tests.faults.versitygw import Versitygw, executable
@@ -91,8 +95,17 @@ def jobs(
     for job in started:
         for process in job.processes.values():
             if process.poll() is None:
-                process.kill()
+                left = psutil.Process(process.pid)
+                for each in (left, *left.children(recursive=True)):  # trainers outlive it
+                    with suppress(psutil.Error):
+                        each.kill()
             process.wait()
+
+
+@pytest.fixture
+def step(store: Store, base: S3Address) -> Step:
+    """The step `prepare_data` of a run, whose output is in the folder `out`."""
+    return Step("prepare_data", "r1", Layout(base / "out"), store)
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def exported() -> Callable[[str], float | None]:
     return of
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=texts())
 @example(text="1.0")
 @example(text="01")

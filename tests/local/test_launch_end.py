@@ -5,16 +5,11 @@ Launchers, jobs, supervisors, sidecars and the S3 server are real processes.
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from kfp_tfjob.components.finish.cluster import Left
@@ -31,7 +26,8 @@ from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from tests.local import test_launch_jobs as jobs
-from tests.local.test_launch_jobs import MARK, _left, _wait_for
+from tests.local.test_launch_jobs import MARK, _left
+from tests.waiting import until
 
 backend, script, spec, step, tell = jobs.backend, jobs.script, jobs.spec, jobs.step, jobs.tell
 
@@ -65,38 +61,14 @@ engine.run(step, dict(output_uri="{base}", storage_secret="objstore-cred", model
     found.wait()
 
 
-def _parent(process: psutil.Process) -> int:
-    try:
-        return process.ppid()
-    except psutil.Error:
-        return 0
-
-
-@pytest.mark.parametrize(
-    ("when", "number"), [("it trains", signal.SIGTERM), ("at any moment", signal.SIGKILL)]
-)
-def test_a_launcher_that_is_ended(process, backend, spec, step, tell, tmp_path, number, when):
-    _wait_for(lambda: step.store.numbers(step.run.attempts) == [1])
-    if when == "it trains":
-        _wait_for(lambda: list(step.store.list(step.run.output)))  # its sidecar is at work too
-    else:
-        time.sleep(random.uniform(0, 1))
-    process.send_signal(number)
-    code = process.wait(300)
-    if number is signal.SIGTERM:
-        assert code == 143 and not _left(str(tmp_path))  # it has ended its job
-    # What a launcher left that could not end it. As in a pod, only the first process gets the
-    # signal: a program that ended before its supervisor would seem to have failed by itself.
-    left = _left(str(tmp_path))
-    for first in (it for it in left if _parent(it) not in {other.pid for other in left}):
-        with suppress(psutil.Error):
-            first.terminate()
-    _wait_for(lambda: not _left(str(tmp_path)))
-    if when == "it trains":
-        end = _ends_of(step)[1]  # from the chief's own pod, without any launcher
-        assert (end.attempt, end.job, end.verdict, end.code) == (1, "", "preempted_or_lost", 143)
-        record = json.loads(step.store.read(step.run.chief_end(1)))
-        assert (record["code"], record["signal"], record["attempt"]) == (143, 15, 1)
+def test_a_launcher_that_is_ended(process, backend, spec, step, tell, tmp_path):
+    until(lambda: list(step.store.list(step.run.output)))  # its sidecar is at work too
+    process.terminate()
+    assert process.wait(300) == 143 and not _left(str(tmp_path))  # it has ended its job
+    end = _ends_of(step)[1]  # from the chief's own pod, without any launcher
+    assert (end.attempt, end.job, end.verdict, end.code) == (1, "", "preempted_or_lost", 143)
+    record = json.loads(step.store.read(step.run.chief_end(1)))
+    assert (record["code"], record["signal"], record["attempt"]) == (143, 15, 1)
     # The next launcher leaves a record of both attempts.
     tell(chief_0="exit 0")
     engine.train(step, spec(), backend)
@@ -126,12 +98,12 @@ def test_a_job_that_is_stopped_without_a_launcher_is_cancelled(
 ):
     """Terminate: the launcher stops the job, and is killed before the job has ended."""
     known, name = _start_without_launcher(step, spec(), backend)
-    _wait_for((tmp_path / "chief-0.1.json").exists)
+    until((tmp_path / "chief-0.1.json").exists)
     if told == "by its launcher":
         engine.tell_end(known, "a person terminated it")
         assert _ends_of(step)[1].verdict == "cancelled"
     backend.annotate_chief(name, {STOP_WITHIN_ANNOTATION: "9s"})
-    _wait_for(lambda: _recorded(step))
+    until(lambda: _recorded(step))
     record = json.loads(step.store.read(step.run.chief_end(1)))
     assert (record["attempt"], record["code"], record["stop_within"]) == (1, 143, 9.0)
     end = _ends_of(step)[1]
@@ -142,13 +114,13 @@ def test_a_job_that_is_stopped_without_a_launcher_is_cancelled(
 def test_a_chief_that_is_killed_has_a_record_of_this_attempt(backend, spec, step, tell, tmp_path):
     """Its supervisor can write nothing, and the folder may have the end of an earlier attempt."""
     _, name = _start_without_launcher(step, spec(), backend)
-    _wait_for((tmp_path / "chief-0.1.json").exists)
+    until((tmp_path / "chief-0.1.json").exists)
     output = Path(json.loads((tmp_path / "chief-0.1.json").read_text())["OUTPUT_DIR"])
     earlier = {"run_id": step.run_id, "attempt": 0, "code": 1, "reason": "of an earlier attempt"}
     (output / ".uploader").mkdir(exist_ok=True)
     (output / ".uploader/end.json").write_text(json.dumps(earlier))
     tell(chief_0="die 1")
-    _wait_for(lambda: _recorded(step))
+    until(lambda: _recorded(step))
     end = _ends_of(step)[1]
     assert (end.attempt, end.verdict) == (1, "preempted_or_lost")
     assert "earlier" not in end.sentence and "no record" in end.sentence
@@ -172,9 +144,9 @@ def test_the_exit_task_keeps_the_record_of_a_job_that_never_had_pods(step):
 def test_a_chief_that_succeeds_without_a_launcher(backend, spec, step, tell):
     _, name = _start_without_launcher(step, spec(), backend)
     tell(chief_0="exit 0")
-    _wait_for(lambda: _recorded(step))
+    until(lambda: _recorded(step))
     assert _ends_of(step)[1].verdict == "succeeded"
-    _wait_for(lambda: is_over(backend.get(name)))
+    until(lambda: is_over(backend.get(name)))
     assert engine.train(step, spec(), backend).attempts == 1
     (end,) = _ends_of(step).values()
     assert (end.job, end.verdict) == (name, "succeeded")
@@ -230,7 +202,7 @@ def test_the_record_of_a_launcher_that_was_killed_is_replaced(backend, spec, ste
     engine.tell_end(known, "a person terminated it")
     assert not _ends_of(step)[1].is_final
     tell(chief_0="exit 0")
-    _wait_for(lambda: is_over(backend.get(name)))
+    until(lambda: is_over(backend.get(name)))
     earlier.record_end(known, 1, Judgement(Verdict.LOST, "nobody saw it"))
     end = _ends_of(step)[1]
     assert end.is_final and (end.verdict, len(end.pods)) == ("succeeded", 1)

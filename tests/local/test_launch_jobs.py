@@ -41,6 +41,7 @@ from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
+from tests.waiting import until
 
 MARK = "KFP_TFJOB_TEST"
 # A user's own program that waits until a file says what to do.
@@ -148,13 +149,6 @@ def tell(tmp_path: Path) -> Callable[..., None]:
     return write
 
 
-def _wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def test_a_chief_and_two_workers_end_with_a_proven_output(
     backend, spec, step, tell, tmp_path, capsys
 ):
@@ -254,7 +248,7 @@ def test_a_run_that_trained_nothing_continues_with_any_inputs(backend, spec, ste
     with pytest.raises(JobFailedError):
         engine.train(step, spec(), backend)
     backend.delete(f"tfjob-{step.run_id}-1")  # a local run has a back end of its own
-    _wait_for(lambda: backend.get(f"tfjob-{step.run_id}-1") is None)
+    until(lambda: backend.get(f"tfjob-{step.run_id}-1") is None)
     tell(chief_0="exit 0")
     launched = engine.train(step, replace(spec(), epochs=3), backend)
     assert launched.attempts == 2
@@ -470,7 +464,7 @@ def test_two_kills_of_a_training_that_progressed_each_time_end_green(
 ):
     def tell_when_stored() -> None:
         for attempt in (1, 2):
-            _wait_for(lambda n=attempt: _is_stored(step, n))
+            until(lambda n=attempt: _is_stored(step, n))
             (tmp_path / f"stored-{attempt}").touch()
 
     threading.Thread(target=tell_when_stored, daemon=True).start()
@@ -506,7 +500,7 @@ def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
     backend, spec, step, tell, tmp_path
 ):
     def later() -> None:
-        _wait_for((tmp_path / "chief-0.1.json").exists)
+        until((tmp_path / "chief-0.1.json").exists)
         time.sleep(7)  # nothing happens for longer than the timeout
         tell(chief_0="exit 0")
 
@@ -535,7 +529,7 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
 
 def test_a_job_that_somebody_deletes_is_told_apart(backend, spec, step, tmp_path):
     def delete() -> None:
-        _wait_for(lambda: (tmp_path / "chief-0.1.json").exists())
+        until(lambda: (tmp_path / "chief-0.1.json").exists())
         backend.delete(f"tfjob-{step.run_id}-1")
 
     thread = threading.Thread(target=delete)
@@ -556,7 +550,7 @@ def test_a_run_that_was_ended_gets_no_attempt_more(
     monkeypatch.setattr(backend, "watch_workflow", lambda *_: ended)
 
     def lose() -> None:
-        _wait_for((tmp_path / "chief-0.1.json").exists)
+        until((tmp_path / "chief-0.1.json").exists)
         why.append("a person terminated it")
         pid = json.loads((tmp_path / "chief-0.1.json").read_text())["PID"]
         os.kill(int(pid), signal.SIGKILL)

@@ -22,17 +22,10 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.store import Store
 
 EXAMPLE = Path(example.__file__)
 HEAD = "import os, sys, time\nimport pyarrow as pa\n"
 BATCH = "pa.RecordBatch.from_pydict({'a': [1.5, 2.5], 'y': ['u', 'v']})"
-
-
-@pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("prepare_data", "r1", Layout(base / "out"), store)
 
 
 def options(code: Path | S3Address, function: str = "read", **more: object) -> DataOptions:

@@ -8,7 +8,6 @@ from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
 
@@ -24,11 +23,6 @@ def data(store: Store, base: S3Address) -> S3Address:
     ):
         store.write(base / "in" / name, rows(100 * i))
     return base / "in"
-
-
-@pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("prepare_data", "r1", Layout(base / "out"), store)
 
 
 @pytest.mark.parametrize(

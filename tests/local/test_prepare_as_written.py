@@ -18,15 +18,8 @@ from tests.local.planted import (
     parquet,
     small,
     table,
-    word,
     write,
 )
-
-
-@pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("prepare_data", "r1", Layout(base / "out"), store)
-
 
 MOMENTS = [-62_135_596_800 + 2_200_000_000 * i for i in range(ROWS)]  # seconds, years 1 to 9691
 TIMES = ("2024-01-31 10:00", "2024-01-31T12:00:00+02:00", "2024-01-31T10Z")
@@ -44,16 +37,10 @@ SAME: dict[str, tuple[bytes | dict[str, bytes], dict, bytes | dict[str, bytes]]]
         {},
         NUMBERS + b"700,0,u\n",
     ),
-    "UTF-16": (b"\xff\xfe" + table(word).decode().encode("utf-16-le"), {}, table(word)),
     "latin-1 in a column that is dropped": (
         table(lambda i: "äöü"[i % 3]).decode().encode("latin-1"),
         {"drop": ["b"]},
         NUMBERS,
-    ),
-    "dates with a time, a zone and a fraction": (
-        table(lambda i: TIMES[i % 4]),
-        {},
-        table(lambda i: "2024-01-31T10:00:00Z"),
     ),
     "dates before 1970 and beyond 2262": (
         {"f.parquet": parquet(lambda i: MOMENTS[i], pa.timestamp("s"))},
@@ -61,25 +48,10 @@ SAME: dict[str, tuple[bytes | dict[str, bytes], dict, bytes | dict[str, bytes]]]
         table(lambda i: str(np.datetime64(MOMENTS[i], "s"))),
     ),
     "Parquet with the name of a CSV": ({"f.csv": parquet(small)}, {}, NUMBERS),
-    "numbers that are texts in one file": (
-        {"1.parquet": parquet(lambda i: f"{i % 7}.0"), "2.csv": b"a,b,y\n700,0,u\n"},
-        {},
-        NUMBERS + b"700,0,u\n",
-    ),
-    "a column without a value in the first file": (
-        {"1.csv": b"a,b,y\n700,,u\n", "2.csv": NUMBERS},
-        {},
-        NUMBERS + b"700,,u\n",
-    ),
     "a column without a type in one file": (
         {"1.parquet": parquet(lambda i: None), "2.csv": NUMBERS},
         {},
         NUMBERS + table(lambda i: "").removeprefix(b"a,b,y\n"),
-    ),
-    "a category that is a number in one file": (
-        {"1.csv": table(small), "2.csv": table(lambda i: f"K{i % 7}")},
-        {},
-        table(small) + table(lambda i: f"K{i % 7}").removeprefix(b"a,b,y\n"),
     ),
 }
 

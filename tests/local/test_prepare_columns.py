@@ -29,11 +29,6 @@ from kfp_tfjob.uploader import verify
 ROWS = 900
 
 
-@pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("prepare_data", "r1", Layout(base / "out"), store)
-
-
 def _shards(store: Store, done, split: str) -> dict[str, np.ndarray]:
     """Return the lists of the records of a split, read with TensorFlow."""
     import tensorflow as tf

@@ -12,7 +12,6 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import Fault, FaultProxy, refuse
@@ -26,11 +25,6 @@ from tests.local.planted import (
     word,
     write,
 )
-
-
-@pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("prepare_data", "r1", Layout(base / "out"), store)
 
 
 def append(path: Path) -> None:

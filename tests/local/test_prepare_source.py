@@ -7,19 +7,10 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream
 
 TABLE = "a,y\n" + "".join(f"{i},{'uv'[i % 2]}\n" for i in range(200))
-
-
-@pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("prepare_data", "r1", Layout(base / "out"), store)
 
 
 def test_a_source_that_is_not_there(step, store, base, tmp_path):

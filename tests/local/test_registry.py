@@ -270,7 +270,6 @@ def test_a_damaged_version_does_not_come_back(store: Store, layout: Layout) -> N
     ("path", "unseen"),
     [
         ("versions/2/verdict.json", False),
-        ("versions/2/manifest.json", False),
         ("versions/2/model/saved_model.pb", True),
     ],
 )

@@ -67,20 +67,17 @@ def test_files_of_the_current_folder_do_not_stand_for_modules_of_python(
         server.store().make_bucket("test")
 
 
-@pytest.mark.parametrize("known", ["", "example.org"])
-def test_a_proxy_of_the_shell_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
-) -> None:
+def test_a_proxy_of_the_shell_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.setenv(name, known)
+        monkeypatch.setenv(name, "example.org")
     with Server.start(tmp_path) as server:
         store = server.store(Patience(10))
         store.make_bucket("bucket")
         store.write(S3Address("bucket", "key"), b"content", "text/plain")
         assert store.read(S3Address("bucket", "key")) == b"content"
-    assert os.environ["no_proxy"].startswith(known)
+    assert os.environ["no_proxy"].startswith("example.org")
 
 
 def test_of_many_that_create_an_object_at_once_one_wins(tmp_path: Path) -> None:

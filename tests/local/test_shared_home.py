@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
@@ -203,14 +205,9 @@ def test_an_address_of_local_runs_is_never_looked_for_in_aws(
 
     def ends(folder: Path, *words: str) -> tuple[int, str]:
         folder.mkdir(exist_ok=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "kfp_tfjob.pipelines", *words],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=HANGS,
-        )
-        return done.returncode, done.stdout + done.stderr
+        monkeypatch.chdir(folder)
+        done = CliRunner().invoke(main, words)
+        return done.exit_code, done.output
 
     shows = ("models", "show", NAME, "--json", "--output", "s3://kfp-tfjob")
     code, text = ends(tmp_path / "nowhere", *shows)

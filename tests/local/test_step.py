@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,12 @@ from kfp_tfjob.components.finish.engine import CANCELLED
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, Step, reported
+from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, Step, reported, step
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.run import _environment
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -32,18 +33,30 @@ import sys
 from kfp_tfjob.components.step import step
 from kfp_tfjob.storage.errors import DataError, Problem
 with step("prepare_data", "run-1", sys.argv[1]) as context:
-    print("worked")
     {body}
 """
+Run = Callable[..., tuple[int, str]]
 
 
-def run(base: S3Address, body: str, tmp_path: Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", STEP.format(body=body), str(base)],
-        env=os.environ | {FAILURE_FILE: str(tmp_path / "failure.json")},
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture
+def run(
+    base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Run:
+    """Runs a step with a body; returns its exit code and what it printed."""
+    monkeypatch.setenv(FAILURE_FILE, str(tmp_path / "failure.json"))
+
+    def run(error: BaseException | None = None, output_uri: str = str(base)) -> tuple[int, str]:
+        code = 0
+        try:
+            with step("prepare_data", "run-1", output_uri):
+                print("worked")
+                if error:
+                    raise error
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, "".join(capsys.readouterr())
+
+    return run
 
 
 def test_modules_of_the_users_folder_come_after_those_of_python(tmp_path: Path) -> None:
@@ -79,12 +92,12 @@ def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:
 
 
 def test_a_known_error_has_its_code_everywhere(
-    store: Store, base: S3Address, tmp_path: Path
+    run: Run, store: Store, base: S3Address, tmp_path: Path
 ) -> None:
-    body = 'raise DataError(Problem("no rows", received=0, expected="some", fix="add rows"))'
-    ended = run(base, body, tmp_path)
-    assert ended.returncode == 3
-    assert "prepare_data failed (user_error)" in ended.stdout
+    problem = Problem("no rows", received=0, expected="some", fix="add rows")
+    code, text = run(DataError(problem))
+    assert code == 3
+    assert "prepare_data failed (user_error)" in text
     record = json.loads((tmp_path / "failure.json").read_text())
     (problem,) = record["problems"]
     shown = {key: problem[key] for key in ("what", "received", "expected", "fix")}
@@ -95,82 +108,77 @@ def test_a_known_error_has_its_code_everywhere(
     assert stored == (tmp_path / "failure.json").read_bytes()
     assert (found.fix, found.problems[0].received) == ("add rows", "0")
     # It is final, so it is not tried again.
-    again = run(base, "pass", tmp_path)
-    assert again.returncode == 3
-    assert "worked" not in again.stdout
+    code, text = run()
+    assert code == 3 and "worked" not in text
 
 
-def test_a_defect_is_told_as_one(base: S3Address, tmp_path: Path) -> None:
-    ended = run(base, "1 / 0", tmp_path)
-    assert ended.returncode == 1
-    assert "ZeroDivisionError" in ended.stdout + ended.stderr
-    steering = run(base, 'raise ValueError("column a\\x1b[2J")', tmp_path)
-    assert "ValueError: column a\\x1b[2J" in steering.stderr
-    assert "\x1b" not in steering.stdout + steering.stderr
+def test_a_defect_is_told_as_one(run: Run, tmp_path: Path) -> None:
+    code, text = run(ValueError("column a\x1b[2J"))
+    assert code == 1
+    assert "ValueError: column a\\x1b[2J" in text and "\x1b" not in text
     failure = Failure.from_bytes((tmp_path / "failure.json").read_bytes())
     assert (failure.verdict, failure.final) == ("failed", False)
 
 
-def test_a_wrong_address_still_leaves_the_record_on_this_machine(tmp_path: Path) -> None:
-    ended = run("nowhere", "pass", tmp_path)  # type: ignore[arg-type]
-    assert ended.returncode == 2
+def test_a_wrong_address_still_leaves_the_record_on_this_machine(run: Run, tmp_path: Path) -> None:
+    assert run(output_uri="nowhere")[0] == 2
     assert "output_uri" in (tmp_path / "failure.json").read_text()
 
 
 def test_a_step_that_works_at_last_removes_its_record(
-    store: Store, base: S3Address, tmp_path: Path
+    run: Run, store: Store, base: S3Address, tmp_path: Path
 ) -> None:
-    run(base, "1 / 0", tmp_path)
+    run(ZeroDivisionError())
     assert len(list(store.list(base))) == 1
-    assert run(base, "pass", tmp_path).returncode == 0
+    assert run()[0] == 0
     assert list(store.list(base)) == []
     assert not (tmp_path / "failure.json").exists(), "a local run would end with it"
     other = Failure("evaluate", 1, "failed", "of another step").to_bytes()
     store.write(base / "runs/run-1/failure.json", other)
     (tmp_path / "failure.json").write_bytes(other)
-    assert run(base, "pass", tmp_path).returncode == 0
+    assert run()[0] == 0
     assert len(list(store.list(base))) == 1
     assert (tmp_path / "failure.json").read_bytes() == other
 
 
 @pytest.mark.parametrize(("index", "left"), [("0", []), ("1", ["of the first try"])])
 def test_the_record_of_an_earlier_try_does_not_explain_a_later_one(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index, left
+    run: Run, store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch, index, left
 ) -> None:
-    """A person retries, and the new try is killed; an automatic retry still needs the record."""
+    """A person retries, and the new try is ended; an automatic retry still needs the record."""
     place = base / "runs/run-1/failure.json"
     store.write(place, Failure("prepare_data", 2, "user_error", "of the first try").to_bytes())
     monkeypatch.setenv("KFP_RETRY_INDEX", index)
-    ended = run(base, "import os; os.kill(os.getpid(), 9)", tmp_path)
-    assert ended.returncode == -9
+    with pytest.raises(KeyboardInterrupt):
+        run(KeyboardInterrupt())
     found = [Failure.from_bytes(store.read(it.address)).message for it in store.list(base)]
     assert found == left
 
 
 def test_a_step_that_works_removes_the_record_of_an_ended_run(
-    store: Store, base: S3Address, tmp_path: Path
+    run: Run, store: Store, base: S3Address
 ) -> None:
     store.write(base / "runs/run-1/failure.json", CANCELLED.to_bytes())
     store.write(base / "runs/run-1/failure.md", b"of an exit task, which never runs again")
-    assert run(base, "pass", tmp_path).returncode == 0
+    assert run()[0] == 0
     assert list(store.list(base)) == []
 
 
 def test_a_run_whose_publish_was_killed_is_not_called_published(
     store: Store, base: S3Address
 ) -> None:
-    step = Step("finish", "run-1", Layout(base), store)
+    context = Step("finish", "run-1", Layout(base), store)
     verdict = VERDICT | {"champion": {"number": 1, "version": 1, "run_id": "r0"}}
-    store.write(step.run.evaluation / "verdict.json", json.dumps(verdict).encode())
-    ending = finish.run(step, "m")
+    store.write(context.run.evaluation / "verdict.json", json.dumps(verdict).encode())
+    ending = finish.run(context, "m")
     assert ending.failure == CANCELLED and "This run published nothing." in ending.markdown
     assert ending.markdown.startswith("# Run run-1 was ended\n")
-    assert Failure.from_bytes(store.read(step.run.failure("json"))) == CANCELLED
+    assert Failure.from_bytes(store.read(context.run.failure("json"))) == CANCELLED
 
-    store.delete(step.run.failure("json"))  # as a step does that is started again
+    store.delete(context.run.failure("json"))  # as a step does that is started again
     record = Champion(2, 1, "s3://b/m/1", "run-1", "w", "s", "d", {}, "s3://b/verdict")
-    store.write(step.layout.model("m").champion(2), record.to_bytes())
-    ending = finish.run(step, "m")
+    store.write(context.layout.model("m").champion(2), record.to_bytes())
+    ending = finish.run(context, "m")
     assert ending.failure is None and "# Published: `m`, version 1" in ending.markdown
 
 
@@ -188,16 +196,16 @@ def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(
 
 def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Address) -> None:
     """It left no record; Argo knows that it ran out of memory."""
-    step = Step("finish", "run-1", Layout(base), store)
+    context = Step("finish", "run-1", Layout(base), store)
     killed = FailedTask("prepare_data", False, "OOMKilled (exit code 137)", "", "", ["reading x"])
-    ending = finish.run(step, "m", Left(failed=[killed]))
+    ending = finish.run(context, "m", Left(failed=[killed]))
     assert (ending.failure.step, ending.failure.verdict) == ("prepare_data", "out_of_memory")
-    assert Failure.from_bytes(store.read(step.run.failure("json"))) == ending.failure
+    assert Failure.from_bytes(store.read(context.run.failure("json"))) == ending.failure
     assert "reading x" in ending.markdown
-    assert store.read(step.run.failure("md")).decode() == ending.markdown
+    assert store.read(context.run.failure("md")).decode() == ending.markdown
 
-    store.delete(step.run.failure("json"))
-    assert finish.run(step, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED
+    store.delete(context.run.failure("json"))
+    assert finish.run(context, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED
 
 
 def test_a_replica_that_no_node_can_hold_comes_first_in_the_table(

@@ -27,7 +27,6 @@ QUICK = (
     "loss scaling, inf on one replica",
     "micro-batches, inf in one",
     "a loss of all pairs",
-    "own loss",
     "own state, averaged",
 )
 ALSO_ALONE = {

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.supervisor.inventory import files, inventory
+from tests.waiting import until
 
 SECONDS = 120.0  # only what hangs reaches it
 
@@ -60,20 +60,13 @@ class Replica:
 
     def request(self) -> dict[str, Any]:
         path = self.output / ".uploader" / "flush-request.json"
-        _until(path.exists)
+        until(path.exists)
         return json.loads(path.read_text())
 
     def reply(self, **content: Any) -> None:
         partial = self.output / ".uploader" / ".reply.part"
         partial.write_text(json.dumps(content))
         partial.replace(self.output / ".uploader" / "flush-reply.json")
-
-
-def _until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +223,7 @@ def _start_one_that_stops(replica: Replica, tmp_path: Path, code: int) -> subpro
         "time.sleep(600)\n"
     )
     process = replica.start(sys.executable, "-c", program)
-    _until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     return process
 
 
@@ -271,7 +264,7 @@ def test_a_signal_reaches_the_command_which_may_save(replica: Replica, tmp_path:
         "time.sleep(600)\n"
     )
     process = replica.start(sys.executable, "-c", program, FLUSH_BARRIER="1")
-    _until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     process.terminate()
     assert process.wait(SECONDS) == 143
     assert (tmp_path / "saved").exists()
@@ -290,14 +283,14 @@ def test_nothing_is_left_behind(replica: Replica, tmp_path: Path, end: signal.Si
         "time.sleep(600)\n"
     )
     process = replica.start(sys.executable, "-c", program)
-    _until((tmp_path / "pids").exists)
+    until((tmp_path / "pids").exists)
     command, inner = map(int, (tmp_path / "pids").read_text().split())
     process.send_signal(end)
     process.wait(SECONDS)
     try:
-        _until(lambda: not _alive(command))
+        until(lambda: not _alive(command))
         if end is signal.SIGTERM:
-            _until(lambda: not _alive(inner))
+            until(lambda: not _alive(inner))
     finally:
         if _alive(inner):
             os.kill(inner, signal.SIGKILL)
@@ -358,7 +351,7 @@ def test_a_folder_that_changes_at_the_barrier_is_counted_again(replica: Replica)
     process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="60")
     first = replica.request()
     (replica.output / "late").unlink()
-    _until(lambda: replica.request()["files"] == 2)
+    until(lambda: replica.request()["files"] == 2)
     again = replica.request()
     assert again["id"] != first["id"]
     assert (2, again["inventory"]) == inventory(replica.output)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
+
 SECONDS = 120.0  # only what hangs reaches it
 # A trainer that saves when it is told to stop.
 SAVES = """
@@ -57,17 +59,10 @@ def start(supervisor: Path, tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-def _until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def _beat_until_ready(folder: Path) -> None:
     """Be a launcher, as long as the command takes to start."""
     beats = itertools.count()
-    _until(
+    until(
         lambda: (
             (folder / "podinfo/heartbeat").write_text(str(next(beats)))
             and (folder / "ready").exists()
@@ -106,7 +101,7 @@ def test_a_command_that_is_done_is_no_orphan(start: Start):
 
 def test_stop_within_is_an_order_to_stop(start: Start, tmp_path: Path):
     process = start(SAVES)
-    _until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     (tmp_path / "podinfo/stop-within").write_text("60s")
     assert process.wait(SECONDS) == 143
     assert (tmp_path / "saved").exists()
@@ -117,14 +112,14 @@ def test_stop_within_takes_every_unit_that_the_sidecar_takes(
     start: Start, tmp_path: Path, order: str
 ):
     process = start(SAVES)
-    _until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     (tmp_path / "podinfo/stop-within").write_text(order)
     assert process.wait(SECONDS) == 143
 
 
 def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_path: Path):
     process = start(IGNORES)
-    _until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     (tmp_path / "podinfo/stop-within").write_text("6s")
     began = time.monotonic()
     assert process.wait(SECONDS) == 143
@@ -135,11 +130,11 @@ def test_what_is_no_duration_is_named_and_no_order_and_no_time_is_the_end(
     start: Start, tmp_path: Path
 ):
     process = start(IGNORES)
-    _until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     for order in (b"soon", b"nan", b"-5", b"\xff"):
         (tmp_path / "podinfo/stop-within").write_bytes(order)
         received = f"Received: {order.decode(errors='replace')!r}"
-        _until(lambda received=received: received in (tmp_path / "log").read_text())
+        until(lambda received=received: received in (tmp_path / "log").read_text())
         assert process.poll() is None
     (tmp_path / "podinfo/stop-within").write_text("0s")
     assert process.wait(SECONDS) == 143

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
+
 SECONDS = 120.0  # only what hangs reaches it
 # What every command starts with: a line for each life, and a way to talk to the supervisor.
 START = """
@@ -47,13 +49,6 @@ def start(supervisor: Path, tmp_path: Path) -> Iterator[Start]:
         process.kill()
         process.wait()
         process.stdout.close()
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def lives(folder: Path) -> list[list[str]]:

@@ -14,7 +14,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.exits import StoppedError
+from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
 from tests.local import tiny_dataset
 
 BATCH = 100
@@ -36,14 +36,14 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_RUN_SECONDS", 0.0)
 
 
-def build_model(dataset: Dataset) -> Any:
+def build_model(dataset: Dataset, rate: float = 0.05) -> Any:
     import keras
 
     from kfp_tfjob.trainer import models
 
     keras.utils.clear_session()  # or the names of the layers differ from those of the last model
     keras.utils.set_random_seed(4)
-    return models.mlp(dataset, hidden=[8], learning_rate=0.05, dropout=0.2)
+    return models.mlp(dataset, hidden=[8], learning_rate=rate, dropout=0.2)
 
 
 def train(
@@ -52,6 +52,7 @@ def train(
     callbacks: Make = list,
     stop: Callable[[], bool] = lambda: False,
     steps: int = 1,
+    rate: float = 0.05,
     **options: Any,
 ) -> Any:
     """Train in this process; return the result and the model."""
@@ -70,7 +71,7 @@ def train(
         output,
         options=TrainerOptions(**options),
     )
-    model = build_model(dataset)
+    model = build_model(dataset, rate)
     model.steps_per_execution = steps
     user_model.check(model, build_model, dataset, 1)
     replicas = Replicas(tf.distribute.get_strategy())
@@ -221,6 +222,12 @@ def test_stopped_at_any_step_the_end_is_the_same(
     assert run("stopped", [10, STEPS - 10 + 1, 2 * STEPS]) == undisturbed
     assert undisturbed["own"]["seen"][:7] == [[at, min(at + 2, 19)] for at in range(0, STEPS, 3)]
     assert len(undisturbed["log"].splitlines()) == undisturbed["result"].position.epoch + 2
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(NotFiniteError, match="in epoch 1, step ") as ended:
+        train(dataset, tmp_path / "output", rate=1e30)
+    assert ended.value.code == 4
 
 
 def of_one_hook(**hooks: Callable[..., Any]) -> Any:

@@ -13,6 +13,7 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
 from kfp_tfjob.uploader import pull, push, verify
+from kfp_tfjob.uploader.__main__ import main
 
 ODD = {
     "plain.txt": b"plain",
@@ -38,11 +39,6 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "kfp_tfjob.uploader", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120)
 
 
 def test_any_name_and_any_size_comes_back(store, base, tmp_path):
@@ -162,17 +158,21 @@ def test_a_folder_that_cannot_be_sent(store, base, tmp_path, files, message):
         push(store, folder, base, "code")
 
 
-def test_the_command_line(store: Store, base: S3Address, tmp_path: Path):
+def test_the_command_line(store: Store, base: S3Address, tmp_path: Path, monkeypatch, capsys):
     plant(tmp_path / "source", {"a": b"aa", "b": b"bb"})
-
-    sent = command("push", tmp_path / "source", base, "--kind", "code")
+    line = [sys.executable, "-m", "kfp_tfjob.uploader", "push", str(tmp_path / "source"), str(base)]
+    sent = subprocess.run([*line, "--kind", "code"], capture_output=True, text=True, timeout=120)
     assert sent.returncode == 0, sent.stderr
     assert "2 of 2 files" in sent.stdout and "MB/s" in sent.stdout
-    assert command("pull", base, tmp_path / "copy").returncode == 0
+
+    def command(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["uploader", *map(str, arguments)])
+        return main()
+
+    assert command("pull", base, tmp_path / "copy") == 0
     assert content(tmp_path / "copy") == {"a": b"aa", "b": b"bb"}
 
     store.write(base / "a", b"ab")
-    differs = command("verify", base)
-    assert differs.returncode == 3
-    assert f"{base}/a " in differs.stderr
-    assert command("pull", "not-an-address", tmp_path).returncode == 2
+    assert command("verify", base) == 3
+    assert f"{base}/a " in capsys.readouterr().err
+    assert command("pull", "not-an-address", tmp_path) == 2

@@ -136,7 +136,7 @@ def trainer(kills: int) -> Iterator[Path]:
 
 
 @pytest.mark.fault("the sidecar is killed at any moment")
-@pytest.mark.parametrize("kills", [5, pytest.param(PROOF, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(PROOF, marks=pytest.mark.slow)])
 def test_a_kill_loses_nothing(
     kills: int,
     proxy: FaultProxy,

@@ -26,16 +26,10 @@ from kfp_tfjob.uploader.inventory import inventory, scan
 from kfp_tfjob.uploader.ownership import FencedError, Ownership
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
+from tests.waiting import until
 
 SECONDS = 240  # only what hangs reaches it
 EVER = float("inf")
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}"
-        time.sleep(0.02)
 
 
 class Pod:

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.supervisor.environment import TERMINATION_LOG
 from kfp_tfjob.uploader import pull, verify
 from kfp_tfjob.uploader.inventory import inventory, scan
+from tests.waiting import until
 
 RUN = "run-1"
 SECONDS = 240  # until a test gives up waiting
@@ -47,13 +47,6 @@ for step in range(1, steps + 1):
 (output / "model" / "saved_model.pb").write_bytes(b"graph")
 (output / "model" / "variables" / "variables").write_bytes(bytes(100_000))
 """
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}"
-        time.sleep(0.05)
 
 
 class Job:

@@ -18,8 +18,6 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.records import TFRecords, evaluation_slices
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.rows import Rows
 from kfp_tfjob.uploader import pull
@@ -41,11 +39,6 @@ def tables(label: str) -> tuple[str, str]:
         weighted.append(f"{a},{weight},{b},{c},{y}")
         repeated += [f"{a},{b},{c},{y}"] * weight
     return "\n".join(weighted) + "\n", "\n".join(repeated) + "\n"
-
-
-@pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("prepare_data", "r1", Layout(base / "out"), store)
 
 
 def prepared(step: Step, folder: Path, text: str, **options: Any) -> tuple[Prepared, Dataset]:

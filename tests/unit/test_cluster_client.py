@@ -18,7 +18,6 @@ from kubernetes.config import incluster_config, kube_config
 from kfp_tfjob.cluster import client
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import ApiError, transient
-from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage.errors import ConfigurationError
 
 SECONDS = (60.0, 60.0)
@@ -171,12 +170,3 @@ def test_a_broken_tls_connection_is_tried_again(address):
     with pytest.raises(urllib3.exceptions.SSLError) as found:
         client_of(address.replace("http:", "https:")).once("GET", "/x", {}, SECONDS)
     assert transient(found.value) and "\n" not in str(found.value)
-
-
-def test_the_views_of_a_cluster_share_its_connections():
-    api = client_of("http://127.0.0.1:1")
-    assert api.within(1).client is api.of(TFJOB).client is api.client
-    apart = api.apart()
-    assert apart.client is not api.client and apart.address == api.address
-    pools = (one.client.rest_client.pool_manager.connection_pool_kw for one in (api, apart))
-    assert [(found["maxsize"], found["retries"].total) for found in pools] == [(1000, False)] * 2

@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import kfp_tfjob.pipelines.__main__ as start
-import kfp_tfjob.pipelines.commands as commands
 from kfp_tfjob.pipelines.cli import main
 
 HEAVY = ("kfp", "kubernetes", "tensorflow", "keras", "boto3", "botocore", "numpy", "pyarrow")
@@ -47,11 +45,6 @@ def test_a_shell_of_another_encoding_starts_it_again(
         start._use_utf_8()
     assert started == [(sys.executable, [sys.executable, *sys.orig_argv[1:]])] * starts
     assert os.environ.get("PYTHONUTF8") == ("1" if starts else None)
-
-
-def test_every_command_has_a_file():
-    files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
-    assert {name.replace("-", "_") for name in main.commands} <= files
 
 
 # What only one of the two can mean; every other option belongs to both.

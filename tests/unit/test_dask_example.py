@@ -50,8 +50,3 @@ def test_what_is_no_address_of_a_scheduler_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parse(DataOptions, "data_options", {"dask": address})
     assert [problem.path for problem in raised.value.problems] == ["data_options.dask"]
-
-
-def test_the_scheduler_does_not_change_the_name_of_a_dataset() -> None:
-    alone, several = DataOptions(), DataOptions(dask="tcp://scheduler:8786")
-    assert alone.dataset_digest("s", "y") == several.dataset_digest("s", "y")

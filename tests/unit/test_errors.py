@@ -9,7 +9,7 @@ import pytest
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, first
-from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
+from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
 
@@ -56,11 +56,6 @@ def test_of_many_problems_the_first_are_shown() -> None:
         "column 1",
         "1,198 more columns are like these",
     ]
-
-
-def test_of_many_words_the_first_are_listed() -> None:
-    assert listed("abc", 3) == "a, b, c"
-    assert listed((letter for letter in "abcde"), 3, "; ") == "a; b; c and 2 more"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def pair(
 def test_equal_models_are_rarely_promoted(metric: str) -> None:
     """With 60 rows; `make test-statistics` simulates more of them."""
     rng = np.random.default_rng(60)
-    repeats = 1500
+    repeats = 600
     promoted = sum(compare(*pair(rng, metric, 60), metric).low > 0 for _ in range(repeats))
     assert promoted / repeats <= 0.06
 
@@ -58,7 +58,7 @@ def test_the_bound_is_that_of_a_paired_bootstrap(metric: str) -> None:
         chosen = rng.integers(0, rows, rows)
         return compare(challenger.chosen(chosen), champion.chosen(chosen), metric).gain
 
-    gains = [drawn() for _ in range(600)]
+    gains = [drawn() for _ in range(300)]
     reach = found.gain - found.low
     assert reach == pytest.approx(1.645 * np.std(gains), rel=0.1)
     assert found.high - found.gain == pytest.approx(reach)
@@ -92,7 +92,7 @@ def test_too_few_rows_of_one_class_give_no_bound() -> None:
 
 def test_a_difference_of_the_detectable_size_is_found_eight_times_in_ten() -> None:
     rng = np.random.default_rng(5)
-    rows, repeats = 1000, 300
+    rows, repeats = 1000, 200
     found = [compare(*pair(rng, "rmse", rows), "rmse") for _ in range(50)]
     size = float(np.mean([item.detectable for item in found]))
     promoted = 0
@@ -133,7 +133,7 @@ def test_equal_models_that_differ_in_few_rows_are_rarely_promoted_by_their_cost(
     labels = np.arange(100) % 2
     good = np.where(labels, 3.0, -3.0)
     promoted = 0
-    for _ in range(1500):
+    for _ in range(600):
         lost = rng.permutation(100)[:6]  # errors of which each model has some
         of_ours = rng.random(6) < 0.5
         models = []
@@ -142,4 +142,4 @@ def test_equal_models_that_differ_in_few_rows_are_rarely_promoted_by_their_cost(
             logit[wrong] *= -1
             models.append(with_costs(classifier(labels, logit), (1, 10)))
         promoted += compare(models[0], models[1], "own/cost").high < 0
-    assert promoted / 1500 <= 0.06
+    assert promoted / 600 <= 0.06

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Limit, Snapshot
-from kfp_tfjob.jobs.verdict import Verdict
+from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
 from kfp_tfjob.options.train import TrainOptions
 
 PREFIX = "training.kubeflow.org/"
@@ -203,15 +202,3 @@ def test_waiting_of_earlier_attempts_counts():
 def test_a_job_that_is_over_is_left_alone():
     dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
     assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
-
-
-def test_a_limit_cannot_be_declared_without_its_sentence():
-    with pytest.raises(TypeError, match="sentence"):
-        Limit(holds=True, seconds=0, verdict=Verdict.STALLED)
-
-
-def test_a_new_limit_says_its_own_sentence(monkeypatch):
-    limit = Limit(True, 0, Verdict.STALLED, lambda: "the disk is slow")
-    monkeypatch.setattr(JobLimits, "_limits", lambda self, seen: {"slow": limit})
-    found = JobLimits(OPTIONS, clock=lambda: 0.0).look(Snapshot(job("Running"), BOTH))
-    assert (found.verdict, found.sentence) == ("stalled", "the disk is slow")

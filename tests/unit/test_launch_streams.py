@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -15,6 +14,7 @@ from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.watching import JobWatcher
+from tests.waiting import until
 
 PREFIX = "training.kubeflow.org/"
 LABELS = {PREFIX + "replica-type": "chief", PREFIX + "replica-index": "0"}
@@ -96,13 +96,6 @@ def api(server):
     return ClusterClient(found, "n")
 
 
-def wait_for(what, seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
     monkeypatch, server, api
 ):
@@ -110,7 +103,7 @@ def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
     logs = PodLogs(api, lambda: [CHIEF], lambda: False)
     lines = iter(logs)
     assert [next(lines).text, next(lines).text] == ["a step", "the last words"]
-    wait_for(lambda: server.asked.count("2026-01-01T10:00:01") >= 4)  # 0.2 s after one another
+    until(lambda: server.asked.count("2026-01-01T10:00:01") >= 4)  # 0.2 s after one another
     silence = logs.silence("chief-0")
     logs.close()
     assert silence >= 0.6
@@ -130,7 +123,7 @@ def test_the_log_of_a_container_that_has_ended_is_asked_for_again(server, api) -
 def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
     server.pod = CHIEF | {"spec": {"containers": [{"env": "x" * 200_000}]}}
     watching = JobWatcher(api, "j")
-    wait_for(lambda: watching.pods)
+    until(lambda: watching.pods)
     watching.close()
     assert watching.pods == [server.pod]
 

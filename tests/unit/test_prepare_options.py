@@ -39,12 +39,6 @@ def test_what_is_refused(value, said):
     assert said in str(error.value)
 
 
-def test_every_problem_at_once():
-    with pytest.raises(ConfigurationError) as error:
-        _options(task="x", format="json", split={"test": -1})
-    assert len(error.value.problems) == 3
-
-
 @pytest.mark.parametrize(
     ("value", "path"),
     [
@@ -68,12 +62,6 @@ def test_what_kfp_does_to_numbers_changes_nothing():
     through_kfp = _options(columns=[1990.0, "a"], split={"salt": 3.0}, max_bad_fraction=0.0)
     assert plain == through_kfp
     assert plain.columns == ("1990", "a")
-
-
-def test_delimiters_by_name():
-    assert [_options(delimiter=name).delimiter for name in ("tab", "\\t", "space", ";")] == list(
-        "\t\t ;"
-    )
 
 
 def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():

@@ -53,11 +53,6 @@ def test_adding_rows_moves_no_old_row(old, new, salt):
     assert after[: len(new)].tolist() == after[-len(new) :].tolist()  # equal rows stay together
 
 
-def test_minus_zero_is_zero_and_the_salt_counts():
-    zero, minus = np.zeros((1, 2), np.float32), np.full((1, 2), -0.0, np.float32)
-    assert row_hashes(zero, "0") == row_hashes(minus, "0") != row_hashes(zero, "1")
-
-
 def test_the_fractions_are_those_asked_for():
     rows = np.random.default_rng(0).normal(size=(20_000, 2)).astype(np.float32)
     shares = np.bincount(split_of(row_hashes(rows, "0"), FRACTIONS)) / len(rows)

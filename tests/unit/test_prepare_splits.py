@@ -227,12 +227,6 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
     assert "names the label" in said
 
 
-def test_defaults_change_no_name_of_a_dataset() -> None:
-    assert options().dataset_digest("s", "y") == "43b916ea76fe107933019d62cdceaa6d"
-    names = {options(split={key: "a"}).dataset_digest("s", "y") for key in ("group", "time")}
-    assert len(names) == 2
-
-
 @settings(max_examples=50, deadline=None)
 @given(
     hashes=st.lists(st.integers(0, 2**64 - 1), min_size=1),

@@ -189,10 +189,3 @@ def test_an_encoding_that_does_not_exist_is_refused() -> None:
         with pytest.raises(ConfigurationError, match="encoding"):
             options(encoding=name)
     assert options(encoding="Latin1") == options(encoding="latin-1")
-
-
-def test_the_default_encoding_changes_no_name_of_a_dataset() -> None:
-    assert options().dataset_digest("s", "y") == "43b916ea76fe107933019d62cdceaa6d"
-    assert options(encoding="latin-1").dataset_digest("s", "y") != options().dataset_digest(
-        "s", "y"
-    )

@@ -68,13 +68,6 @@ def test_gaps_and_rare_texts() -> None:
     assert packed[1].tolist() == [38.5, 1, 1969, 12, 31, 2, 0, 0, 1, category.UNKNOWN, 1]
 
 
-def test_no_rows() -> None:
-    packed = _CODING.pack(
-        np.empty((0, 2), np.float32), np.empty((0, 2), int), np.empty((0, 1), int)
-    )
-    assert packed.shape == (0, 11)
-
-
 @given(st.lists(st.datetimes(), min_size=1), st.datetimes())
 def test_dates_agree_with_the_calendar_of_python(
     dates: list[datetime.datetime], origin: datetime.datetime
@@ -116,10 +109,6 @@ def test_a_table_of_numbers_is_not_copied() -> None:
     none = np.empty((2, 0), np.int64)
     assert plain.is_identity and not _CODING.is_identity
     assert plain.pack(rows, none, none) is rows
-
-
-def test_numbers_with_gaps_are_packed() -> None:
-    assert not Coding((Number("a", Missing("mean", 2.0)),)).is_identity
 
 
 @pytest.mark.parametrize(
@@ -193,9 +182,3 @@ def test_bins() -> None:
     hashes = text_hash.siphash(texts).tolist()
     assert text_hash.bins_of(texts, 1024).tolist() == [value % 1024 for value in hashes]
     assert text_hash.bins_of([], 8).tolist() == []
-
-
-@given(st.lists(st.binary(max_size=40)))
-def test_a_hash_does_not_depend_on_the_other_texts(texts: list[bytes]) -> None:
-    together = text_hash.siphash(texts).tolist()
-    assert together == [int(text_hash.siphash([text])[0]) for text in texts]

@@ -67,13 +67,6 @@ def test_a_folder_that_is_gone_is_an_error_and_not_empty(tmp_path):
     assert not scan(tmp_path).errors
 
 
-def test_importing_costs_nothing(repository):
-    heavy = "{'boto3', 'botocore', 'awscrt', 'numpy', 'kfp'}"
-    program = f"import sys, kfp_tfjob.uploader.watch; sys.exit(str({heavy} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", program], cwd=repository, capture_output=True)
-    assert result.stderr.decode().strip() == "set()"
-
-
 # Makes and removes files in a folder until it is ended.
 CHURN = """
 import os, sys
