@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 PROOF, KEPT = 200, 4
 # Seconds between two checkpoints. The short run shares the machine with other tests, and what is
 # sent has to be on the way for less than four pauses.
-PAUSES = {5: 0.8, PROOF: 0.3}
+PAUSES = {3: 0.8, PROOF: 0.3}
 # Shows a checkpoint by a rename after each pause, now and then one that is sent in parts, and keeps
 # four.
 # The next one is ready in memory before its time comes, and where that is allowed the process
