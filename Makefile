@@ -46,7 +46,7 @@ test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, late peer
 		tests/local/test_picture_run.py
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
-	.venv/bin/python -m pytest -m "slow or not slow" -o log_cli=true -o log_cli_level=INFO -k uploader
+	.venv/bin/python -m pytest -m "not cluster" -o log_cli=true -o log_cli_level=INFO -k uploader
 
 test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks beside runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py \

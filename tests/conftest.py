@@ -1,16 +1,12 @@
 """What tests share: one real S3 server for the whole session, and a fresh prefix for each test."""
 
-import functools
 import itertools
 import logging
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadFileScheduling
 
 from kfp_tfjob.components.step import LOGGER
 from kfp_tfjob.pipelines.local.s3_server import Server
@@ -24,8 +20,6 @@ from tests.faults.proxy import FaultProxy
 # The packages in kfp_tfjob/; four of them are links to folders of the root.
 PACKAGES = "checks cluster components features jobs judging lint options pages pipelines".split()
 PACKAGES += "registry serving storage supervisor trainer uploader user_code".split()
-# How a test imports TensorFlow in its own process: in a function, or by a module of these tests.
-TENSORFLOW = re.compile(r"^ +(import|from) (keras|tensorflow)|test_evaluate_publish import", re.M)
 _prefixes = itertools.count()
 # The same examples in every run: a change is judged by what it did, not by the luck of a draw.
 # `pytest --hypothesis-profile search` draws new ones.
@@ -117,24 +111,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marker := item.get_closest_marker("fault"):
             name, where = (*marker.args, "swift")[:2]
             item.user_properties.append(("fault", (name, where)))
-
-
-class OneTensorFlow(LoadFileScheduling):
-    """`--dist loadfile`, in which one process imports TensorFlow: that takes seconds."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        path = super()._split_scope(nodeid)
-        return "tensorflow" if _uses_tensorflow(self.config.rootpath / path) else path
-
-
-@functools.cache
-def _uses_tensorflow(path: Path) -> bool:
-    return bool(TENSORFLOW.search(path.read_text()))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneTensorFlow | None:
-    return OneTensorFlow(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

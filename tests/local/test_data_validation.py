@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from examples import people
@@ -245,6 +246,42 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     assert not data.validate(done, limits="fail", **none).errors
 
 
+def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
+    def change(row: dict[str, str], i: int) -> None:
+        rich = row["income"] == ">50K"
+        row["tax"] = f"{(30_000 if rich else 9_000) + i % 700}"  # no copy: many values
+        row["refund"] = "" if rich else f"{i % 11}"  # its gaps tell it
+        row["id"] = f"{i % 991}"
+
+    done = data.prepare(changed(data.table(), change))
+    with caplog.at_level(logging.WARNING):
+        validation = data.validate(done)
+    assert {item.name for item in validation.suspicious} == {"tax", "refund"}
+    assert all(item.figure > 0.8 and item.auc > 0.995 for item in validation.suspicious)
+    assert "SUSPICIOUS: the column 'tax'" in caplog.text
+    text = page("leak", done, validation)
+    assert "2 suspicious columns" in text and "refund" in text
+
+
+def test_a_number_that_predicts_a_number(data: Data) -> None:
+    random = np.random.default_rng(5)
+    price = np.exp(random.normal(10, 1.5, 2000))
+    table = [
+        {
+            "rooms": f"{max(1, value**0.3 / 5 + random.normal()):.0f}",
+            "with_tax": f"{value * 1.19 + random.normal() * 5:.2f}",
+            "size": f"{value**0.5 * random.uniform(0.7, 1.3):.1f}",
+            "price": f"{value:.2f}",
+        }
+        for value in price
+    ]
+    done = data.prepare(table, "price")
+    validation = data.validate(done)
+    assert [item.name for item in validation.suspicious] == ["with_tax"]
+    assert validation.suspicious[0].auc is None
+    page("regression", done, validation)
+
+
 def test_a_champion_without_distributions(data: Data) -> None:
     first = data.prepare(data.table(seed=1))
     data.publish(first)
@@ -273,6 +310,18 @@ def test_a_champion_without_distributions(data: Data) -> None:
         assert "champion 1 of income" in problem.what
 
 
+def test_rows_of_test_that_are_in_train(data: Data) -> None:
+    table = data.table(600)
+    for i, row in enumerate(table):
+        row["part"] = ("train", "train", "validation", "test")[i % 4]
+    table += [dict(row, part="test") for row in table[:40]]
+    done = data.prepare(table, split={"column": "part"})
+    validation = data.validate(done)
+    assert done.statistics["also_in_train"]["test"] >= 20
+    text = page("crossing", done, validation)
+    assert "two splits" in text
+
+
 def test_pictures(data: Data, tmp_path: Path) -> None:
     data.publish(run(data.step, str(tree(tmp_path / "one", animals(20))), "", {}))
     files = animals(20, first=50) | {f"cow/{i}.jpg": encoded(drawn(i)) for i in range(20)}
@@ -282,3 +331,22 @@ def test_pictures(data: Data, tmp_path: Path) -> None:
     assert problem.received == "'cow'"
     assert validation.comparison.label.psi > 0.25 and not validation.suspicious
     assert html("'cow'") in page("pictures", done, validation)
+
+
+def test_a_table_of_numbers(data: Data) -> None:
+    def table(shift: float) -> Rows:
+        random = np.random.default_rng(3)
+        rows = random.normal(size=(1500, 3))
+        return [
+            {"a": f"{a + shift:.4f}", "b": f"{b:.4f}", "y": str(int(a + b + c > 0))}
+            for a, b, c in rows
+        ]
+
+    data.publish(data.prepare(table(0), "y"))
+    done = data.prepare(table(1.0), "y")
+    validation = data.validate(done)
+    assert done.schema["coding"] == [{}, {}]
+    assert validation.comparison.drift["a"].psi > 0.5 > 0.1 > validation.comparison.drift["b"].psi
+    (problem,) = validation.comparison.beyond
+    assert problem.received.startswith("PSI of a ")
+    page("numbers", done, validation)

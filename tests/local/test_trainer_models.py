@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +45,58 @@ def test_a_dataset_knows_what_a_model_needs(classes: Dataset, values: Dataset) -
     assert values.label_mean == pytest.approx(50, abs=5)
     assert classes.rows == tiny_dataset.ROWS
     assert len(classes.shards("train")) == tiny_dataset.SHARDS
+
+
+def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) -> None:
+    """A vocabulary in another encoding would make every such value unknown to the model."""
+    schema = json.loads((classes.folder / "schema.json").read_bytes())
+    schema["label"]["classes"] = ["São", "Zürich", "職業"]
+    (tmp_path / "schema.json").write_text(json.dumps(schema, ensure_ascii=False), "utf-8")
+    shutil.copy(classes.folder / "statistics.json", tmp_path)
+    code = "import pathlib, sys; from kfp_tfjob.trainer.dataset import Dataset;"
+    code += "print(ascii(Dataset.load(pathlib.Path(sys.argv[1])).class_names))"
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.strip() == ascii(("São", "Zürich", "職業")), found.stderr
+
+
+@pytest.mark.parametrize("scale", [1e-36, 1.0, 1e36])
+def test_a_column_counts_in_any_unit(classes: Dataset, scale: float, tmp_path: Path) -> None:
+    """A capacity in farads and a density per cubic metre are no constant columns."""
+    import keras
+
+    rows = (scale * np.random.default_rng(0).normal(5, 1, (1000, 6))).astype(np.float32)
+    rows[:, -1] = scale  # constant
+    mean, deviation = rows.mean(0, np.float64), rows.std(0, np.float64)
+    statistics = json.loads((classes.folder / "statistics.json").read_text())
+    for at, name in enumerate(classes.feature_names):
+        statistics["features"][name] |= {"mean": mean[at], "std": deviation[at]}
+    (tmp_path / "statistics.json").write_text(json.dumps(statistics))
+    (tmp_path / "schema.json").write_bytes((classes.folder / "schema.json").read_bytes())
+    dataset = Dataset.load(tmp_path)
+    assert dataset.std[-1] == 1
+    inputs = keras.Input((6,))
+    keras.Model(inputs, dataset.encode(inputs)).save(tmp_path / "m.keras")
+    found = keras.models.load_model(tmp_path / "m.keras").predict(rows, verbose=0)
+    assert found.std(0) == pytest.approx([1, 1, 1, 1, 1, 0], abs=1e-4)
+    assert found.mean(0) == pytest.approx([0, 0, 0, 0, 0, 0], abs=1e-4)
+
+
+def test_a_table_of_numbers_needs_no_dropout(classes: Dataset) -> None:
+    """A table with other columns gets more units and dropout, because it overfits easily."""
+    import keras
+
+    from kfp_tfjob.trainer import models
+
+    assert classes.coding is not None and classes.coding.is_identity
+    layers = models.mlp(classes).layers
+    dense = [it.units for it in layers if isinstance(it, keras.layers.Dense)]
+    assert dense == [64, 64, classes.num_classes]
+    assert not [it for it in layers if isinstance(it, keras.layers.Dropout)]
 
 
 def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path) -> None:
@@ -288,6 +344,33 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
         results(_without_loss())
 
 
+def test_a_metric_that_is_no_number_is_null_in_a_line() -> None:
+    from kfp_tfjob.trainer.progress import to_json
+
+    metrics = {"loss": 0.5, "auc": float("nan"), "val_loss": float("inf")}
+    line = to_json({"step": 3, "metrics": metrics, "gpus": [{"percent": float("-inf")}]})
+    assert line == (
+        '{"step": 3, "metrics": {"loss": 0.5, "auc": null, "val_loss": null},'
+        ' "gpus": [{"percent": null}]}'
+    )
+
+
+def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    from kfp_tfjob.trainer.train_step import jit_compile_here
+
+    assert not jit_compile_here(False)
+    assert not caplog.messages
+    assert not jit_compile_here(True)
+    assert "jit_compile is ignored" in caplog.text
+
+
+def test_what_is_only_wrong_with_many_replicas_is_taken_with_one(classes: Dataset) -> None:
+    from kfp_tfjob.trainer import user_model
+
+    user_model.check(_normalised(), _normalised, classes, 1)
+    user_model.check(_normalised(synchronized=True), _normalised, classes, 2)
+
+
 def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
     from kfp_tfjob.trainer import models, user_model
 
@@ -339,6 +422,19 @@ def test_what_is_no_list_of_callbacks_is_refused(
     user_model.find(f"{name}:build_model", tmp_path)
     with pytest.raises(ConfigurationError, match=words):
         user_model.callbacks(f"{name}:build_model", classes)
+
+
+def test_a_module_need_not_have_callbacks(
+    classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kfp_tfjob.trainer import user_model
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_imports.py").write_text(
+        "from keras import callbacks\ndef build_model(dataset): ...\n"
+    )
+    user_model.find("own_imports:build_model", tmp_path)
+    assert user_model.callbacks("own_imports:build_model", classes) == []
 
 
 def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:

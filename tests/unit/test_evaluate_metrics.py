@@ -1,6 +1,8 @@
 """Every metric agrees with scikit-learn, whatever the data and however it is cut into batches."""
 
 import math
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from kfp_tfjob.judging.columns import Filed
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.curves import curves_of
 from kfp_tfjob.judging.curves import estimate as curve_estimate
-from kfp_tfjob.judging.estimates import t_quantile
+from kfp_tfjob.judging.estimates import t_quantile, t_tail
 from kfp_tfjob.judging.metrics import Measures, estimate, finite, summary
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
@@ -180,6 +182,53 @@ def test_many_classes_agree_with_scikit_learn(missing: int | None) -> None:
         assert math.isnan(estimate(predictions, f"recall/{names[missing]}", names).value)
 
 
+@pytest.mark.parametrize("classes", [30, 31])
+def test_the_limit_of_the_memory_counts_the_scores_of_all_classes(
+    tmp_path: Path, classes: int
+) -> None:
+    rng = np.random.default_rng(8)
+    labels = rng.integers(0, classes, ROWS)
+    scores = rng.random((ROWS, classes)) + np.eye(classes)[labels]
+    scores /= scores.sum(axis=1, keepdims=True)
+    whole = ClassPredictions.of(labels, scores)
+    for most, in_file in ((ROWS, {"scores"} if classes == 30 else set()), (1000, None)):
+        stored = Collector(tmp_path / str(most), most=most)
+        for at in range(0, ROWS, 500):
+            stored.add(ClassPredictions.of(labels[at : at + 500], scores[at : at + 500]))
+        filed = stored.finish()
+        if in_file is not None:
+            columns = filed.columns().items()
+            assert {name for name, column in columns if isinstance(column, Filed)} == in_file
+        (chunk,) = filed.chunks()
+        for name, column in whole.columns().items():
+            assert isinstance(chunk.columns()[name], np.ndarray)
+            assert (chunk.columns()[name] == column).all(), name
+        for metric in ("auc", "average_precision", "log_loss", "macro_f1"):
+            found, known = estimate(filed, metric), estimate(whole, metric)
+            assert found.value == pytest.approx(known.value, nan_ok=True)
+            assert found.standard_error == pytest.approx(known.standard_error, nan_ok=True)
+
+
+def test_batches_are_freed_while_they_are_joined() -> None:
+    rows, batch = 400_000, 8000
+    labels, scores = np.arange(rows) % 2, np.full((rows, 2), 0.5, np.float32)
+    stored: Collector[ClassPredictions] = Collector()
+    tracemalloc.start()
+    try:
+        for at in range(0, rows, batch):
+            part = slice(at, at + batch)
+            stored.add(ClassPredictions.of(labels[part], scores[part]))
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        whole = stored.finish()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert whole is not None and whole.rows == rows
+    assert after < 1.1 * before  # the batches are gone
+    assert peak < 1.5 * before  # and there are never two copies of all columns
+
+
 def test_bins_round_little() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 300_000)
@@ -244,7 +293,7 @@ def test_standard_errors_are_those_of_a_bootstrap(metric: str) -> None:
         drawn = ClassPredictions.of(labels[rows], probabilities[rows])
         return estimate(drawn, metric, classes).value
 
-    drawn = [value(rng.integers(0, ROWS, ROWS)) for _ in range(300)]
+    drawn = [value(rng.integers(0, ROWS, ROWS)) for _ in range(600)]
     found = estimate(ClassPredictions.of(labels, probabilities), metric, classes)
     assert found.standard_error == pytest.approx(np.std(drawn), rel=0.1)
 
@@ -258,7 +307,7 @@ def test_standard_errors_of_a_regression_are_those_of_a_bootstrap(metric: str) -
     def value(rows: np.ndarray) -> float:
         return estimate(ValuePredictions.of(labels[rows], values[rows]), metric).value
 
-    drawn = [value(rng.integers(0, ROWS, ROWS)) for _ in range(300)]
+    drawn = [value(rng.integers(0, ROWS, ROWS)) for _ in range(600)]
     found = estimate(ValuePredictions.of(labels, values), metric)
     assert found.standard_error == pytest.approx(np.std(drawn), rel=0.1)
 
@@ -377,9 +426,42 @@ def test_a_large_confusion_matrix_keeps_the_most_confused_classes() -> None:
     assert small.sum() == matrix.sum()
 
 
+def test_ten_thousand_classes_need_no_matrix_of_them() -> None:
+    rng = np.random.default_rng(12)
+    labels, guesses = rng.integers(0, 10_000, (2, 3000))
+    predictions = replace(
+        ClassPredictions.of(labels % 2, np.eye(2)[guesses % 2]),
+        labels=labels.astype(np.int32),
+        predicted=guesses.astype(np.int32),
+        classes=10_000,
+    )
+    tracemalloc.start()
+    cells = Measures(predictions).cells
+    names, counts = condense(cells, [str(name) for name in range(10_000)])
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    assert counts.sum() == 3000 and names[-1] == "other"
+
+
+def test_more_than_thirty_classes_have_no_auc_but_everything_else() -> None:
+    rng = np.random.default_rng(3)
+    probabilities = rng.dirichlet(np.ones(40), 200)
+    predictions = ClassPredictions.of(rng.integers(0, 40, 200), probabilities)
+    assert predictions.scores.shape == (200, 0)
+    found = summary(predictions, 0.95)
+    assert math.isnan(found["auc"].value)
+    assert math.isfinite(found["log_loss"].value)
+
+
 @pytest.mark.parametrize("level", [0.05, 0.975])
 def test_quantiles_of_t_are_those_of_scipy(level: float) -> None:
     for freedom in range(1, 31):
         wrong = {1: 1e-9, 2: 1e-9, 3: 1e-2}.get(freedom, 3e-3)
         expected = student.ppf(level, freedom)
         assert t_quantile(level, freedom) == pytest.approx(expected, rel=wrong, abs=1e-9)
+
+
+@pytest.mark.parametrize(("value", "freedom", "tail"), [(1.8331, 9, 0.05), (2.0452, 29, 0.025)])
+def test_tails_of_t_are_those_of_the_tables(value: float, freedom: int, tail: float) -> None:
+    assert t_tail(value, freedom) == pytest.approx(tail, rel=1e-2)
+    assert t_tail(-value, freedom) == pytest.approx(1 - tail, rel=1e-2)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +17,7 @@ from kubernetes.client import Configuration
 from kfp_tfjob.checks.cluster import job_kind
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
-from kfp_tfjob.cluster import support, waiting
+from kfp_tfjob.cluster import capacity, quota, support, waiting
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import (
@@ -23,6 +27,7 @@ from kfp_tfjob.cluster.errors import (
     NotFoundError,
 )
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.cluster.stopping import Running, chief_of, orders
 from kfp_tfjob.components.finish import cluster
@@ -39,14 +44,26 @@ from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.record import AttemptEnd, end_of
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import (
+    is_chief,
     is_over,
     is_suspended,
     job_condition,
+    replica_of,
+    replicas,
 )
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
+
+# What names a kind of job in code, and the files that may.
+NAMES = re.compile(r"TFJob|TF_CONFIG|tfReplicaSpecs|tfjobs|kubeflow\.org|JobSet|jobset|pytorch")
+ALLOWED = {
+    "jobs/kind.py": "the group and the labels that the kinds of the training operator share",
+    "jobs/tfjob.py": "the kind itself",
+    "jobs/jobset.py": "the kind itself",
+    "jobs/pytorchjob.py": "the kind itself",
+}
 
 
 @pytest.fixture
@@ -148,6 +165,24 @@ def test_the_manifest_differs_from_a_tfjob_in_names_only(kind):
     assert json.loads(text) == manifest(DEFAULTS | {"train_workers": 3}, TFJOB)["spec"]
 
 
+def test_a_manifest_and_its_pods_tell_their_kind(kind):
+    for one in (TFJOB, kind):
+        job = manifest(DEFAULTS, one)
+        assert kind_of(job) is one
+        assert [(item.role, item.count) for item in replicas(job)] == [("chief", 1), ("worker", 1)]
+        pod = {"metadata": {"labels": one.pod_labels("j", "chief", 0)}}
+        assert kind_of_pod(pod) is one
+        assert (replica_of(pod), is_chief(pod)) == ("chief-0", True)
+    assert kind.pod_name("j", "chief", 0) == "j-master-0"
+    assert kind.pod_labels("j", "chief", 0) == {
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+        "training.kubeflow.org/job-name": "j",
+        "training.kubeflow.org/replica-type": "master",
+        "training.kubeflow.org/replica-index": "0",
+        "training.kubeflow.org/job-role": "master",
+    }
+
+
 def test_an_object_that_names_no_kind_is_of_the_default():
     assert kind_of({"status": {}}) is DEFAULT
     assert kind_of_pod({"metadata": {}}) is DEFAULT
@@ -193,6 +228,25 @@ def test_its_status_is_read_and_its_pods_are_judged(kind):
     assert kind.log_name("worker-0", "setup") == "worker-0/setup"
 
 
+def test_what_it_asks_for_is_counted(kind):
+    ours, theirs = (manifest(EVERYTHING_BUT_EXTRAS, one) for one in (kind, TFJOB))
+    assert waiting.wanted(ours) == waiting.wanted(theirs) == 4
+    assert capacity.of_job(ours) == capacity.of_job(theirs)
+    text = "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=3"
+    (refusal,) = quota.exceeded([text])
+    assert refusal.never(ours) == refusal.never(theirs) != ""
+
+
+# The job is over with its master, which therefore waits for the worker.
+PROGRAM = """
+import json, os, pathlib, sys, time
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+(folder / f"{name}.part").write_text(json.dumps(dict(os.environ)))
+(folder / f"{name}.part").rename(folder / name)
+until = time.monotonic() + 300
+while not (folder / "Worker").exists() and time.monotonic() < until:
+    time.sleep(0.02)
+"""
 # PyTorch has neither parameter servers nor evaluators.
 EVERYTHING_BUT_EXTRAS = EVERYTHING | {
     "pod": {key: value for key, value in EVERYTHING["pod"].items() if key in ("all", "chief")}
@@ -210,6 +264,30 @@ def test_it_is_asked_for_and_stopped_under_its_own_names(kind):
     assert job.path.endswith("/pytorchjobs/j")
 
 
+def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "99")
+    monkeypatch.setenv("TF_CONFIG", "of the machine")
+    job = manifest(DEFAULTS, kind)
+    for name, item in job["spec"][kind.replicas_key].items():
+        spec = item["template"]["spec"]
+        del spec["initContainers"]
+        spec["containers"][0] |= {"command": ["python3", "-c", PROGRAM, str(tmp_path), name]}
+    name = job["metadata"]["name"]
+    with LocalBackend(tmp_path / "jobs", tmp_path / "secrets") as backend:
+        backend.create(job)
+        until = time.monotonic() + 300
+        while not is_over(backend.get(name)) and time.monotonic() < until:
+            backend.wait_for_change(name, 1)
+        status = backend.get(name)["status"]
+        assert judge(backend.get(name), backend.pods(name)).verdict == "succeeded"
+    assert status["replicaStatuses"]["Master"] == {"succeeded": 1}
+    assert status["conditions"][-1]["reason"] == "PyTorchJobSucceeded"
+    master, worker = (json.loads((tmp_path / name).read_text()) for name in ("Master", "Worker"))
+    assert (master["RANK"], worker["RANK"], worker["WORLD_SIZE"]) == ("0", "1", "2")
+    assert worker["MASTER_PORT"] == master["MASTER_PORT"]
+    assert json.loads(worker["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
+
+
 def test_a_tfjob_of_one_replica_is_given_no_tf_config():
     assert TFJOB.environment({"chief": ["a:1"]}, "chief", 0) == {}
     two = TFJOB.environment({"chief": ["a:1"], "ps": ["b:2"]}, "ps", 0)
@@ -218,6 +296,38 @@ def test_a_tfjob_of_one_replica_is_given_no_tf_config():
         "task": {"type": "ps", "index": 0},
         "environment": "cloud",
     }
+
+
+def _code(text: str) -> Iterator[str]:
+    """Yield the strings and names of a module, without docstrings."""
+    tree = ast.parse(text)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in docstrings:
+                yield node.value
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def test_only_the_kind_names_what_is_its_own(repository: Path):
+    """The trainer and its supervisor read TF_CONFIG: that is the contract inside the pod."""
+    packages = ("jobs", "cluster", "lint", "components")
+    paths = [
+        path for package in packages for path in (repository / "kfp_tfjob" / package).rglob("*.py")
+    ]
+    naming = {
+        path.relative_to(repository / "kfp_tfjob").as_posix()
+        for path in paths
+        if any(NAMES.search(text) for text in _code(path.read_text()))
+    }
+    assert naming == set(ALLOWED)
 
 
 def test_a_jobset_is_noticed_before_it_has_a_condition():

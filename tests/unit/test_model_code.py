@@ -111,6 +111,13 @@ def test_code_in_the_folder_one_stands_in_is_taken_from_there(
     assert found.module == module and not found.problems("build_model", {"rate": 1})
 
 
+def test_a_folder_one_stands_in_is_code(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here / "package")
+    for given in (".", "./"):
+        code = ModelCode.parse(as_path(f"{given}:build_model"))
+        assert code.read(Store("http://127.0.0.1:1")).module == code.module == "package"
+
+
 def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
     for text in (
         "kfp_tfjob.trainer.models:mlp",
@@ -123,6 +130,19 @@ def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
         assert as_path(text) == text
     with pytest.raises(ConfigurationError, match="ziped.zip.*'zipped.zip'"):
         ModelCode.parse("ziped.zip:f").read(Store("http://127.0.0.1:1"))
+
+
+def test_the_command_line_takes_a_folder_here_for_one(here: Path) -> None:
+    from click.testing import CliRunner
+
+    from kfp_tfjob.pipelines.cli import main
+
+    given = ["--data", "s3://b/d.csv", "--label", "y", "--model"]
+    for code in ("package:build_model", "zipped.zip:build_model"):
+        done = CliRunner().invoke(main, ["render", *given, code], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        # The job gets a copy of the code instead of looking into its image.
+        assert "CODE_URI" in done.output, code
 
 
 @pytest.mark.parametrize("name", ["my-model.py", "class.py"])
@@ -248,6 +268,15 @@ def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) ->
             read(path)
 
 
+def test_a_zip_with_more_entries_than_it_says_is_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_files, "MOST_FILES", 20)
+    path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
+    with pytest.raises(ConfigurationError, match="too large.*more than 20 files"):
+        read(path)
+
+
 def test_a_large_folder_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,3 +328,22 @@ def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
     with bounded(seconds=5, memory=300 << 20):
         (problem,) = Code("m", {"m.py": source}).problems("f", {})
     assert "is not Python" in str(problem) or "too large" in str(problem)
+
+
+def test_arguments_that_are_nested_deeply_are_told_by_name() -> None:
+    code = b"def f(*, x=" + b"-" * 990 + b"1):\n  pass\n"
+    (problem,) = Code("m", {"m.py": code}).problems("f", {})
+    assert "def f(*, x)" in str(problem)
+
+
+def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:
+    for name, files, module, kept in (
+        ("package", {"own/__init__.py": GOOD, "own/a.py": b""}, "own", "own/a.py"),
+        ("model", {"my folder/model.py": GOOD, "my folder/a.py": b""}, "model", "a.py"),
+    ):
+        path = tmp_path / f"{name}.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for inner, data in files.items():
+                archive.writestr(inner, data)
+        code = ModelCode.parse(f"{path}:build_model").read(Store("http://127.0.0.1:1"))
+        assert code.module == module and kept in code.files

@@ -1,14 +1,18 @@
 """Every page is one valid, small file that fetches nothing, and text on it stays text."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
+from jinja2 import DictLoader
+from markdown_it import MarkdownIt
 
 from kfp_tfjob.components.evaluate import report as evaluation
 from kfp_tfjob.components.launch_tfjob.report.pages import curves_html, job_html
@@ -22,7 +26,7 @@ from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.pages import charts, matrix, template
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.escaping import html
+from kfp_tfjob.storage.escaping import html, prose
 from kfp_tfjob.storage.verdict_record import VerdictSlice
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
 from tests.unit.test_evaluate_report import CASES, evaluated, hostile
@@ -216,6 +220,11 @@ def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str, tmp_path
     assert not re.search(r"\b(nan|inf)\b", " ".join(values))
 
 
+@pytest.mark.parametrize("name", ["dataset, regression", "training", "job", "local run"])
+def test_hostile_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
+    assert html(HOSTILE) in PAGES[name](tmp_path)
+
+
 @PROPERTY
 @given(TEXT)
 def test_a_template_does_to_text_what_the_project_does_to_text_for_html(text: str) -> None:
@@ -251,6 +260,53 @@ def test_a_plot_shows_text_as_text(text: str) -> None:
         for part in ElementTree.fromstring(plot).iter():
             assert part.tag in ELEMENTS
             assert is_safe(part.text or "") and is_safe(part.get("aria-label", ""))
+
+
+def brightness(color: Sequence[float]) -> float:
+    """Return the relative luminance of WCAG 2 of red, green and blue from 0 to 255."""
+    parts = [part / 255 for part in color]
+    linear = [it / 12.92 if it <= 0.04045 else ((it + 0.055) / 1.055) ** 2.4 for it in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("fill", ["first", "second", "good", "bad"])
+def test_numbers_can_be_read_on_every_shade_of_a_matrix(theme: int, fill: str) -> None:
+    style = (ROOT / "kfp_tfjob/pages/style.css").read_text().replace("#fff;", "#ffffff;")
+    found = re.findall(r"--(\w+): #(\w{6})", style.split("@media")[theme])
+    color = {name: [int(text[i : i + 2], 16) for i in (0, 2, 4)] for name, text in found}
+    for opacity in np.arange(7, 96) / 100:
+        pairs = zip(color[fill], color["page"], strict=True)
+        behind = brightness([one * opacity + page * (1 - opacity) for one, page in pairs])
+        letters = brightness(color["page" if opacity > matrix._DARK else "ink"])
+        low, high = sorted((behind, letters))
+        assert (high + 0.05) / (low + 0.05) >= 3, opacity  # WCAG 2 asks for it in graphics
+
+
+def test_text_in_a_markdown_template_is_prose() -> None:
+    name = "on_bad_row | <b>*x*"
+    source = "{{ name }}\n{{ name | code }}\n{{ row(name | code, 'b') }}\n{{ 1.5 }}"
+    environment = template._ENVIRONMENT.overlay(loader=DictLoader({"a.md.j2": source}))
+    text = environment.get_template("a.md.j2").render(name=name)
+    assert text.split("\n")[0] == prose(name)
+    assert "<b>" not in MarkdownIt("commonmark").render(text)
+    assert "| `on_bad_row \\| <b>*x*` | b |" in text
+
+
+def test_templates_do_not_go_around_what_makes_text_safe() -> None:
+    """In `a ~ b` Jinja escapes by itself, and only for HTML."""
+    found = [path for path in ROOT.rglob("*.j2") if ".venv" not in path.parts]
+    assert len(found) >= 6
+    for path in found:
+        for expression in re.findall(r"{[{%].*?[%}]}", path.read_text(), re.S):
+            assert "~" not in expression and not re.search(
+                r"\|\s*safe|Markup|autoescape", expression
+            )
+
+
+def test_html_and_svg_are_written_in_one_place(sources: dict[str, str]) -> None:
+    own = [path for path, text in sources.items() if re.search(r"<(html|style|svg|table)\b", text)]
+    assert own == []
 
 
 def test_the_columns_of_every_kind_are_described() -> None:
