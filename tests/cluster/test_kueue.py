@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import yaml
 
 from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Finding, Status, only
@@ -20,17 +21,22 @@ from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.storage.errors import StepError
 from tests.cluster.access import Access
 from tests.cluster.cluster import SCARCE_NODE, Cluster
 from tests.cluster.kueue_controller import Kueue
-from tests.cluster.launches import UNTIL_GO, Launch, client_of, may_list_nodes, on_both_kinds
+from tests.cluster.launches import ROOT, UNTIL_GO, Launch, client_of, may_list_nodes, on_both_kinds
 from tests.cluster.node import SCARCE, tolerate
+from tests.cluster.test_deploy_serving import rendered
 from tests.cluster.workloads import container, pod, template
 
 pytestmark = pytest.mark.kueue
 
 API = "kueue.x-k8s.io/v1beta2"
 QUOTA = "400m"
+FOLDER = ROOT / "deploy" / "optional" / "kueue"
+# Of deploy/optional/kueue: each GPU type on a node, with the label and taint of its flavor.
+GPU_NODES = {"a100": "node-2", "t4": "node-1"}
 COVERED = ("cpu", "memory", "ephemeral-storage")
 _on_jobset = pytest.mark.parametrize("kind", [JOBSET], indirect=True, ids=["JobSet"])
 
@@ -56,7 +62,8 @@ def as_shipped(kueue: Kueue) -> None:
 @pytest.fixture(scope="module")
 def with_tfjobs(kueue: Kueue) -> None:
     """Kueue that manages TFJobs too; the tests below use it, so it replaces the one above."""
-    kueue.start(["kubeflow.org/tfjob"])
+    added = yaml.safe_load((FOLDER / "integrations.yaml").read_text())
+    kueue.start(added["integrations"]["frameworks"])
 
 
 @pytest.fixture
@@ -226,3 +233,73 @@ def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, row, scarce):
     assert ended.code == 0, ended.message
     row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts > 1
+
+
+@pytest.fixture
+def folder(launch: Launch, with_tfjobs: None) -> Iterator[list[dict]]:
+    """The objects of deploy/optional/kueue, applied, on two nodes of different GPU types."""
+    found = rendered(launch.cluster, FOLDER, launch.namespace)
+    kubectl, text = launch.cluster.kubectl, yaml.safe_dump_all(found)
+    flavors = {it["metadata"]["name"]: it["spec"] for it in found if it["kind"] == "ResourceFlavor"}
+    for name, node in GPU_NODES.items():
+        ((label, value),) = flavors[name]["nodeLabels"].items()
+        kubectl("label", "node", node, f"{label}={value}")
+        (taint,) = flavors[name]["nodeTaints"]
+        kubectl("taint", "node", node, f"{taint['key']}={taint['value']}:{taint['effect']}")
+    kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    launch.wait_for(lambda: all(_is_active(launch, queue) for queue in GPU_NODES))
+    yield found
+    kubectl("delete", "--timeout=60s", "-f", "-", stdin=text)
+    for name, node in GPU_NODES.items():
+        kubectl("label", "node", node, *(f"{label}-" for label in flavors[name]["nodeLabels"]))
+        kubectl("taint", "node", node, f"{flavors[name]['nodeTaints'][0]['key']}-")
+
+
+@on_both_kinds
+@pytest.mark.parametrize("queue", GPU_NODES)
+def test_a_queue_of_the_folder_is_the_gpu_type(launch, folder, row, figure, queue):
+    labels = {"kueue.x-k8s.io/priority-class": "urgent"}
+    spec = launch.spec(UNTIL_GO, gpus=1, pod={"all": {"queue": queue, "labels": labels}})
+    launch.start(spec)
+    launch.wait_said()
+    running = launch.cluster.core.read_namespaced_pod(launch.pod(), launch.namespace).spec
+    assert running.node_name == GPU_NODES[queue]
+    found = launch.cluster.kubectl("get", "workloads", "-n", launch.namespace, "-o", "json")
+    (workload,) = json.loads(found)["items"]
+    assert workload["spec"]["priority"] == 1000
+    launch.go()
+    launch.join()
+    row(launch, "succeeded", 0, jobs=1, name=f"queue {queue} of deploy/optional/kueue")
+    figure(f"{launch.kind.name} in queue {queue}, without a selector: on {running.node_name}")
+
+
+@_on_jobset
+def test_what_is_wrong_in_the_folder_is_refused(launch, folder):
+    first = {it["kind"]: it for it in reversed(folder)}
+    queue, flavor = first["ClusterQueue"]["spec"], first["ResourceFlavor"]["spec"]
+    (group,) = queue["resourceGroups"]
+    for kind, change, path in (
+        ("ClusterQueue", {"cohortNam": "gpus"}, "spec.cohortNam"),
+        ("ClusterQueue", {"cohort": "gpus"}, "spec.cohort"),
+        ("ClusterQueue", {"preemption": {"withinClusterQueue": "Lower"}}, "withinClusterQueue"),
+        (
+            "ClusterQueue",
+            {"resourceGroups": [group | {"coveredResources": ["cpu"]}]},
+            "spec.resourceGroups[0]: ",
+        ),
+        (
+            "ResourceFlavor",
+            {"nodeTaints": [flavor["nodeTaints"][0] | {"effect": "Never"}]},
+            "spec.nodeTaints: ",
+        ),
+        (
+            "ResourceFlavor",
+            {"tolerations": [flavor["tolerations"][0] | {"operator": "Is"}]},
+            "spec.tolerations: ",
+        ),
+    ):
+        wrong = first[kind] | {"spec": first[kind]["spec"] | change}
+        how = ("--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+        with pytest.raises(StepError) as refused:
+            launch.cluster.kubectl("apply", *how, stdin=json.dumps(wrong))
+        assert path in str(refused.value)
