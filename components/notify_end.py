@@ -38,15 +38,15 @@ def of_end(step: Step, model_name: str) -> notify.Notice:
         return notify.Notice(*about, message, remedy, model_name, addresses)
     if ended.record:
         addresses["version"] = ended.record.version_uri
-    blessed = ended.word != NOT_BLESSED
+    published = ended.word != NOT_BLESSED
     return notify.Notice(
-        outcome=PUBLISHED if blessed else NOT_BLESSED,
+        outcome=PUBLISHED if published else NOT_BLESSED,
         run_id=step.run_id,
-        step="publish" if blessed or verdict.is_second else "evaluate",
-        verdict="blessed" if blessed else "not_blessed",
+        step="publish" if published or verdict.is_second else "evaluate",
+        verdict="blessed" if verdict.blessed else "not_blessed",
         code=0,
         message=verdict.reason,
-        remedy="" if blessed else "train a better model, or change gate",
+        remedy="" if published else "train a better model, or change gate",
         model_name=model_name,
         addresses=addresses,
         metrics=in_short(verdict.metrics),

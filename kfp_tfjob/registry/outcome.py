@@ -66,10 +66,10 @@ def outcome_of(
         verdict = verdict_in_force(store, run)
     except ObjectNotFoundError:
         return Outcome()
+    if record := record_of(store, layout, model_name, trained_by, verdict.met):
+        return Outcome(PUBLISHED, verdict, record)  # a person may have done it
     if not verdict.blessed:
         return Outcome(NOT_BLESSED, verdict)
-    if record := record_of(store, layout, model_name, trained_by, verdict.met):
-        return Outcome(PUBLISHED, verdict, record)
     if lost := lost_race(store, run):
         return Outcome(LOST_RACE, verdict, lost=lost)
     return Outcome(BLESSED, verdict)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -208,12 +209,13 @@ def _datasets(store: Store, run: RunLayout, objects: list[Listed]) -> Iterator[s
     """Yield the digests of the datasets of a run, by its verdicts and the claims of attempts."""
     for it in objects:
         folder, _, name = _inner(run.base, it.address).partition("/")
-        if (folder, name) == (EVALUATION, VERDICT):
-            yield ModelVerdict.read(store, it.address).dataset_digest
-        elif folder == ATTEMPTS and attempt_record(name):
-            inputs = documents.parse(store.read(it.address)).get("inputs") or {}
-            if data := inputs.get("data"):
-                yield str(data)
+        with suppress(ValueError, AttributeError):  # a damaged record names none
+            if (folder, name) == (EVALUATION, VERDICT):
+                yield ModelVerdict.read(store, it.address).dataset_digest
+            elif folder == ATTEMPTS and attempt_record(name):
+                inputs = documents.parse(store.read(it.address)).get("inputs") or {}
+                if data := inputs.get("data"):
+                    yield str(data)
 
 
 def _of_models(store: Store, layout: Layout) -> set[str]:

@@ -9,6 +9,7 @@ import pytest
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.publish import engine, manual_promotion
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -57,6 +58,7 @@ def test_a_person_was_first(
     newest = read_champion(store, layout, NAME)
     assert newest is not None and newest.number == 2  # no record of its own
     assert finish.run(step, NAME).failure is None
+    assert summary(step, NAME).startswith(f"# Published: `{NAME}`, version {record['version']}")
 
 
 def test_a_version_with_another_verdict_is_not_published(
