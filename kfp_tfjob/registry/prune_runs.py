@@ -21,16 +21,21 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import (
     ATTEMPTS,
     CODE,
+    DATA_REPORT,
     DATASETS,
     EVALUATION,
+    FAILURE_JSON,
+    FAILURE_PAGE,
     MANIFEST,
     MODELS,
+    NOT_EVALUATED,
     NOTICES,
     OUTPUT,
     REPLICA_LOGS,
     RUNS,
     SECOND_VERDICT,
     TASKS,
+    UNCHANGED,
     VERDICT,
     Layout,
     RunLayout,
@@ -44,8 +49,8 @@ from kfp_tfjob.uploader.parallel import each
 # Below the folder of a run, or of a task with a key in it.
 _FOLDERS = {ATTEMPTS, CODE, OUTPUT, EVALUATION, NOTICES, REPLICA_LOGS}
 _VERDICTS = {f"{EVALUATION}/{VERDICT}", f"{EVALUATION}/{SECOND_VERDICT}"}
-_ENDS = {"failure.json", "unchanged.json", "not_evaluated.json"}
-_FILES = _ENDS | {MANIFEST, "failure.md", "data_report.html"}
+_ENDS = {FAILURE_JSON, UNCHANGED, NOT_EVALUATED}
+_FILES = _ENDS | {MANIFEST, FAILURE_PAGE, DATA_REPORT}
 _DATASET = re.compile(r"[0-9a-f]{32}")
 Groups = list[list[Listed]]  # of objects, each of which is deleted after the one before
 
