@@ -44,7 +44,7 @@ WRONG = [
         "InferenceService",
         "predictor.containers.0.ports.0.containerPort",
         "http",
-        "spec.predictor.containers[0].ports[0].containerPort",
+        "].containerPort: expected numeric",
     ),
     ("serving/keda", "ScaledObject", "scaleTargetRef", None, "spec.scaleTargetRef"),
     ("serving/keda", "ScaledObject", "triggers.0.type", None, "spec.triggers[0].type"),
