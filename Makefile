@@ -50,7 +50,7 @@ test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults
 
 test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks beside runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py \
-		tests/local/test_prune.py tests/local/test_prune_runs.py tests/local/test_shared_home.py
+		tests/local/test_prune.py tests/local/test_shared_home.py
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
 	.venv/bin/python -m pytest -m slow -rP -o log_level=INFO -n 2 --dist loadgroup \

@@ -35,7 +35,6 @@ ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
 TASKS = "tasks"  # the same folders again, below the key of each task that has one
 _FAILURE = "failure"
 FAILURE_JSON, FAILURE_PAGE = f"{_FAILURE}.json", f"{_FAILURE}.md"  # for programs, for people
-UNCHANGED, NOT_EVALUATED, DATA_REPORT = "unchanged.json", "not_evaluated.json", "data_report.html"
 VERDICT, REPORT = "verdict.json", "report.html"  # in EVALUATION
 # In EVALUATION, after a lost race: the verdict against the new champion, and the second loss.
 SECOND_VERDICT, LOST_RACE = "verdict-2.json", "lost-race.json"
@@ -213,17 +212,17 @@ class RunLayout:
     @property
     def unchanged(self) -> S3Address:
         """The record that the run did not train, because an earlier one had the same inputs."""
-        return self.base / UNCHANGED
+        return self.base / "unchanged.json"
 
     @property
     def not_evaluated(self) -> S3Address:
         """The record that the run ended with its verified output, because it evaluates no model."""
-        return self.base / NOT_EVALUATED
+        return self.base / "not_evaluated.json"
 
     @property
     def data_report(self) -> S3Address:
         """The page about data that the contract with the champion's data refuses."""
-        return self.base / DATA_REPORT
+        return self.base / "data_report.html"
 
     def failure(self, suffix: str) -> S3Address:
         """The record of the failure that ended the run: `json` for programs, `md` for people."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,12 +56,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Listed:
-    """An object in a listing: its address, its size in bytes, its entity tag and its time."""
+    """An object in a listing: its address, its size in bytes and its entity tag."""
 
     address: S3Address
     size: int
     etag: str
-    modified: datetime
 
 
 class Store:
@@ -283,7 +281,7 @@ class Store:
             )
             for item in page.get("Contents", []):
                 address = S3Address(prefix.bucket, item["Key"])
-                yield Listed(address, item["Size"], item["ETag"].strip('"'), item["LastModified"])
+                yield Listed(address, item["Size"], item["ETag"].strip('"'))
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}

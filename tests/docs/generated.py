@@ -248,7 +248,7 @@ _ACTIONS = {
     "delete_object": (
         "s3:DeleteObject",
         "remove old checkpoints, the middle of very long logs, preflight's test objects, and"
-        " what the `prune` commands delete",
+        " what `kfp-tfjob models prune` deletes",
     ),
     "create_bucket": ("", "only the embedded store of a local run"),
 }

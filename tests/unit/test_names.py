@@ -1,6 +1,5 @@
 """Which names may become paths, and that there is one place where this is decided."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -94,10 +93,7 @@ class _Listing:
     def list(self, prefix: S3Address):
         from kfp_tfjob.storage.store import Listed
 
-        return (
-            Listed(prefix / key, len(data), "", datetime.now(UTC))
-            for key, data in self.objects.items()
-        )
+        return (Listed(prefix / key, len(data), "") for key, data in self.objects.items())
 
     def read(self, address: S3Address, limit: int) -> bytes:
         return self.objects[address.key]
