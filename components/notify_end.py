@@ -28,7 +28,7 @@ def of_end(step: Step, model_name: str) -> notify.Notice:
         StepError: Its records cannot be read.
     """
     trained_by = (step.run_id, step.task_key)
-    ended = outcome_of(step.store.within(0), step.layout, step.run, model_name, trained_by)
+    ended = outcome_of(step.store.within(0), step.layout, step.run, trained_by)
     if (verdict := ended.verdict) is None:
         return _without_verdict(step, model_name, ended)
     addresses = {"report": str(step.run.report), "model": str(step.run.model)}

@@ -32,10 +32,9 @@ log = logging.getLogger(__name__)
 WHY_NOT_EVALUATED = "train_options.evaluate is false"
 
 
-def read_outcome(step: Step, model_name: str) -> Outcome:
+def read_outcome(step: Step) -> Outcome:
     """Return the outcome of the run, or the task, of a step; raises as `outcome_of`."""
-    trained_by = (step.run_id, step.task_key)
-    return outcome_of(step.store, step.layout, step.run, model_name, trained_by)
+    return outcome_of(step.store, step.layout, step.run, (step.run_id, step.task_key))
 
 
 def summary(step: Step, model_name: str) -> str:
@@ -109,7 +108,7 @@ def tensorboard_command(step: Step) -> str:
 
 
 def _parts(step: Step, model_name: str) -> Iterator[str]:
-    ended = read_outcome(step, model_name)
+    ended = read_outcome(step)
     verdict = ended.verdict
     assert verdict is not None
     champion = read_champion(step.store, step.layout, model_name)

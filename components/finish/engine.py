@@ -152,7 +152,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     about = _lines(page.about(left, step.run_id)) if left else ""
     succeeded = left is not None and left.succeeded
     left = left or Left()
-    outcomes = {task: read_outcome(task, model_name) for task in tasks}
+    outcomes = {task: read_outcome(task) for task in tasks}
     verdicts = {task: it.verdict for task, it in outcomes.items() if it.verdict}
     if not (failures or verdicts or left.cause) and (same := outcomes[step].earlier):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
@@ -169,7 +169,9 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     if not failures:
         for verdict in verdicts.values():
             log.info("the run is done: %s", verdict.reason)
-        parts = [summary(task, model_name) for task in verdicts] or [_trained(tasks, proven)]
+        parts = [summary(task, it.model_name) for task, it in verdicts.items()] or [
+            _trained(tasks, proven)
+        ]
         return RunReport("\n".join(parts), None)
     report = about + _failed(step, failures, tasks, left) + explain(_ends(tasks, left))
     markdown = Mask()(report)

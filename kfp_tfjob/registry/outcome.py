@@ -40,9 +40,9 @@ class Outcome:
 
 
 def outcome_of(
-    store: Store, layout: Layout, run: RunLayout, model_name: str, trained_by: tuple[str, str]
+    store: Store, layout: Layout, run: RunLayout, trained_by: tuple[str, str]
 ) -> Outcome:
-    """Return the outcome of a run.
+    """Return the outcome of a run; its verdict names the model.
 
     A verdict beside a note that a try did not train, or evaluated no model, is that of an earlier
     try.
@@ -51,7 +51,6 @@ def outcome_of(
         store: The store.
         layout: Everything below output_uri.
         run: The run's folder.
-        model_name: The run's model.
         trained_by: The run and the key of its task.
 
     Raises:
@@ -66,7 +65,7 @@ def outcome_of(
         verdict = verdict_in_force(store, run)
     except ObjectNotFoundError:
         return Outcome()
-    if record := record_of(store, layout, model_name, trained_by, verdict.met):
+    if record := record_of(store, layout, verdict.model_name, trained_by, verdict.met):
         return Outcome(PUBLISHED, verdict, record)  # a person may have done it
     if not verdict.blessed:
         return Outcome(NOT_BLESSED, verdict)

@@ -108,8 +108,7 @@ class Records:
 
         def read(store: Store, at: RunLayout) -> Outcome:
             assert self._layout  # or there is no store to read
-            trained_by = (self._run.run_id, "")
-            return outcome_of(store, self._layout, at, self._run.model, trained_by)
+            return outcome_of(store, self._layout, at, (self._run.run_id, ""))
 
         return self._read(read) or Outcome()
 

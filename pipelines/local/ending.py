@@ -128,7 +128,7 @@ class Ending:
         notify.notify(notice, self.step.store, self.step.whole_run, key)
 
     def _tell_end(self) -> int:
-        ended = read_outcome(self.step, self.model_name)
+        ended = read_outcome(self.step)
         if (verdict := ended.verdict) is None:
             return self._tell_without_verdict(ended)
         champion = read_champion(self.step.store, self.step.layout, self.model_name)

@@ -1,10 +1,12 @@
 """The summary of a run, which its last step shows: read from what the steps left in the store."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
@@ -101,6 +103,18 @@ def test_it_tells_a_blessed_run_from_one_that_is_published(step: Step) -> None:
     step.store.write(step.layout.model("m").champion(2), champion("run-2").to_bytes())
     assert summary(step, "m").startswith("# Published: `m`, version 7")
     assert of_end(step, "m").addresses["version"] == "s3://b/models/m/versions/7"
+
+
+def test_a_run_that_published_several_models_is_done(step: Step) -> None:
+    """The exit task of such a pipeline knows at most one of their names."""
+    for key in ("eu", "us"):
+        leave_run(replace(step, task_key=key), blessed=True, model_name=f"m-{key}")
+        record = replace(champion("run-1"), task_key=key)
+        step.store.write(step.layout.model(f"m-{key}").champion(1), record.to_bytes())
+    for model_name in ("m-eu", ""):
+        report = finish.run(step, model_name)
+        assert report.failure is None
+        assert "# Published: `m-eu`" in report.markdown and "`m-us`" in report.markdown
 
 
 def test_what_is_missing_makes_it_shorter_and_fails_nothing(step: Step) -> None:
