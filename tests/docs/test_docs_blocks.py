@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import re
+from copy import copy
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,16 +70,23 @@ def parse(arguments: list[str]) -> None:
         if not rest and context.command.invoke_without_command:
             return
         name, command, rest = context.command.resolve_command(context, rest)
-        # A file of an example need not be there.
-        for parameter in command.params:
-            if isinstance(parameter.type, click.File):
-                parameter.type = click.STRING
-            elif isinstance(parameter.type, click.Path):
-                parameter.type.exists = False
+        command = copy(command)
+        command.params = [_of_an_example(it) for it in command.params]
         try:
             context = command.make_context(name, rest, parent=context)
         except click.exceptions.Exit:  # --help
             return
+
+
+def _of_an_example(parameter: click.Parameter) -> click.Parameter:
+    """Return a copy that takes files which are not there; other tests use the parameter itself."""
+    found = copy(parameter)
+    if isinstance(parameter.type, click.File):
+        found.type = click.STRING
+    elif isinstance(parameter.type, click.Path):
+        found.type = copy(parameter.type)
+        found.type.exists = False
+    return found
 
 
 def apis() -> dict[tuple[str, str], str]:

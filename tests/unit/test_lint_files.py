@@ -106,7 +106,7 @@ def test_jobs_of_a_list_are_found():
     ids=["errors", "fewer errors", "no job", "no YAML", "no file"],
 )
 def test_the_command_line(text, arguments, code, said):
-    done = CliRunner().invoke(main, arguments, input=text)
+    done = CliRunner().invoke(main, arguments, input=text, catch_exceptions=False)
     assert (done.exit_code, said in done.output) == (code, True), done.output
 
 
