@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -62,7 +61,7 @@ def tensorboard(
             )
         )
     if model:
-        place = open_models(output, endpoint, "", Path(DEFAULT))
+        place = open_models(output, endpoint, "", DEFAULT)
         serve_model(place.store, place.layout, model, limit, port, click.echo)
         return
     known = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,7 +114,7 @@ def test_the_definitions_refuse_what_is_wrong(
     for of, kind, field, value, path in WRONG:
         if of != folder:
             continue
-        found = rendered(own_cluster, DEPLOY / Path(folder), namespace)
+        found = rendered(own_cluster, DEPLOY / folder, namespace)
         wrong = next(it for it in found if it["kind"] == kind)
         _set(wrong["spec"], field, value)
         with pytest.raises(StepError) as refused:

@@ -13,6 +13,7 @@ from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import Cluster
 from tests.cluster.launches import BUCKET, ROOT
 from tests.cluster.processes import wait_until
+from tests.cluster.test_deploy_serving import rendered, settings
 from tests.local.published import VERDICT
 
 pytestmark = pytest.mark.cluster
@@ -22,15 +23,11 @@ def test_it_starts_in_its_image(own_cluster: Cluster, namespace: str, launch_sto
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     own_cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
     own_cluster.storage_secret(namespace)
-    root = S3Address(BUCKET, namespace)
     verdict = VERDICT | {"model_name": "my-model"}
-    launch_store.write(Layout(root).run("r1").verdict, json.dumps(verdict).encode())
-    folder = ROOT / "deploy" / "optional" / "tensorboard"
-    found = list(yaml.safe_load_all(own_cluster.kubectl("kustomize", folder)))
-    for item in found:
-        item["metadata"]["namespace"] = namespace
-        if item["kind"] == "ConfigMap":
-            item["data"]["KFP_TFJOB_OUTPUT_URI"] = str(root)
+    run = Layout(S3Address(BUCKET, namespace)).run("r1")
+    launch_store.write(run.verdict, json.dumps(verdict).encode())
+    found = rendered(own_cluster, ROOT / "deploy" / "optional" / "tensorboard", namespace)
+    settings(found, namespace)
     own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
     where = ("-n", namespace, "--timeout=300s")
     own_cluster.kubectl("rollout", "status", "deployment/tensorboard", *where)

@@ -13,6 +13,7 @@ import pytest
 
 from examples import digits
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.step import step as step_of
 from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
@@ -29,6 +30,8 @@ from tests.local import tiny_dataset
 from tests.local.fake_pipelines import FakePipelines
 from tests.local.laptop import COMPILED
 from tests.local.trainer_jobs import BATCH, ROOT, Job, Start
+
+RunStep = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="session")
@@ -106,6 +109,28 @@ def jobs(
 def step(store: Store, base: S3Address) -> Step:
     """The step `prepare_data` of a run, whose output is in the folder `out`."""
     return Step("prepare_data", "r1", Layout(base / "out"), store)
+
+
+@pytest.fixture
+def run_step(base: S3Address, capsys: pytest.CaptureFixture) -> RunStep:
+    """Runs a step in this process, with an error in its body or without one.
+
+    Returns:
+        A function that returns the exit code and what the step printed.
+    """
+
+    def run(error: BaseException | None = None, output_uri: str = str(base)) -> tuple[int, str]:
+        code = 0
+        try:
+            with step_of("prepare_data", "run-1", output_uri):
+                print("worked")
+                if error:
+                    raise error
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, "".join(capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

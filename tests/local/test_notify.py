@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components import notify
-from kfp_tfjob.components import step as steps
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import RunReport
@@ -147,21 +146,14 @@ def notice() -> notify.Notice:
 
 
 @pytest.fixture
-def run(base, capsys, monkeypatch):
-    """Runs a step in which this happens; returns its exit code and what it printed."""
+def run(run_step, monkeypatch):
+    """Runs a step in a pod; returns its exit code and what it printed."""
     # A busy machine needs more than the second that users wait.
     monkeypatch.setattr(notify, "STORE_SECONDS", 60)
 
     def run(error: Exception | None = None, pod: str = "pod-1") -> tuple[int, str]:
         monkeypatch.setenv("KFP_POD_UID", pod)
-        code = 0
-        try:
-            with steps.step("prepare_data", "run-1", str(base)):
-                if error:
-                    raise error
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, "".join(capsys.readouterr())
+        return run_step(error)
 
     return run
 

@@ -17,7 +17,7 @@ from kfp_tfjob.components.finish.engine import CANCELLED
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, Step, reported, step
+from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, Step, reported
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.run import _environment
 from kfp_tfjob.storage.address import S3Address
@@ -39,24 +39,10 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(
-    base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> Run:
-    """Runs a step with a body; returns its exit code and what it printed."""
+def run(run_step: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a step that also reports a failure to a file."""
     monkeypatch.setenv(FAILURE_FILE, str(tmp_path / "failure.json"))
-
-    def run(error: BaseException | None = None, output_uri: str = str(base)) -> tuple[int, str]:
-        code = 0
-        try:
-            with step("prepare_data", "run-1", output_uri):
-                print("worked")
-                if error:
-                    raise error
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, "".join(capsys.readouterr())
-
-    return run
+    return run_step
 
 
 def test_modules_of_the_users_folder_come_after_those_of_python(tmp_path: Path) -> None:
