@@ -125,7 +125,7 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
             self.scorer = Scorer(folder / "output-2" / "model", task, "the champion")
             self.rows: Collector[Any] = Collector(scratch / "champion")
 
-        def predict(self, batch: Any) -> None:
+        def predict(self, batch: Any, outputs: Any) -> None:
             self.rows.add(self.scorer.predict(batch))
 
     with tempfile.TemporaryDirectory() as name:
