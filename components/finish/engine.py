@@ -33,7 +33,7 @@ from kfp_tfjob.components.summary import (
 )
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
-from kfp_tfjob.registry.outcome import BLESSED, NOT_EVALUATED
+from kfp_tfjob.registry.outcome import BLESSED, LOST_RACE, NOT_EVALUATED, PUBLISHED, Outcome
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.escaping import code, prose, row
 from kfp_tfjob.storage.failure_record import Failure
@@ -158,12 +158,13 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same), None)
     proven = [task for task, it in outcomes.items() if it.word == NOT_EVALUATED]
-    # publish may have been killed before it wrote a record.
-    done = all(it.word != BLESSED for it in outcomes.values())
-    done = done and bool(verdicts or succeeded or proven)
+    words = {it.word for it in outcomes.values()}
+    # publish, or the launcher of another task, may have been killed before it wrote a record.
+    done = BLESSED not in words and (
+        succeeded or (words != {""} and not any(_is_open(*it) for it in outcomes.items()))
+    )
     # evaluate may have been killed after its verdict; a published model stays published.
-    published = verdicts and all(verdict.blessed for verdict in verdicts.values())
-    if not failures and (not done or (left.cause and not published)):
+    if not failures and (not done or (left.cause and not words <= {PUBLISHED, LOST_RACE})):
         failures[step] = left.cause or CANCELLED
         step.store.write(step.run.failure("json"), failures[step].to_bytes())
     if not failures:
@@ -173,7 +174,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
             _trained(tasks, proven)
         ]
         return RunReport("\n".join(parts), None)
-    report = about + _failed(step, failures, tasks, left) + explain(_ends(tasks, left))
+    report = about + _failed(step, failures, outcomes, left) + explain(_ends(tasks, left))
     markdown = Mask()(report)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     for failure in failures.values():
@@ -235,9 +236,18 @@ def _ends(tasks: Sequence[Step], left: Left) -> list[AttemptEnd]:
     return list(known.values())
 
 
-def _failed(step: Step, failures: Mapping[Step, Failure], tasks: Sequence[Step], left: Left) -> str:
+def _failed(
+    step: Step, failures: Mapping[Step, Failure], outcomes: Mapping[Step, Outcome], left: Left
+) -> str:
     first = next(iter(failures.values()))
-    known = [task for task in tasks if task == step or task in failures or _attempts(task)]
+    known = [task for task in outcomes if task == step or task in failures or _attempts(task)]
+    published = [
+        f"This run published version {it.record.version} of {code(it.verdict.model_name)}."
+        for it in outcomes.values()
+        if it.record and it.verdict
+    ]
+    if published and any(failure.step == "publish" for failure in failures.values()):
+        published.append("A retry of `publish` completes the folder for model servers.")
     return _lines(
         [
             f"# Run {prose(step.run_id)} {_where(first, code(first.step))}",
@@ -263,8 +273,7 @@ def _failed(step: Step, failures: Mapping[Step, Failure], tasks: Sequence[Step],
             row("all of the run's output", code(step.run.base)),
             *page.on_cluster(left),
             "",
-            "This run published nothing.",
-            "",
+            *("\n\n".join(published) or "This run published nothing.", ""),
             *page.last_words(left.unexplained),
         ]
     )
@@ -299,6 +308,11 @@ def _failure(step: Step) -> Failure | None:
 
 def _attempts(step: Step) -> int:
     return len(step.store.numbers(step.run.attempts))
+
+
+def _is_open(step: Step, outcome: Outcome) -> bool:
+    """Tell whether a training of this task began, and nothing says that it came to its end."""
+    return not outcome.word and _attempts(step) > 0 and not step.store.has(step.run.manifest)
 
 
 def _newest_checkpoint(step: Step) -> str:

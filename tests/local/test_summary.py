@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.jobs.record import AttemptEnd, EndedPod
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.training_cache import TrainedRun
 from tests.local import published
 
 VERDICT = published.VERDICT | {
@@ -115,6 +120,54 @@ def test_a_run_that_published_several_models_is_done(step: Step) -> None:
         report = finish.run(step, model_name)
         assert report.failure is None
         assert "# Published: `m-eu`" in report.markdown and "`m-us`" in report.markdown
+
+
+OOM = FailedTask("launch_tfjob", False, "OOMKilled (exit code 137)", "", "", [])
+
+
+@pytest.mark.parametrize(
+    ("left", "verdict"),
+    [
+        (None, "cancelled"),
+        (Left(terminated=True), "cancelled"),
+        (Left(terminated=False, trouble="forbidden"), "cancelled"),
+        (Left(terminated=False, cancelled=["tfjob-run-1-us-1"]), "cancelled"),
+        (Left(terminated=False, failed=[OOM]), "out_of_memory"),
+    ],
+)
+def test_a_task_that_did_not_end_is_not_hidden_by_another_that_published(
+    step: Step, left: Left | None, verdict: str
+) -> None:
+    leave_run(replace(step, task_key="eu"), blessed=True)
+    record = replace(champion("run-1"), task_key="eu")
+    step.store.write(step.layout.model("m").champion(1), record.to_bytes())
+    us = replace(step, task_key="us").run
+    if left is None or not left.failed:  # else the cluster knows of a step before it
+        step.store.write(us.attempt(1), b"{}")
+    report = finish.run(step, "m", left)
+    assert report.failure and report.failure.verdict == verdict
+    assert "This run published version 7 of `m`." in report.markdown
+    assert "published nothing" not in report.markdown
+
+    step.store.delete(step.run.failure("json"))
+    step.store.write(us.manifest, b"{}")  # it trained, and the pipeline evaluates no model of it
+    if not (left and left.failed):
+        assert finish.run(step, "m", left).failure is None
+
+
+def test_a_task_for_which_nothing_has_changed_has_ended(step: Step) -> None:
+    earlier = TrainedRun("run-0", str(step.run.base), str(step.run.verdict))
+    leave(step, replace(step, task_key="eu").run.unchanged, vars(earlier))
+    assert finish.run(step, "m").failure is None
+
+
+def test_a_publish_that_failed_after_its_record_has_published(step: Step) -> None:
+    leave_run(step, blessed=True)
+    step.store.write(step.layout.model("m").champion(1), champion("run-1").to_bytes())
+    failure = Failure.of("publish", StepError("the disk is full"))
+    step.store.write(step.run.failure("json"), failure.to_bytes())
+    text = finish.run(step, "m").markdown
+    assert "version 7 of `m`.\n\nA retry of `publish` completes" in text
 
 
 def test_what_is_missing_makes_it_shorter_and_fails_nothing(step: Step) -> None:
