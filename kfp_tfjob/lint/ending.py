@@ -7,7 +7,6 @@ from kfp_tfjob.lint.job import DECIDERS, Job, mapping
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.storage.formatting import counted
 
-_SHORT_TTL = 300  # seconds that a launcher may be gone
 _KUBERNETES_GRACE = 30  # seconds, the default
 
 
@@ -73,19 +72,6 @@ def no_backoff_limit(job: Job) -> Iterator[Found]:
         yield Found((*job.path, "spec", "runPolicy"), what)
 
 
-@warning("raise backoffLimit above the number of containers")
-def low_backoff_limit(job: Job) -> Iterator[Found]:
-    """The restarts of all containers of all pods are added up.
-
-    The replicas of an all-reduce fail together. One lost connection restarts all of them, so the
-    job fails if the limit is their number.
-    """
-    limit = job.run_policy.get("backoffLimit")
-    if job.restarts and isinstance(limit, int) and limit <= job.total:
-        path = (*job.path, "spec", "runPolicy", "backoffLimit")
-        yield Found(path, f"the limit is {limit} for {job.total} pods")
-
-
 @warning(
     "set activeDeadlineSeconds in the pod templates with restartPolicy Never; the kubelet enforces"
     " it there"
@@ -123,32 +109,6 @@ def no_clean_pod_policy(job: Job) -> Iterator[Found]:
         if not job.run_policy:
             what = "there is no runPolicy; the Kubeflow SDK cannot read a job without it"
         yield Found((*job.path, "spec", "runPolicy"), what)
-
-
-@warning("use Running")
-def clean_pod_policy(job: Job) -> Iterator[Found]:
-    """None keeps pods that still run after the end, and their GPUs.
-
-    All also deletes the pods that have ended, with their logs.
-    """
-    policy = job.run_policy.get("cleanPodPolicy")
-    if policy in ("None", "All"):
-        path = (*job.path, "spec", "runPolicy", "cleanPodPolicy")
-        yield Found(path, f"cleanPodPolicy is {policy}")
-
-
-@warning("set runPolicy.ttlSecondsAfterFinished, for instance to 86400")
-def time_to_live(job: Job) -> Iterator[Found]:
-    """Finished jobs and their pods stay until they are deleted.
-
-    If the time is too short, a launcher that was interrupted no longer finds the job.
-    """
-    seconds = job.run_policy.get("ttlSecondsAfterFinished")
-    if seconds is None:
-        yield Found((*job.path, "spec", "runPolicy"), "ttlSecondsAfterFinished is not set")
-    elif isinstance(seconds, int) and seconds < _SHORT_TTL:
-        path = (*job.path, "spec", "runPolicy", "ttlSecondsAfterFinished")
-        yield Found(path, f"the job is deleted {seconds} s after its end")
 
 
 @warning("use a gang scheduler, a queue, or a launcher that releases its nodes")

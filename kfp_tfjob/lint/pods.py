@@ -43,16 +43,6 @@ def image(job: Job) -> Iterator[Found]:
                 yield Found(container.path, f"container {container.name} has no image")
 
 
-@warning("name a tag that never moves, or a digest")
-def moving_image(job: Job) -> Iterator[Found]:
-    """You cannot tell later which image ran, and a node may run an old image of that tag."""
-    for _, container in job.every_container():
-        named = text(container.body, "image")
-        tag = named.rpartition("/")[2]
-        if named and "@" not in tag and tag.partition(":")[2] in ("", "latest"):
-            yield Found((*container.path, "image"), f"{named} has no fixed tag")
-
-
 @error("rename one of them, or define the volume")
 def wrong_names(job: Job) -> Iterator[Found]:
     """The API server refuses such a pod, and the operator retries forever."""

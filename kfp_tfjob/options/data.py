@@ -61,7 +61,6 @@ FORMATS = (
     Format("csv", _packed(".csv"), "CSV", f"{_READERS}.csv_table"),
     Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines", f"{_READERS}.json_table"),
     Format("parquet", (".parquet",), "Parquet", f"{_READERS}.parquet_table"),
-    Format("arrow", (".arrow", ".feather"), "Arrow", f"{_READERS}.ipc_table"),
     Format(
         "tfrecord", _packed(".tfrecord", ".tfrecords"), "TFRecord", f"{_READERS}.tfrecord_table"
     ),

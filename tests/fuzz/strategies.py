@@ -217,22 +217,6 @@ def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
 
 
 @st.composite
-def arrows(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
-    """An Arrow file or stream, the name of its label, and data_options."""
-    header, arrays, label = draw(_tables())
-    file = io.BytesIO()
-    new = draw(st.sampled_from([pa.ipc.new_file, pa.ipc.new_stream]))
-    compression = draw(st.sampled_from([None, "lz4", "zstd"]))
-    table = pa.Table.from_arrays(arrays, header)
-    with new(file, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_table(table, max_chunksize=draw(st.sampled_from([1, 7, 1000])))
-    data = file.getvalue()
-    if draw(st.booleans()):
-        data = draw(altered(data))
-    return data, label, draw(_bad_rows)
-
-
-@st.composite
 def tfrecords(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
     """A TFRecord file whose checksums are right, the name of its label, and data_options."""
     data = b""

@@ -192,7 +192,6 @@ def _values(draw: st.DrawFn) -> dict[str, Any]:
 TARGETS = {
     "csv": Target(strategies.csvs(), lambda example, to: _table(example, to, "x.csv")),
     "parquet": Target(strategies.parquets(), lambda example, to: _table(example, to, "x.parquet")),
-    "arrow": Target(strategies.arrows(), lambda example, to: _table(example, to, "x.arrow")),
     "jsonl": Target(strategies.jsons(), lambda example, to: _table(example, to, "x.jsonl")),
     "tfrecord": Target(
         strategies.tfrecords(), lambda example, to: _table(example, to, "x.tfrecord")

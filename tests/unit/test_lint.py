@@ -155,7 +155,7 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     (
         "v1beta1 fields",
         put((("spec", "runPolicy"), None), (("spec", "cleanPodPolicy"), "Running")),
-        ["run-policy-fields", "time-to-live"],
+        ["run-policy-fields"],
     ),
     ("running", run_policy(cleanPodPolicy="running"), ["unknown-word"]),
     (
@@ -201,7 +201,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     ("another name", main("name", "trainer"), ["container-name"]),
     ("no containers", pod("containers", []), ["image", "unequal-gpus"]),
     ("no image", main("image", ""), ["image"]),
-    ("latest", main("image", "registry:5000/mnist"), ["moving-image"]),
     (
         "a mount of nothing",
         put(((*MAIN, "volumeMounts", 1), {"name": "x", "mountPath": "/x"})),
@@ -254,23 +253,12 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         ["no-backoff-limit", "no-deadline"],
     ),
     (
-        "a low limit",
-        both(
-            policy(Chief="OnFailure", Worker="OnFailure"),
-            no_pod_deadline,
-            run_policy(backoffLimit=3),
-        ),
-        ["low-backoff-limit", "no-deadline"],
-    ),
-    (
         "a deadline of the job",
         both(no_pod_deadline, run_policy(activeDeadlineSeconds=60)),
         ["idle-deadline"],
     ),
     ("no deadline", no_pod_deadline, ["no-deadline"]),
     ("no cleaning", put(((*RUN_POLICY, "cleanPodPolicy"), None)), ["no-clean-pod-policy"]),
-    ("None", run_policy(cleanPodPolicy="None"), ["clean-pod-policy"]),
-    ("no ttl", put(((*RUN_POLICY, "ttlSecondsAfterFinished"), None)), ["time-to-live"]),
     (
         "no gang",
         both(

@@ -72,9 +72,9 @@ spec:
               persistentVolumeClaim:
                 claimName: strategy-volume
 """
-EVERY = {"grace", "annotations", "time-to-live", "no-deadline"}
+EVERY = {"grace", "annotations", "no-deadline"}
 OF_UPLOADER = EVERY | {"container-name", "second-container", "always-green", "stale-marker"}
-OF_UPLOADER |= {"moving-image", "no-backoff-limit", "undefined-variable"}
+OF_UPLOADER |= {"no-backoff-limit", "undefined-variable"}
 OF_UPLOADER |= {"no-clean-pod-policy", "gpu-limits", "shared-memory"}
 
 

@@ -183,15 +183,10 @@ def test_texts_that_are_views(folder: Path, split: dict[str, str]) -> None:
 
     def rows(of: Callable[[list[str]], pa.Array]) -> bytes:
         table = pa.table({"a": np.arange(200), **{key: of(it) for key, it in words.items()}})
-        with pa.ipc.new_file(folder / "f.arrow", table.schema) as file:
-            file.write_table(table)
+        pa.parquet.write_table(table, folder / "f.parquet")
         return rows_of(scanned(folder, split=split)).tobytes()
 
-    places = np.arange(200, dtype=np.int32)
-    plain = rows(pa.array)
-    assert rows(lambda it: pa.array(it, pa.string_view())) == plain
-    in_dictionary = pa.DictionaryArray.from_arrays
-    assert rows(lambda it: in_dictionary(places, pa.array(it, pa.string_view()))) == plain
+    assert rows(lambda it: pa.array(it, pa.string_view())) == rows(pa.array)
 
 
 @pytest.mark.parametrize(

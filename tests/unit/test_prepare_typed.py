@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
@@ -31,8 +30,6 @@ def write(path: Path, columns: dict[str, list]) -> Path:
         path.write_text("\n".join([",".join(columns), *rows, ""]))
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    elif path.suffix == ".feather":
-        pa.feather.write_feather(table, path)
     else:
         pa.parquet.write_table(table, path)
     return path
@@ -42,7 +39,7 @@ def texts_of(found: Scan) -> list[str]:
     return sorted(found.dictionaries["c"].texts)
 
 
-@pytest.mark.parametrize("ending", ["parquet", "jsonl", "feather"])
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
 def test_na_is_namibia_in_a_typed_file(tmp_path: Path, ending: str) -> None:
     columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["NA", "b"] * 30}
     found = read(write(tmp_path / f"f.{ending}", columns))
