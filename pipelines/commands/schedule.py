@@ -26,7 +26,7 @@ from kfp_tfjob.pipelines.commands.output import (
     without_asking,
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.pipelines.commands.submit import or_wait, refuse_to_wait, show_plan
+from kfp_tfjob.pipelines.commands.submit import show_plan
 from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 @with_pipeline
 @without_asking
 @dry_run
-@or_wait
 @as_json
 @click.pass_context
 def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
@@ -92,7 +91,6 @@ def _make(
     chosen: Chosen,
     yes: bool,
     dry_run: bool,
-    wait_for_nodes: bool,
     json_: bool,
     **given: Any,
 ) -> None:
@@ -104,8 +102,6 @@ def _make(
     found = parameters_of(given, package.defaults, here=False)
     name = schedule_name or str(found.values["model_name"])
     plan = client.plan(found.values, package, found.sources)
-    if yes and not (dry_run or wait_for_nodes):
-        refuse_to_wait(plan)
 
     def tell() -> None:
         old = client.schedules(name)

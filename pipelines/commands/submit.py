@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.checks.finding import Status, only
+from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.pipelines.commands.connection import (
     Chosen,
     open_client,
@@ -23,20 +23,12 @@ from kfp_tfjob.pipelines.commands.output import (
     without_asking,
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
     from kfp_tfjob.pipelines.kubeflow.plan import Plan
     from kfp_tfjob.pipelines.kubeflow.runs import Run
-
-
-or_wait = click.option(
-    "--wait-for-nodes",
-    is_flag=True,
-    help="with --yes, start even if no node has room for a replica now, or a Secret is missing",
-)
 
 
 @click.command()
@@ -46,7 +38,6 @@ or_wait = click.option(
 @with_pipeline
 @without_asking
 @dry_run
-@or_wait
 @click.option("--watch", "follows", is_flag=True, help="follow the run until it ends")
 @as_json
 def submit(
@@ -55,7 +46,6 @@ def submit(
     chosen: Chosen,
     yes: bool,
     dry_run: bool,
-    wait_for_nodes: bool,
     follows: bool,
     json_: bool,
     **given: Any,
@@ -83,8 +73,6 @@ def submit(
     def tell() -> None:
         show_plan(plan, client.back_end.host, client.back_end.namespace)
 
-    if yes and not (dry_run or wait_for_nodes):
-        refuse_to_wait(plan)
     if not proceed(plan, tell, yes, dry_run, json_):
         return
     run = client.submit(found.values, package, run_name, chosen.account)
@@ -94,23 +82,6 @@ def submit(
         _show_started(run)
     if follows:
         sys.exit(watch_run(client, run.run_id, json_))
-
-
-def refuse_to_wait(plan: Plan) -> None:
-    """Refuse a run that needs nodes or Secrets that the cluster does not have now.
-
-    Raises:
-        ConfigurationError: What the cluster lacks.
-    """
-    ConfigurationError.raise_if(
-        Problem(
-            "nothing was started, because the cluster lacks what the run needs",
-            received=it.what,
-            expected="nodes and Secrets for all of its pods",
-            fix=f"{it.fix}; or add --wait-for-nodes",
-        )
-        for it in only(plan.findings, Status.WAITS)
-    )
 
 
 def show_plan(plan: Plan, host: str, namespace: str = "") -> None:

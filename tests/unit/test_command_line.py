@@ -54,7 +54,6 @@ _ON_KUBEFLOW = {
     *("--pipeline", "--service-account"),  # what it runs, and as whom
     *("--run-name", "--watch"),  # here the id names the run, and the command follows it
     *("--yes", "--dry-run", "--json"),  # here there is no plan to show, and no question
-    "--wait-for-nodes",
 }
 
 
