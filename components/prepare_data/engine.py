@@ -28,8 +28,6 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
 from kfp_tfjob.components.prepare_data.executors.processes import (
     Processes,
     count_for,
-    end_spare,
-    spare,
 )
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.files import Source
@@ -58,7 +56,6 @@ _GROWTH = 3  # rows as numbers may take more room than as text or packed
 log = logging.getLogger(__name__)
 
 
-@spare()
 def run(
     step: Step,
     data_uri: str,
@@ -89,8 +86,6 @@ def run(
             rows for three splits.
     """
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
-    if options.dask:
-        end_spare()
     source_digest = _unchanged(source, source_digest)
     base = step.layout.dataset(options.dataset_digest(source_digest, data_label))
     if done := dataset.find(step.store, base):
