@@ -125,7 +125,6 @@ def _of_values(predictions: ValuePredictions) -> list[Plot]:
     edges, counts = _binned(predictions)
     ends = zip(SHARES, quantiles(predictions), strict=True)
     note = ", ".join(f"{share * 100:g} % at most {number(value)}" for share, value in ends)
-    errors = (predicted.astype(np.float64) - true).tolist()
     return [
         Plot(
             "Predictions",
@@ -136,11 +135,6 @@ def _of_values(predictions: ValuePredictions) -> list[Plot]:
             "Errors",
             charts.histogram("Errors", "predicted minus true", edges, counts),
             f"Of the errors, {note}.",
-        ),
-        Plot(
-            "Errors by prediction",
-            charts.residuals(predicted.tolist(), errors),
-            "A slope or a funnel shows a pattern that the model has not learned.",
         ),
     ]
 

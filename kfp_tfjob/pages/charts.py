@@ -90,18 +90,6 @@ def calibration(
     return plot.markup()
 
 
-def residuals(predicted: Sequence[float], errors: Sequence[float]) -> Markup:
-    """Draw the errors, predicted minus true, by the predicted value."""
-    most = max((abs(error) for error in errors), default=0.0) or 0.5
-    plot = _Plot("Errors by prediction", _between(predicted, 0.5), (-most, most), _FLAT)
-    plot.axes("predicted value", "predicted minus true")
-    plot.line([(plot.x[0], 0), (plot.x[1], 0)], "line dashed c")
-    for point in zip(predicted, errors, strict=True):
-        x, y = plot.at(*point)
-        add(plot.svg, "circle", cx=x, cy=y, r=2, class_="dot")
-    return plot.markup()
-
-
 def scatter(true: Sequence[float], predicted: Sequence[float]) -> Markup:
     """Draw predicted against true values."""
     ends = _between([*true, *predicted], 0.5)

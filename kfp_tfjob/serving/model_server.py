@@ -9,8 +9,6 @@ from typing import Any
 
 from kserve import ModelServer
 
-from kfp_tfjob.serving.connection import MOST_BYTES, Connection
-
 
 class Server(ModelServer):
     """kserve's server, listening where it is told.
@@ -28,5 +26,4 @@ class Server(ModelServer):
         """Replace where the server listens: kserve has made it, and starts it next."""
         http = self._rest_server._server
         http.serve = partial(http.serve, sockets=[self._listener])
-        http.config.http, http.config.h11_max_incomplete_event_size = Connection, MOST_BYTES
         super().setup_event_loop()

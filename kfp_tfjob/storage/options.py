@@ -25,7 +25,6 @@ VARIABLES = {
     "STORAGE_TAGS": "tags of the objects: team=vision&cost=42; ASCII only, so ü is %C3%BC",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
-_REMOVED = "STORAGE_BANDWIDTH"
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,6 @@ class WriteOptions:
         Raises:
             ConfigurationError: A value is not allowed.
         """
-        if secret.get(_REMOVED) or os.environ.get(_REMOVED):
-            raise ConfigurationError(
-                Problem(
-                    f"{_REMOVED} no longer exists",
-                    fix="delete it; the annotation kubernetes.io/egress-bandwidth limits a pod"
-                    " (pod.chief.annotations)",
-                )
-            )
         given = {
             name: value
             for name in VARIABLES

@@ -36,7 +36,6 @@ from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
-from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from kfp_tfjob.storage import files
@@ -358,7 +357,7 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
     os.write(lock.fileno(), endpoint.encode())  # means ready
     if inherited is not None:
         eventlet.spawn(_end_when_unused, folder)
-    run(front, _for_this_machine(_creates_take_turns(_with_cache(proxy))))
+    run(front, _creates_take_turns(_with_cache(proxy)))
     lock.close()
 
 
@@ -439,28 +438,6 @@ def _lead_inside(doors: Mapping[int, _Door]) -> None:
         self.sock = doors[self.port].connect()
 
     BufferedHTTPConnection.connect = connect
-
-
-def _for_this_machine(application: Application) -> Application:
-    """Refuse requests for a different host.
-
-    A web page could make a browser send them, if its name resolves to this machine (DNS rebinding).
-    """
-
-    def call(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if _host(environ.get("HTTP_HOST", "")) in _HOSTS:
-            return application(environ, start_response)
-        start_response("403 Forbidden", [("Content-Type", "text/plain")])
-        return [b"This server accepts requests only from programs on its own machine.\n"]
-
-    return call
-
-
-def _host(header: str) -> str:
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _creates_take_turns(application: Application) -> Application:

@@ -79,7 +79,6 @@ def test_encryption_class_and_tags_go_with_every_object(
         ("STORAGE_ENCRYPTION", "AES512"),
         ("STORAGE_TAGS", "team"),
         ("STORAGE_TAGS", "team=日本"),
-        ("STORAGE_BANDWIDTH", "50M"),
         ("STORAGE_ADDRESSING", "host"),
     ],
 )
