@@ -7,15 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.job import Container, Job, Replica, items, text
 from kfp_tfjob.lint.rule import Found, error, warning
 
 _SHM = "/dev/shm"
-_SECRET_NAMES = re.compile(
-    r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|(SECRET|PRIVATE|ACCESS|API)_KEY)$", re.IGNORECASE
-)
 
 
 @error(f"name the main container {TFJOB.container}")
@@ -26,21 +22,11 @@ def container_name(job: Job) -> Iterator[Found]:
     """
     for replica in job.replicas:
         found = replica.containers
-        if found and not replica.trainer:
+        if not found:
+            yield Found((*replica.pod_path, "containers"), f"{replica.key} has no containers")
+        elif not replica.trainer:
             names = ", ".join(container.name or "(no name)" for container in found)
             yield Found((*found[0].path, "name"), f"the containers are called {names}")
-
-
-@error("add the container with its image")
-def image(job: Job) -> Iterator[Found]:
-    """The webhook refuses a replica without containers, or a container without an image."""
-    for replica in job.replicas:
-        if not replica.containers:
-            path = (*replica.pod_path, "containers")
-            yield Found(path, f"{replica.key} has no containers")
-        for container in replica.all_containers:
-            if not text(container.body, "image").strip():
-                yield Found(container.path, f"container {container.name} has no image")
 
 
 @error("rename one of them, or define the volume")
@@ -100,18 +86,6 @@ def gpu_limits(job: Job) -> Iterator[Found]:
                 yield Found(path, f"{resource} has different requests and limits")
 
 
-@error("write Mi or Gi")
-def memory_unit(job: Job) -> Iterator[Found]:
-    """512m of memory is half a byte; the pod is refused or killed at once."""
-    for _, container in job.every_container():
-        for kind in ("limits", "requests"):
-            for resource in ("memory", "ephemeral-storage"):
-                value = container.resources(kind).get(resource)
-                if isinstance(value, str) and re.fullmatch(r"[0-9.]+m", value):
-                    path = (*container.path, "resources", kind, resource)
-                    yield Found(path, f"{resource} is {value}")
-
-
 @warning(f"mount an emptyDir with medium: Memory at {_SHM}")
 def shared_memory(job: Job) -> Iterator[Found]:
     """A container has 64 MB of /dev/shm.
@@ -122,17 +96,6 @@ def shared_memory(job: Job) -> Iterator[Found]:
         for container in replica.containers:
             if container.gpus and not _at_shm(container):
                 yield Found(container.path, f"nothing is mounted at {_SHM}")
-
-
-@warning("keep it in a Secret, and refer to that with valueFrom.secretKeyRef and optional: true")
-def plain_secret(job: Job) -> Iterator[Found]:
-    """Everyone who can read the job can read it, and the history of the file keeps it."""
-    for _, container in job.every_container():
-        for i, variable in enumerate(container.env):
-            name = text(variable, "name")
-            if _SECRET_NAMES.search(name) and variable.get("value") and not _is_path(variable):
-                path = (*container.path, "env", i)
-                yield Found(path, f"{name} is in the job manifest")
 
 
 def _volumes(replica: Replica) -> list[tuple[str, Any]]:
@@ -146,8 +109,3 @@ def _at_shm(container: Container) -> set[str]:
     """Return the volumes that a container has at /dev/shm."""
     mounts = items(container.body, "volumeMounts")
     return {text(mount, "name") for mount in mounts if mount.get("mountPath") == _SHM}
-
-
-def _is_path(variable: Object) -> bool:
-    """Tell whether a variable has the place of a secret, and not the secret itself."""
-    return str(variable["value"]).startswith(("/", "$(", "s3://", "http"))
