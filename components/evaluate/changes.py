@@ -1,4 +1,4 @@
-"""What changed from the champion to the model: metrics and rows."""
+"""What changed from the champion to the model, metric by metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from markupsafe import Markup
 from kfp_tfjob.judging.compare import compare
 from kfp_tfjob.judging.estimates import Estimate, Measured, paired_error
 from kfp_tfjob.judging.formatting import difference
-from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.pages import small
@@ -76,12 +75,10 @@ class Changes:
     Attributes:
         against: The name of the other model: `champion 3`, or `baseline`.
         gains: Its metrics, and those of the model.
-        rows: (what it is, rows, class of style.css): which model is right in how many rows.
     """
 
     against: str
     gains: list[Gain]
-    rows: list[tuple[str, int, str]]
 
 
 def changes(
@@ -108,15 +105,7 @@ def changes(
         error_of = _unknown if against == BASELINE else _of_some_rows
     about = (model, other, confidence, classes, primary, error_of)
     names = sorted(model.measured, key=lambda name: name != primary)
-    gains = [_gain(it, *about) for it in names]
-    ours, theirs = model.predictions, other.predictions
-    rows: list[tuple[str, int, str]] = []
-    if against != BASELINE and ours.finite:
-        if isinstance(ours, ClassPredictions) and isinstance(theirs, ClassPredictions):
-            rows = _right(ours, theirs, against)
-        elif isinstance(ours, ValuePredictions) and isinstance(theirs, ValuePredictions):
-            rows = _closer(ours, theirs, against)
-    return Changes(against, gains, rows)
+    return Changes(against, [_gain(it, *about) for it in names])
 
 
 def _gain(
@@ -152,39 +141,3 @@ def _of_some_rows(ours: Estimate, theirs: Estimate) -> float:
         pull = ours.rule(ours.predictions[block]) - theirs.rule(theirs.predictions[block])
         squares += float(np.einsum("i,i->", pull, pull))
     return math.sqrt(squares / (_BLOCKS * size) / rows)
-
-
-def _right(
-    ours: ClassPredictions, theirs: ClassPredictions, against: str
-) -> list[tuple[str, int, str]]:
-    """Count the rows by which model is right."""
-    counts = np.zeros(4, np.int64)
-    for mine, other in zip(ours.chunks(), theirs.chunks(), strict=True):
-        right = np.asarray(mine.predicted) == np.asarray(mine.labels)
-        before = np.asarray(other.predicted) == np.asarray(other.labels)
-        counts += np.bincount(right * 2 + before, minlength=4)
-    neither, lost, won, both = counts.tolist()
-    return [
-        ("both are right", both, "faint quiet"),
-        ("only the model is right", won, "fill good"),
-        (f"only {against} is right", lost, "fill bad"),
-        ("both are wrong", neither, "soft quiet"),
-    ]
-
-
-def _closer(
-    ours: ValuePredictions, theirs: ValuePredictions, against: str
-) -> list[tuple[str, int, str]]:
-    """Count the rows by which model is closer to the true value."""
-    won = lost = equal = 0
-    for mine, other in zip(ours.chunks(), theirs.chunks(), strict=True):
-        now, before = np.abs(mine.errors), np.abs(other.errors)
-        won += int((now < before).sum())
-        lost += int((now > before).sum())
-        equal += int((now == before).sum())
-    found = [
-        ("the model is closer", won, "fill good"),
-        (f"{against} is closer", lost, "fill bad"),
-        ("both have the same error", equal, "faint quiet"),
-    ]
-    return [one for one in found if one[1] or one[2].startswith("fill")]

@@ -15,7 +15,6 @@ from kfp_tfjob.judging.calibration import BINS
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
-from kfp_tfjob.judging.residuals import SHARES, quantiles
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.matrix import confusion_matrix
@@ -123,8 +122,6 @@ def _of_values(predictions: ValuePredictions) -> list[Plot]:
     every = max(1, -(-predictions.rows // _MOST_POINTS))
     true, predicted = _sampled(predictions, every)
     edges, counts = _binned(predictions)
-    ends = zip(SHARES, quantiles(predictions), strict=True)
-    note = ", ".join(f"{share * 100:g} % at most {number(value)}" for share, value in ends)
     return [
         Plot(
             "Predictions",
@@ -134,7 +131,6 @@ def _of_values(predictions: ValuePredictions) -> list[Plot]:
         Plot(
             "Errors",
             charts.histogram("Errors", "predicted minus true", edges, counts),
-            f"Of the errors, {note}.",
         ),
     ]
 

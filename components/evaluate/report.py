@@ -132,7 +132,6 @@ def render(
         rough=rough,
         chance=chance,
         percent=lambda share: f"{share:.1%}",
-        parts=small.stacked,
         interval=_interval,
         finite=math.isfinite,
         threshold=_threshold,

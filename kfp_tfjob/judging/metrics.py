@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging import cells, curves, residuals
+from kfp_tfjob.judging import cells, curves
 from kfp_tfjob.judging.calibration import Calibration
 from kfp_tfjob.judging.estimates import (
     Estimate,
@@ -188,9 +188,6 @@ def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
         return mean(metric, predictions, lambda chunk: np.abs(chunk.errors))
     if metric == "mean_error":
         return mean(metric, predictions, lambda chunk: chunk.errors)
-    if metric == "median_absolute_error":
-        (value,) = residuals.quantiles(predictions, (0.5,), lambda chunk: np.abs(chunk.errors))
-        return Estimate(metric, value, predictions, None, predictions.rows)
     if metric not in ("rmse", "r2"):
         return unknown(metric, predictions)
     square = mean("mse", predictions, lambda chunk: chunk.errors**2)

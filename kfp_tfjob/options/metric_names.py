@@ -18,13 +18,13 @@ CLASSIFICATION = (
     "brier",
     "ece",
 )
-REGRESSION = ("rmse", "mae", "r2", "median_absolute_error", "mean_error")
+REGRESSION = ("rmse", "mae", "r2", "mean_error")
 PER_CLASS = ("precision", "recall", "f1")  # written as precision/<class>
 OF_SEVERAL_CLASSES = ("auc", "average_precision")  # without a value where there is one class
-LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece", "rmse", "mae", "median_absolute_error"})
+LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece", "rmse", "mae"})
 # They have a value, but no standard error that is right: they can have thresholds, but they cannot
 # compare models. The ECE of a well calibrated model is above 0 by chance alone.
-ONLY_THRESHOLDS = frozenset({"ece", "median_absolute_error", "mean_error"})
+ONLY_THRESHOLDS = frozenset({"ece", "mean_error"})
 _IN_SHORT = ("accuracy", "auc", "macro_f1", "log_loss", "rmse", "mae", "r2")
 # The smallest and the largest value, where they are not 0 and 1.
 _RANGES = {
@@ -33,7 +33,6 @@ _RANGES = {
     "mcc": (-1.0, 1.0),
     "rmse": (0.0, math.inf),
     "mae": (0.0, math.inf),
-    "median_absolute_error": (0.0, math.inf),
     "mean_error": (-math.inf, math.inf),
     "r2": (-math.inf, 1.0),
 }

@@ -13,7 +13,6 @@ from kfp_tfjob.pages.svg import add, drawing, markup
 _WIDTH, _HEIGHT = 160, 36
 _NARROW, _LOW = 112, 14  # the size of a plot of one value
 _EDGE = 5  # room for a dot at the ends
-_WIDE = 640
 
 Interval = tuple[float, float]
 
@@ -94,24 +93,6 @@ def amount(value: float, interval: Interval, ends: Interval) -> Markup:
     add(svg, "rect", x=left, y=2, width=width, height=_LOW - 4, class_="soft")
     low, high = (_place(end if math.isfinite(end) else value, ends) for end in interval)
     add(svg, "path", d=f"M{low:.1f} {_LOW / 2}H{high:.1f}", class_="whisker")
-    return markup(svg)
-
-
-def stacked(parts: Sequence[tuple[str, int, str]]) -> Markup:
-    """Draw the parts of a whole side by side.
-
-    Args:
-        parts: (what it is, rows, class of style.css).
-    """
-    total = sum(count for _, count, _ in parts) or 1
-    svg = drawing("parts of the rows", _WIDE, 22)
-    x = 0.0
-    for name, count, style in parts:
-        width = _WIDE * count / total
-        if width > 0:
-            box = add(svg, "rect", x=x, width=max(width - 1, 0.5), height=22, class_=style)
-            add(box, "title", f"{name}: {count:,} ({count / total:.1%})")
-        x += width
     return markup(svg)
 
 

@@ -25,7 +25,6 @@ from kfp_tfjob.judging.predictions import (
     constant_classifier,
     constant_regression,
 )
-from kfp_tfjob.judging.residuals import quantiles
 
 ROWS = 3000
 METRICS = ["balanced_accuracy", "auc", "average_precision", "mcc", "brier", "f1/b"]
@@ -256,15 +255,10 @@ def test_regression_agrees_with_scikit_learn(tmp_path: Path, weighted: bool) -> 
         "rmse": oracle.root_mean_squared_error(labels, values, **by),
         "r2": oracle.r2_score(labels, values, **by),
         "mean_error": np.average(values - labels, weights=weights),
-        "median_absolute_error": oracle.median_absolute_error(labels, values, **by),
     }
     for held in (predictions, stored.finish()):
         for metric, value in expected.items():
             assert estimate(held, metric).value == pytest.approx(value, rel=1e-7), metric
-    if not weighted:
-        found = quantiles(predictions, (0.05, 0.5, 0.9))
-        known = np.quantile(values - labels, (0.05, 0.5, 0.9), method="averaged_inverted_cdf")
-        assert found == pytest.approx(known, rel=1e-6)
 
 
 def test_weights_are_repeated_rows() -> None:
