@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from tensorflow.python.distribute.values import DistributedVariable
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer import callback_state
@@ -37,6 +38,9 @@ _HOOKS = {
 # outside compiled functions goes through one of the methods of the strategy.
 _OF_MODEL = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 _OF_STRATEGY = ("_get_cross_device_ops", "_create_variable")
+# float(model.optimizer.learning_rate) needs them; TensorFlow has them for one replica only.
+for _name, _type in (("__float__", float), ("__int__", int)):
+    setattr(DistributedVariable, _name, lambda self, to=_type: to(self.numpy()))
 
 
 class Callbacks:

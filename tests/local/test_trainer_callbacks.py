@@ -152,6 +152,19 @@ def test_callbacks_do_what_they_do_in_model_fit(dataset: Dataset, tmp_path: Path
     keras.models.load_model(tmp_path / "trainer" / "own" / "3-7.keras")
 
 
+def test_variables_of_several_replicas_are_numbers_too() -> None:
+    import keras
+    import tensorflow as tf
+
+    import kfp_tfjob.trainer.callbacks  # noqa: F401
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizer.iterations.assign(7)
+    assert type(optimizer.iterations.value).__name__ == "MirroredVariable"
+    assert (float(optimizer.learning_rate), int(optimizer.iterations)) == (0.5, 7)
+
+
 def remembering() -> Any:
     """A callback of one's own, which every three steps does what depends on all it saw before."""
     import keras
