@@ -7,12 +7,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import boto3
 import botocore.session
 from botocore.config import Config
 
-from kfp_tfjob.pipelines.local.home import DEFAULT, Home
+from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.stored import store_of
 from kfp_tfjob.pipelines.stored_run import named_folder, nothing_stored
 from kfp_tfjob.registry.runs import runs_of
@@ -26,13 +27,19 @@ _PATIENCE = Patience(seconds=15)  # a user is waiting
 
 
 def serve(
-    run_uri: str, endpoint: str, port: int, show: Callable[[str], None], known: str = ""
+    run_uri: str,
+    endpoint: str,
+    home: Path,
+    port: int,
+    show: Callable[[str], None],
+    known: str = "",
 ) -> None:
     """Run TensorBoard until the process is stopped.
 
     Args:
         run_uri: s3://BUCKET/PREFIX/runs/ID.
         endpoint: URL of the store; empty to use the environment or AWS.
+        home: The folder of local runs.
         port: The port; 0 for any free port.
         show: Prints a line.
         known: The name and the state by which Kubeflow Pipelines knows the run; empty if it was
@@ -43,7 +50,7 @@ def serve(
         DataError: There is no such run, or it has no logs yet.
     """
     run = named_folder(run_uri, "RUN_URI")
-    with store_of(run.base, endpoint, Home(DEFAULT.absolute()), _PATIENCE) as store:
+    with store_of(run.base, endpoint, Home(home.absolute()), _PATIENCE) as store:
         _require_logs(store, run, known)
         url = _launch(store, f"--logdir={run.logs}", port)
         _wait(str(run.logs), url, show)

@@ -98,7 +98,8 @@ class ContainerFailure:
         meaning = exit_codes.of_replica(self.code)
         if not meaning:
             killed = f"killed by signal {self.code - 128}"
-            meaning = killed if self.code > 128 else "the program's own code"
+            # Linux has 64 signals; 255 is what a program returns with exit(-1).
+            meaning = killed if 128 < self.code <= 192 else "the program's own code"
         where = f"{self.container} of " if self.container in (SETUP, UPLOADER) else ""
         return f"{where}{self.replica} ended with exit code {self.code}: {meaning}"
 

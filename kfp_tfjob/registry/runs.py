@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from kfp_tfjob.registry.records import champions
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader.parallel import each
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,11 @@ def runs_of(store: Store, layout: Layout, model_name: str) -> list[EvaluatedRun]
     ids = placed | set(store.folders(layout.root / RUNS))
 
     def evaluated(run_id: str) -> list[EvaluatedRun]:
-        run = find(store, layout, run_id) if run_id in placed else layout.run(run_id)
+        try:
+            run = find(store, layout, run_id) if run_id in placed else layout.run(run_id)
+        except DataError as error:
+            log.warning("a run is skipped: %s", error)
+            return []
         return list(_of_run(store, run, model_name, run_id, versions))
 
     found = [it for _, outcome in each(evaluated, sorted(ids)) for it in outcome.result()]

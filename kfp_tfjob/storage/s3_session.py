@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import boto3.session
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, Digests
 from kfp_tfjob.storage.connection import CONNECT_SECONDS
 from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.failures import (
     RENEWABLE,
     WORDLESS,
@@ -63,6 +64,9 @@ class S3Session:
         fast_put: Sends bodies.
         checking: What the store does with checksums.
         tags_are_md5: Whether the entity tag of an object sent in one request is its MD5.
+
+    Raises:
+        ConfigurationError: AWS_PROFILE names no profile.
     """
 
     def __init__(
@@ -75,6 +79,16 @@ class S3Session:
         self._renewing = Lock()
         session = botocore.session.get_session()
         secret.install(session)
+        try:
+            session.get_scoped_config()
+        except ProfileNotFound as error:
+            raise ConfigurationError(
+                Problem(
+                    "the AWS profile cannot be found",
+                    received=str(error),
+                    fix="correct AWS_PROFILE, or unset it",
+                )
+            ) from None
         with_boto3 = boto3.session.Session(botocore_session=session)
         session.register_component("data_loader", _descriptions())  # after boto3 has set its own
         self.client = with_boto3.client(

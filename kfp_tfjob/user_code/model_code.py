@@ -179,9 +179,10 @@ class Code:
             )
             return path, None, [problem]
         defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
-        if function in defined:
+        others = _other_names(tree)
+        if function in defined and function not in others:
             return path, defined[function], []
-        if _other_names(tree) & {function, "*"}:
+        if others & {function, "*"}:
             return path, None, []
         public = sorted(name for name in defined if not name.startswith("_"))
         meant = nearest(function, public)
@@ -251,7 +252,8 @@ def _written(arguments: ast.arguments) -> str:
 
 def _other_names(tree: ast.Module) -> set[str]:
     """Return the names that a module binds by assignment or import, or in its `if` or `try`."""
-    names = {it.name for it in _nested(tree.body) if isinstance(it, _DEFINITIONS)}
+    inner = _nested(it for it in tree.body if not isinstance(it, _DEFINITIONS))
+    names = {it.name for it in inner if isinstance(it, _DEFINITIONS)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     help="with --model: output_uri of the runs [default: as for models]",
 )
 @click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT,
+    help="the folder of local runs, if the store is theirs",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
 @with_connection
 def tensorboard(
@@ -36,6 +43,7 @@ def tensorboard(
     limit: int,
     output: str,
     endpoint: str,
+    home: Path,
     port: int,
     connection: Connection,
 ) -> None:
@@ -61,13 +69,13 @@ def tensorboard(
             )
         )
     if model:
-        place = open_models(output, endpoint, "", DEFAULT)
+        place = open_models(output, endpoint, "", home)
         serve_model(place.store, place.layout, model, limit, port, click.echo)
         return
     known = ""
     if "://" not in run:
         run, endpoint, known = _folder(connection, run, endpoint)
-    serve(run, endpoint, port, click.echo, known)
+    serve(run, endpoint, home, port, click.echo, known)
 
 
 def _folder(connection: Connection, run: str, endpoint: str) -> tuple[str, str, str]:

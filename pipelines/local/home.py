@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -72,13 +73,18 @@ class Home:
         """Create the folder, accessible only to its owner.
 
         Raises:
-            ConfigurationError: It cannot be written to, or its disk is full.
+            ConfigurationError: It cannot be written to, its disk is full, or TMPDIR is wrong.
         """
         with self.errors_told():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for inner in ("secrets", "runs", "models"):  # rows of the data are in the reports
                 (self.folder / inner).mkdir(exist_ok=True)
                 (self.folder / inner).chmod(0o700)
+        temporary = os.environ.get("TMPDIR", "")
+        if temporary and not os.path.isdir(temporary):
+            raise ConfigurationError(
+                Problem("TMPDIR names no folder", temporary, fix="create it, or unset TMPDIR")
+            )
         if self.is_full():
             raise self.full("free some space, or choose another folder with --home")
 

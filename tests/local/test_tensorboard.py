@@ -100,6 +100,7 @@ def test_it_shows_the_runs_of_a_model_side_by_side(
         store.write(run.verdict, json.dumps(VERDICT | {"model_name": name}).encode())
         data = event_file(tmp_path / run_id, [float(number)])
         store.write(run.logs / "train" / "events.out.tfevents.1.host.1.0.v2", data)
+    store.write(layout.folder_record("damaged"), b"{")
     assert {it.name for it in runs_of(store, layout, NAME)} == {"v1-r1", "r2", "with-a-task-eu"}
     said = tmp_path / "said"
     arguments = ("--model", NAME, "--output", base, "--endpoint", s3.endpoint, "--port", "0")
@@ -156,6 +157,12 @@ def test_what_cannot_be_shown_is_said(store: Store, base: S3Address, s3: Server)
     assert code == 2 and "bucket there-is-none" in text
 
 
+def test_the_folder_of_local_runs_is_named_by_home(tmp_path: Path):
+    for what in (["--model", NAME], ["s3://kfp-tfjob/runs/r1"]):
+        done = CliRunner().invoke(main, ["tensorboard", *what, "--home", str(tmp_path)])
+        assert done.exit_code == 2 and str(tmp_path / "s3") in done.output
+
+
 def test_missing_and_wrong_keys_are_said(
     base: S3Address, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -164,6 +171,10 @@ def test_missing_and_wrong_keys_are_said(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     command = ["tensorboard", str(base / "runs/r1"), "--endpoint", s3.endpoint]
+    with monkeypatch.context() as patched:
+        patched.setenv("AWS_PROFILE", "there-is-none")
+        done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2 and "AWS_PROFILE" in done.output
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 2 and "no credentials" in done.output
     for name, value in (keys(s3) | {"AWS_SECRET_ACCESS_KEY": "wrong"}).items():

@@ -177,6 +177,8 @@ def test_missing_code_is_refused(tmp_path: Path) -> None:
         (b"from other import f\n", "f", {"x": 1}, []),
         (b"f = 1\n", "g", {}, ["has no function g"]),
         (b"try:\n  import a\nexcept OSError:\n  def f(d, x): pass\n", "f", {}, []),
+        (b"def f(): pass\nif True:\n  def f(d, x=1): pass\n", "f", {}, []),
+        (b"def f(): pass\ndef _f(d): pass\nf = _f\n", "f", {}, []),
         pytest.param(b"x = 1" + b"+1" * 1500 + b"\nfrom a import *", "f", {}, [], id="deep"),
         (b"from other import *\n", "f", {}, []),
         (b"@configured\ndef f(d, x): pass\n", "f", {}, []),

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,8 @@ def test_a_code_that_only_steps_use_is_the_users_own_in_a_replica() -> None:
     assert exit_codes.meaning_of(6).endswith("code 6")
     failure = ContainerFailure("chief-0", "tensorflow", 6, "Error", "", "")
     assert failure.sentence == "chief-0 ended with exit code 6: the program's own code"
+    for code, meaning in ((255, "the program's own code"), (134, "killed by signal 6")):
+        assert replace(failure, code=code).sentence.endswith(f"code {code}: {meaning}")
 
 
 def test_every_error_has_a_code_of_the_table() -> None:
