@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 BuildModel = Callable[..., keras.Model]
 # A sys.exit() in the user's code would end this process as if the model were trained.
 FAILURES = (Exception, SystemExit)
+_BITS = {"bfloat16": 8, "float16": 11}  # of a number in 16 bits
 LABELS_DO_NOT_FIT = "the loss or the metrics of the model do not fit the labels"
 
 
@@ -184,6 +185,7 @@ def check(
     output = _output_shape(model, dataset)
     if problem := _shape_problem(output, dataset):
         raise ConfigurationError(problem)
+    _check_rounding(model, dataset)
     try:
         model._symbolic_build(data_batch=_example(dataset))
     except Exception as error:
@@ -215,6 +217,36 @@ def _made_before(model: keras.Model) -> list[str]:
     )
     known = tf.distribute.get_strategy().extended.variable_created_in_scope
     return [item.path for item in variables if not known(item.value)]
+
+
+def _check_rounding(model: keras.Model, dataset: Dataset) -> None:
+    """Refuse a model for which Keras rounds codes before it sees them; warn of rounded numbers.
+
+    Keras casts what it passes to a layer, or to a model that is not Functional, to its type.
+    """
+    readers = [model]
+    if not model._convert_input_args:  # it is Functional
+        nodes = model.inputs[0]._keras_history.operation._outbound_nodes
+        readers = [it.operation for it in nodes if it.operation in model.operations]
+    types = {it.compute_dtype if getattr(it, "autocast", False) else "" for it in readers}
+    bits = _BITS.get(types.pop()) if len(types) == 1 else None
+    if not bits or dataset.picture:
+        return
+    numbers = dataset.num_features - sum(it.size > 0 for it in dataset.columns)
+    columns = zip(dataset.feature_names[:numbers], dataset.mean, dataset.std, strict=False)
+    coarse = [name for name, mean, std in columns if abs(mean) > std * 2**bits / 4]
+    codes = [it.name for it in dataset.columns if it.size - 1 > 2**bits]
+    problem = Problem(
+        "mixed precision rounds columns before the model sees them",
+        received=f"{listed(codes or coarse, 10)} in {bits} bits",
+        expected="float32",
+        fix="begin a Functional model with keras.Input and dataset.encode(inputs), or set"
+        " self.autocast = False in your own class",
+    )
+    if codes:
+        raise ConfigurationError(problem)
+    if coarse:
+        log.warning("%s", problem)
 
 
 def _check_saves(model: keras.Model) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from kfp_tfjob.features.coding import Column
+from kfp_tfjob.features.encode import encode
 from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.dataset import Dataset
@@ -188,3 +192,69 @@ def test_codes_and_dates_survive_16_bits(dataset: Dataset, policy: str) -> None:
     assert keras.Model(model.input, table.output)(rows).numpy()[:, 0, 0].tolist() == [1, 2]
     for output in keras.Model(model.input, [layer.output for layer in model.layers])(rows):
         assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()
+
+
+@pytest.mark.parametrize(
+    ("form", "codes", "mean", "said"),
+    [
+        ("sequential", 40, 40, ""),
+        ("sequential", 258, 40, "received: street in 8 bits"),
+        ("sequential", 257, 40, ""),
+        ("sequential", 40, 2011, "received: year in 8 bits"),
+        ("subclass", 258, 40, "received: street in 8 bits"),
+        ("exact subclass", 258, 2011, ""),
+        ("normalization", 40, 2011, "received: year in 8 bits"),
+        ("encode", 5000, 2011, ""),
+        ("float32", 5000, 2011, ""),
+    ],
+)
+def test_a_model_whose_rows_16_bits_would_round_is_told(
+    form: str, codes: int, mean: float, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    import keras
+
+    from kfp_tfjob.trainer import user_model
+
+    columns = (Column("year", "number", 0, 1, 0), Column("street", "category", 1, 1, codes))
+    dataset = SimpleNamespace(
+        picture=None,
+        columns=columns,
+        num_features=2,
+        feature_names=("year", "street"),
+        mean=np.array([mean, codes / 2]),
+        std=np.array([7, codes / 4]),
+    )
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = keras.layers.Embedding(codes, 4)
+            self.autocast = form != "exact subclass"
+
+        def call(self, inputs: Any) -> Any:
+            return self.table(inputs[:, 1])
+
+    keras.mixed_precision.set_global_policy("float32" if form == "float32" else "mixed_bfloat16")
+    try:
+        inputs = keras.Input((2,))
+        if form == "encode":
+            encoded = encode(inputs, columns, dataset.mean, dataset.std)
+            model = keras.Model(inputs, keras.layers.Dense(1)(encoded))
+        elif form == "normalization":
+            model = keras.Model(inputs, keras.layers.Normalization(mean=1, variance=1)(inputs))
+        elif form in ("sequential", "float32"):
+            model = keras.Sequential([inputs, keras.layers.Dense(1)])
+        else:
+            model = Own()
+            seen = model(np.array([[0, codes - 1]], np.float32)).numpy()
+            exact = model.table(np.array([codes - 1])).numpy()
+            assert np.array_equal(seen, exact) == (not said)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    try:
+        user_model._check_rounding(model, dataset)
+        found = caplog.text
+    except ConfigurationError as error:
+        assert codes > 257
+        found = str(error)
+    assert said in found.lower() if said else not found
