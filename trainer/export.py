@@ -58,7 +58,13 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     holder = tf.Module()
     # Not the model itself, because that would include the state of its optimizer.
     holder.layers = list(model.layers)
-    holder.weights = list(model.variables)
+    metrics = [variable for layer in model.layers for variable in layer.metrics_variables]
+    holder.weights = [*model.variables, *metrics]
+    # What a model of the user's own holds beside layers: a lookup table, a tf.Variable.
+    of_keras = (keras.Layer, keras.Metric, keras.Variable, keras.optimizers.Optimizer, list, dict)
+    others = model._trackable_children().items()
+    if own := {name: item for name, item in others if not isinstance(item, of_keras)}:
+        holder.own = own
     if wanted := dataset.picture:
         types, pack = [tf.string], lambda columns: wanted.decode(columns[0])
     else:

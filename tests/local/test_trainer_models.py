@@ -525,6 +525,39 @@ def test_a_class_of_the_user_normalises_its_rows(classes: Dataset, tmp_path: Pat
     np.testing.assert_allclose(outputs["probabilities"], own(ROWS), rtol=1e-5)
 
 
+def test_what_belongs_to_tensorflow_is_exported_too(classes: Dataset, tmp_path: Path) -> None:
+    """Keras exports such models; ours ended with "untracked resource" after the whole training."""
+    import keras
+    import tensorflow as tf
+
+    class Counted(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.largest = keras.metrics.Mean()
+
+        def call(self, x: Any) -> Any:
+            self.largest.update_state(keras.ops.max(x))
+            return x
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            keys, values = tf.range(10, dtype=tf.int64), tf.range(10, dtype=tf.float32)
+            initial = tf.lookup.KeyValueTensorInitializer(keys, values)
+            self.table = tf.lookup.StaticHashTable(initial, -1.0)
+            self.scale = tf.Variable(np.full(FEATURES, 2, np.float32), trainable=False)
+            self.counted, self.out = Counted(), _dense(3, "softmax")
+
+        def call(self, x: Any) -> Any:
+            found = self.table.lookup(tf.cast(x[:, :1], tf.int64))
+            return self.out(tf.concat([self.counted(x) / self.scale, found], 1))
+
+    own = Own()
+    own.compile("adam", loss="sparse_categorical_crossentropy")
+    outputs = _serve(own, classes, tmp_path, ROWS)
+    np.testing.assert_allclose(outputs["probabilities"], own(ROWS), rtol=1e-5)
+
+
 def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) -> None:
     import keras
 
