@@ -58,6 +58,7 @@ class Callbacks:
         train_steps: Steps from one call of the batch hooks to the next, which is
             model.steps_per_execution; 0 when no callback has such hooks.
         test_steps: The same for evaluation.
+        may_swap: Whether one may evaluate other weights than those that it goes on to train.
 
     Raises:
         StepError: On the chief, the callbacks cannot be created or cannot work here.
@@ -90,6 +91,8 @@ class Callbacks:
         every = model.steps_per_execution
         self.train_steps = every if self._used & _TRAIN_BATCH else 0
         self.test_steps = every if self._used & _TEST_BATCH else 0
+        own = (item for item in self._all if not callback_state.is_known(item))
+        self.may_swap = any(_uses(item, "on_test_begin") for item in own)
 
     def begin(self, position: Position, state: CallbackState | None = None) -> bool:
         """Start, or resume from a checkpoint. Restore the model after this call.

@@ -213,7 +213,7 @@ class Training:
         elapsed = time.monotonic() - self._saved
         last = epoch + 1 == self.config.epochs or self.model.stop_training
         shortest = min(_SHORTEST_EPOCH, self.config.options.checkpoint_seconds)
-        if self._chief_says(last or elapsed >= shortest):
+        if self._chief_says(last or elapsed >= shortest or self._callbacks.may_swap):
             self._save(running)
         if self._evaluation:
             metrics |= self._evaluate(running)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.lint.job import Container, Job, Replica, items, text
+from kfp_tfjob.lint.job import Container, Job, items, text
 from kfp_tfjob.lint.rule import Found, error, warning
 
 _SHM = "/dev/shm"
@@ -27,29 +25,6 @@ def container_name(job: Job) -> Iterator[Found]:
         elif not replica.trainer:
             names = ", ".join(container.name or "(no name)" for container in found)
             yield Found((*found[0].path, "name"), f"the containers are called {names}")
-
-
-@error("rename one of them, or define the volume")
-def wrong_names(job: Job) -> Iterator[Found]:
-    """The API server refuses such a pod, and the operator retries forever."""
-    for replica in job.replicas:
-        every = replica.all_containers
-        for group in ([(c.name, c.path) for c in every], _volumes(replica)):
-            seen = Counter(name for name, _ in group)
-            for name, path in group:
-                if name and seen[name] > 1:
-                    seen[name] = 0
-                    yield Found(path, f"the name {name} is used twice")
-        known = {name for name, _ in _volumes(replica)}
-        for container in every:
-            paths = Counter(text(m, "mountPath") for m in items(container.body, "volumeMounts"))
-            for i, mount in enumerate(items(container.body, "volumeMounts")):
-                path = (*container.path, "volumeMounts", i)
-                if text(mount, "name") and mount["name"] not in known:
-                    yield Found(path, f"there is no volume {mount['name']}")
-                if paths[text(mount, "mountPath")] > 1:
-                    paths[mount["mountPath"]] = 0
-                    yield Found(path, f"{mount['mountPath']} is mounted twice")
 
 
 @error("name the port")
@@ -96,13 +71,6 @@ def shared_memory(job: Job) -> Iterator[Found]:
         for container in replica.containers:
             if container.gpus and not _at_shm(container):
                 yield Found(container.path, f"nothing is mounted at {_SHM}")
-
-
-def _volumes(replica: Replica) -> list[tuple[str, Any]]:
-    return [
-        (text(volume, "name"), (*replica.pod_path, "volumes", i))
-        for i, volume in enumerate(items(replica.pod, "volumes"))
-    ]
 
 
 def _at_shm(container: Container) -> set[str]:

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -122,6 +123,8 @@ def run(
         if stopped.number:
             show(f"stopping on {signal.Signals(stopped.number).name}: training saves its state")
             processes.end(token, _STOP_GRACE)
+        if not code:  # a store that is away for a moment must not hide what the run has published
+            step = replace(step, store=step.store.within(Patience().seconds))
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
         return ending.tell(code, stopped.number)
 

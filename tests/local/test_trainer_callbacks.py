@@ -136,6 +136,34 @@ def files(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.rglob("*") if not p.name.startswith("events"))
 
 
+def test_stopped_while_a_callback_evaluates_other_weights(
+    dataset: Dataset, tmp_path: Path, short_runs: None
+) -> None:
+    """The weights of the evaluation were saved, and training went on from them."""
+    from keras.callbacks import Callback
+
+    from kfp_tfjob.trainer.exits import StoppedError
+
+    evaluations: list[bool] = []
+
+    class Halved(Callback):
+        def on_test_begin(self, logs: Any = None) -> None:
+            evaluations.append(True)
+            self.kept = self.model.get_weights()
+            self.model.set_weights([value / 2 for value in self.kept])
+
+        def on_test_end(self, logs: Any = None) -> None:
+            self.model.set_weights(self.kept)
+
+    _, whole = train(dataset, tmp_path / "whole", lambda: [Halved()])
+    evaluations.clear()
+    with pytest.raises(StoppedError):
+        train(dataset, tmp_path / "cut", lambda: [Halved()], lambda: len(evaluations) == 2)
+    _, resumed = train(dataset, tmp_path / "cut", lambda: [Halved()])
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        assert (one == other).all()
+
+
 def test_callbacks_do_what_they_do_in_model_fit(dataset: Dataset, tmp_path: Path) -> None:
     import keras
 

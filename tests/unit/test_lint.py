@@ -200,11 +200,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     ),
     ("another name", main("name", "trainer"), ["container-name"]),
     ("no containers", pod("containers", []), ["container-name", "unequal-gpus"]),
-    (
-        "a mount of nothing",
-        put(((*MAIN, "volumeMounts", 1), {"name": "x", "mountPath": "/x"})),
-        ["wrong-names"],
-    ),
     ("no name of a port", main("ports", [{"containerPort": 2222}]), ["unnamed-port"]),
     ("GPU requests", main("resources", GPUS), ["gpu-limits"]),
     (

@@ -186,3 +186,29 @@ def test_shards_of_a_dataset_are_not_rows(tmp_path: Path) -> None:
         found(str(tmp_path))
     (tmp_path / "schema.json").unlink()
     assert found(str(tmp_path)) == ["train-00000.tfrecord"]
+
+
+def test_the_files_of_a_lake_are_not_its_rows(tmp_path: Path) -> None:
+    """They have deleted and replaced rows, too."""
+    for log in ("_delta_log/00000000000000000000.json", "metadata/00001-a.metadata.json"):
+        folder = tmp_path / log.partition("/")[0]
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "part-0.parquet").touch()
+        (folder / log).parent.mkdir()
+        (folder / log).touch()
+        for address in (folder, folder / "data*" / "*.parquet"):
+            with pytest.raises(DataError, match="Delta or Iceberg.*deleted and replaced rows"):
+                found(str(address))
+        assert found(str(folder / "data")) == ["part-0.parquet"]
+
+
+def test_partitions_are_columns_that_files_lack(tmp_path: Path) -> None:
+    for region in ("eu", "us"):
+        folder = tmp_path / f"region={region}" / "year=2026"
+        folder.mkdir(parents=True)
+        (folder / "part-0.parquet").touch()
+    with pytest.raises(DataError, match=r"lack columns\. Received: folders for region, year"):
+        found(str(tmp_path))
+    files = [f"region={region}/year=2026/part-0.parquet" for region in ("eu", "us")]
+    assert found(f"{tmp_path}/**/*.parquet") == files
+    assert found(str(tmp_path / "region=eu" / "year=2026")) == ["part-0.parquet"]

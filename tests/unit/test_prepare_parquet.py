@@ -136,6 +136,17 @@ def test_a_page_that_was_altered_is_damage(path: Path) -> None:
             list(opened.chunks(Columns(("a",), "y")))
 
 
+def test_timestamps_of_spark_reach_beyond_2262(path: Path) -> None:
+    """As nanoseconds, 9999-12-31 was 1816-03-29."""
+    times = pa.array(["9999-12-31T00:00:00", "1066-10-14T00:00:00"]).cast(pa.timestamp("us"))
+    table = pa.table({"a": times, "y": [0, 1]})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    source = list_source(Store("http://127.0.0.1:1"), str(path))
+    with open_table(source, source.files[0], OPTIONS) as opened:
+        (chunk,) = opened.chunks(Columns(("a",), "y"))
+    assert chunk.columns["a"].cast(pa.timestamp("us")).equals(times)
+
+
 def test_a_column_without_a_type_has_only_gaps(path: Path) -> None:
     """pandas writes it if every value of one file is None."""
     table = pa.table({"a": pa.nulls(30), "b": np.arange(30.0), "y": ["u", "v", "v"] * 10})

@@ -15,7 +15,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.images import folders
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, decide
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose, no_rows
 from kfp_tfjob.components.prepare_data.source.listing import (
     Listing,
@@ -31,10 +31,13 @@ from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
 from kfp_tfjob.storage.store import Store
 
 _SHARD = re.compile(r"(?:train|validation|test)-[0-9]{5,}\.tfrecord")
+_LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
+_PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them
 _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
 
@@ -59,6 +62,7 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
     if not own and (pictures := folders.find(listings, options.format)):
         files, classes = pictures
         return Source(data_uri, files, store, pictures=classes)
+    _refuse_lake_tables(listings)
     files = tuple(table_files(listings, ("",) if own else suffixes()))
     reader = OwnReader.read(own, store) if own else None
     return Source(data_uri, files, store, reader)
@@ -80,6 +84,33 @@ def _refuse_datasets(listings: Sequence[Listing]) -> None:
                     expected="the rows or images that it was prepared from",
                     fix="give their address; equal data and options lead to the same dataset, which"
                     " is then reused",
+                    path="data_uri",
+                )
+            )
+
+
+def _refuse_lake_tables(listings: Sequence[Listing]) -> None:
+    """Refuse folders whose files are not the rows, or not all columns, of their table.
+
+    Raises:
+        DataError: A folder is a Delta or Iceberg table, or has partitions as Hive writes them.
+    """
+    for listing in listings:
+        name = next((it.name for it in listing.files if _LAKE.search(it.name)), "")
+        folders = (folder for it in listing.files for folder in it.name.split("/")[:-1])
+        found = (_PARTITION.fullmatch(folder) for folder in dict.fromkeys(folders))
+        keys = dict.fromkeys(it[1] for it in found if it and it[2].lower() not in SPLITS)
+        if name or (keys and listing.is_folder):
+            raise DataError(
+                Problem(
+                    "data_uri is a Delta or Iceberg table, whose folder also has deleted and"
+                    " replaced rows"
+                    if name
+                    else "the folders in data_uri are partitions, so its files lack columns",
+                    received=name or f"folders for {listed(list(keys), 5)}",
+                    expected="files that together are the table",
+                    fix="write the table as plain Parquet files, without partitions"
+                    + ("" if name else "; or leave these columns out with FOLDER/**/*.parquet"),
                     path="data_uri",
                 )
             )

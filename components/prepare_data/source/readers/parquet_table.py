@@ -43,7 +43,12 @@ class ParquetTable:
         self._name, self._stream, self._span = name, stream, span
         _check_footer(stream, name)
         with undamaged(name, _EXPECTED):
-            file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+            file = pq.ParquetFile(
+                stream,
+                pre_buffer=False,
+                page_checksum_verification=True,
+                coerce_int96_timestamp_unit="us",  # nanoseconds end in 2262
+            )
             self._metadata = file.metadata
             if self._metadata.num_columns > MOST_COLUMNS:
                 raise DataError(too_many_columns(name, self._metadata.num_columns))
@@ -106,6 +111,7 @@ class ParquetTable:
                 buffer_size=_READ_BYTES,
                 pre_buffer=False,
                 page_checksum_verification=True,  # of files that have them
+                coerce_int96_timestamp_unit="us",
             )
             batches = file.iter_batches(rows, list(groups), wanted, use_threads=False)
         while True:
