@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in, trainer_in
 from kfp_tfjob.pipelines.references import REFERENCES, References
@@ -251,8 +250,6 @@ def labels(image: Image) -> dict[str, str]:
         "version": VERSION,
         "licenses": "Apache-2.0",
         "revision": git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
-        "created": git("log", "-1", "--format=%cI"),
-        "source": _without_user(git("config", "remote.origin.url")),
     }
     return {f"org.opencontainers.image.{key}": value for key, value in found.items() if value}
 
@@ -261,12 +258,6 @@ def git(*arguments: str) -> str:
     """Return what git says of this checkout, or nothing outside a repository."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _without_user(url: str) -> str:
-    """Return an address without the credentials that a clone may have in it."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _run(

@@ -28,6 +28,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
 from kfp_tfjob.components.prepare_data.executors.processes import (
     Processes,
     count_for,
+    spare,
 )
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.files import Source
@@ -56,6 +57,7 @@ _GROWTH = 3  # rows as numbers may take more room than as text or packed
 log = logging.getLogger(__name__)
 
 
+@spare()
 def run(
     step: Step,
     data_uri: str,

@@ -7,8 +7,6 @@ from kfp_tfjob.lint.job import DECIDERS, Job, mapping
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.storage.formatting import counted
 
-_KUBERNETES_GRACE = 30  # seconds, the default
-
 
 @error(
     "make it a native sidecar: under initContainers with restartPolicy: Always (Kubernetes 1.29);"
@@ -124,22 +122,6 @@ def no_gang(job: Job) -> Iterator[Found]:
     )
     if sum(r.count for r in asking) > 1 and not together and not job.has_launcher:
         yield Found(job.at(), f"{sum(r.count for r in asking)} pods ask for GPUs one by one")
-
-
-@warning("set terminationGracePeriodSeconds to the time of a checkpoint and its upload")
-def grace(job: Job) -> Iterator[Found]:
-    """The default from SIGTERM to SIGKILL is 30 s.
-
-    A drain then loses what the chief has not saved and what the sidecar has not uploaded. The
-    time cannot be changed later.
-    """
-    for replica in job.replicas:
-        seconds = replica.pod.get("terminationGracePeriodSeconds")
-        path = (*replica.pod_path, "terminationGracePeriodSeconds")
-        if seconds is None and replica.pod:
-            yield Found(path, f"{replica.key} has {_KUBERNETES_GRACE} s")
-        elif isinstance(seconds, int) and seconds < _KUBERNETES_GRACE:
-            yield Found(path, f"{replica.key} has {seconds} s")
 
 
 @warning("add the annotations to the pod template")

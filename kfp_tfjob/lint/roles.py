@@ -55,18 +55,6 @@ def nobody_decides(job: Job) -> Iterator[Found]:
             yield Found((*replica.path, "replicas"), f"{replica.key} has {replica.count} replicas")
 
 
-@warning("add a Chief, or set successPolicy: AllWorkers")
-def first_worker_decides(job: Job) -> Iterator[Found]:
-    """Without a Chief, the job is Succeeded as soon as worker 0 is.
-
-    Later results of the other workers, including failures, do not count.
-    """
-    for replica in job.of("Worker"):
-        whole = job.spec.get("successPolicy") == "AllWorkers"
-        if replica.count > 1 and not whole and not job.of(*DECIDERS):
-            yield Found(replica.path, f"worker 0 decides for {replica.count} workers")
-
-
 @warning("give the Chief what a Worker has, or train with parameter servers")
 def unequal_gpus(job: Job) -> Iterator[Found]:
     """All-reduce waits for the slowest.

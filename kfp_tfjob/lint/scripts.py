@@ -13,15 +13,6 @@ from kfp_tfjob.lint.rule import Found, error
 
 # Kubernetes expands $(NAME) but not $$(NAME). Shell commands are in lowercase.
 _REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([A-Z_][A-Z0-9_]*)\)")
-# The fields of a pod, by their usual variable names.
-_FIELDS = {
-    "HOSTNAME": "metadata.name",
-    "POD_NAME": "metadata.name",
-    "POD_NAMESPACE": "metadata.namespace",
-    "NAMESPACE": "metadata.namespace",
-    "NODE_NAME": "spec.nodeName",
-    "POD_IP": "status.podIP",
-}
 # They differ from pod to pod, so no ConfigMap or Secret of envFrom has them.
 _OF_EACH_POD = {"HOSTNAME", "POD_NAME", "NODE_NAME", "POD_IP"}
 _EXIT = re.compile(r"[;\n]\s*exit\s+0\b")

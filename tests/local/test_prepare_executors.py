@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -140,6 +142,39 @@ def test_processes_fit_the_cores_the_memory_and_the_work(monkeypatch: pytest.Mon
     assert processes.count_for(100) == 5
     left["bytes"] = 1 << 20
     assert processes.count_for(100) == 1
+
+
+_STEP = """
+import os
+import sys
+import threading
+from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data.executors import processes
+from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.executors.processes import Processes, spare
+
+if __name__ == "__main__":
+    processes.count_for = lambda parts: 2  # on a machine with one core, too
+    with spare():
+        executor = Processes(Context(sys.argv[1]), 2)
+        print(executor._pool is not None)  # before any task
+        items = [[i, os.getpid()] for i in range(4)]
+        print(list(executor.map("tests.local.test_prepare_executors:die_once", items)))
+        executor.close()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    with spare():
+        print(Processes(Context(sys.argv[1]), 2)._pool is not None)
+"""
+
+
+def test_the_first_processes_are_forks_unless_a_thread_could_hold_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(_STEP)
+    line = [sys.executable, tmp_path / "step.py", tmp_path]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.stdout.split("\n") == ["True", "[0, 1, 2, 3]", "False", ""], done.stderr
+    # Processes that were killed were replaced, by the server.
+    assert "(SIGKILL)" in done.stderr
 
 
 def cannot_begin(environment: dict[str, str]) -> None:

@@ -192,7 +192,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         ),
         ["nobody-decides"],
     ),
-    ("no chief", put((CHIEF, None)), ["first-worker-decides"]),
     (
         "a chief without GPU",
         put(((*MAIN, "resources", "limits"), {"cpu": 4, "memory": "16Gi"})),
@@ -257,7 +256,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         ),
         ["no-gang"],
     ),
-    ("no grace", put(((*POD, "terminationGracePeriodSeconds"), None)), ["grace"]),
     ("Istio", put(((*CHIEF, "template", "metadata"), None)), ["annotations"]),
     ("$(HOSTNAME)", script("aws s3 cp /m s3://b/job-$(HOSTNAME)"), ["undefined-variable"]),
     ("$(RUN)", script("python t.py --run $(RUN)"), ["undefined-variable"]),

@@ -72,7 +72,7 @@ spec:
               persistentVolumeClaim:
                 claimName: strategy-volume
 """
-EVERY = {"grace", "annotations", "no-deadline"}
+EVERY = {"annotations", "no-deadline"}
 OF_UPLOADER = EVERY | {"container-name", "second-container", "always-green", "stale-marker"}
 OF_UPLOADER |= {"no-backoff-limit", "undefined-variable"}
 OF_UPLOADER |= {"no-clean-pod-policy", "gpu-limits", "shared-memory"}

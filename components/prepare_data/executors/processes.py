@@ -1,7 +1,8 @@
 """Runs tasks in several processes of this machine.
 
-They are forks of a server that has imported what tasks need: a fork of this process is not safe,
-because another thread may hold a lock.
+The first processes are forks of this one, which has imported everything that tasks need. Such a
+fork is safe only while no other thread may hold a lock, so `spare` makes them before the step
+begins. Otherwise, and later, they are forks of a server, which imports for half a second.
 
 A process that is killed costs the tasks that were running: they run again, in new processes. If
 three are killed before another task is done, the step fails, because it is probably out of memory.
@@ -16,11 +17,17 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import numpy  # noqa: F401 - it starts threads
+import pyarrow  # noqa: F401 - it starts threads
 
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
@@ -32,13 +39,25 @@ from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.supervisor.kernel import memory_left
 
+_MANY = 1 << 20  # parts: the size of the source is not known yet
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
 
 _MOST_SHARED = 4  # processes in a pod without a limit of cores, which shares those of its node
 _MEMORY = 400 << 20  # bytes of one process, with what it needs for a moment
 
+_TASKS = Path("/proc/self/task")
+
 log = logging.getLogger(__name__)
+_spare: ProcessPoolExecutor | None = None
 _context: Context | None = None  # of a worker process
+
+
+def _threads() -> set[str]:
+    return {path.name for path in _TASKS.iterdir()} if _TASKS.is_dir() else set()
+
+
+# OpenBLAS and jemalloc start theirs when they are imported, and stop them for each fork.
+_OF_LIBRARIES = _threads() if threading.active_count() == 1 else set()
 
 
 class Processes(Executor):
@@ -50,8 +69,9 @@ class Processes(Executor):
     """
 
     def __init__(self, context: Context, count: int) -> None:
+        global _spare
         self.context, self._count = context, count
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool, _spare = _spare, None
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item."""
@@ -84,12 +104,7 @@ class Processes(Executor):
         if self._pool:
             # Otherwise, this process could not end before them, which may read a large file, and
             # they would write into folders that are removed.
-            running = _processes(self._pool)
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:
-                process.kill()
-            for process in running:
-                process.join()
+            _end(self._pool)
             self._pool = None
         self.context.close()
 
@@ -159,16 +174,50 @@ def count_for(parts: int, cores: int = 0) -> int:
     return max(1, min(available_cores(shared=cores or _MOST_SHARED), fitting, parts))
 
 
-def _begin(environment: dict[str, str]) -> None:
+@contextmanager
+def spare() -> Iterator[None]:
+    """Fork the processes for what follows, if that is safe now."""
+    global _spare
+    count, found = count_for(_MANY), _threads()
+    # Another thread could hold a lock.
+    is_safe = threading.active_count() == 1 and bool(found) and found <= _OF_LIBRARIES
+    if count > 1 and is_safe and _spare is None:
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _begin)
+        with suppress(OSError), warnings.catch_warnings():  # the server will say why
+            warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: has threads
+            pool.submit(int)  # it forks now
+            _spare = pool
+    try:
+        yield
+    finally:
+        if _spare:  # the work needed none
+            _end(_spare)
+        _spare = None
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Kill the processes of a pool."""
+    running = _processes(pool)
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in running:
+        process.kill()
+    for process in running:
+        process.join()
+
+
+def _begin(environment: dict[str, str] | None = None) -> None:
     """Prepare a process for tasks.
 
     Args:
         environment: That of the step: the server that forks has the environment of the moment of
-            its start, and outlives a pool.
+            its start, and outlives a pool. None for a fork of the step.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the step ends its processes itself
-    os.environ.clear()
-    os.environ.update(environment)
+    # A fork has the handlers of the step, which ends its processes itself.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -20,7 +20,6 @@ _KINDS = {
     b"Obj\x01": ("Avro", _TABLE),
     b"ARROW1": ("Arrow or Feather", _TABLE),
     b"\xff\xff\xff\xff": ("an Arrow stream", _TABLE),
-    b"FEA1": ("Feather", _TABLE),
     b"ORC": ("ORC", _TABLE),
     b"\x89HDF": ("HDF5", _TABLE),
     b"\x93NUMPY": ("a NumPy array", _TABLE),
