@@ -70,9 +70,9 @@ def consequence(reference: Reference) -> Problem:
     """Say what changes lead to, and how to proceed."""
     return Problem(
         f"evaluate cannot compare a model of this data with {reference.name}, and publishes it only"
-        ' with gate={"incompatible_champion": "treat_as_first"}',
-        fix="if the changes are right, train under another model_name, or with this gate, which"
-        " lets the model replace the champion without a comparison",
+        " if the gate says so",
+        fix="if the changes are right, train under another model_name, or let the model replace the"
+        ' champion without a comparison with gate={"incompatible_champion": "treat_as_first"}',
     )
 
 
