@@ -97,8 +97,10 @@ def test_chief_pending_and_launcher_gone(launch, row):
     launch.wait_for(lambda: launch.gpus_held() == 0)
     # Who starts it again learns that the infrastructure was at fault, and waits for a node.
     limits = {"partly_placed_seconds": 3, "pending_timeout_seconds": 8}
-    launch.run(launch.spec("time.sleep(600)", **arguments | limits))
-    row(launch, "partly_placed", 2, jobs=0)
+    ended = launch.run(launch.spec("time.sleep(600)", **arguments | limits))
+    # Which limit ends the last attempt depends on how soon its workers get their nodes.
+    assert ended.verdict in ("partly_placed", "unschedulable")
+    row(launch, ended.verdict, 2, jobs=0)
 
 
 @on_both_kinds
