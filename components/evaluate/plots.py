@@ -128,10 +128,7 @@ def _of_values(predictions: ValuePredictions) -> list[Plot]:
             charts.scatter(true.tolist(), predicted.tolist()),
             "Dashed: predictions without error.",
         ),
-        Plot(
-            "Errors",
-            charts.histogram("Errors", "predicted minus true", edges, counts),
-        ),
+        Plot("Errors", charts.histogram("Errors", "predicted minus true", edges, counts)),
     ]
 
 

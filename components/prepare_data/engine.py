@@ -25,11 +25,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
     Executor,
     Inline,
 )
-from kfp_tfjob.components.prepare_data.executors.processes import (
-    Processes,
-    count_for,
-    spare,
-)
+from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK

@@ -96,24 +96,27 @@ def _refuse_lake_tables(listings: Sequence[Listing]) -> None:
         DataError: A folder is a Delta or Iceberg table, or has partitions as Hive writes them.
     """
     for listing in listings:
-        name = next((it.name for it in listing.files if _LAKE.search(it.name)), "")
+        if name := next((it.name for it in listing.files if _LAKE.search(it.name)), ""):
+            what = "data_uri is a Delta or Iceberg table, whose folder also has deleted and"
+            raise DataError(_not_the_table(f"{what} replaced rows", name))
         folders = (folder for it in listing.files for folder in it.name.split("/")[:-1])
         found = (_PARTITION.fullmatch(folder) for folder in dict.fromkeys(folders))
         keys = dict.fromkeys(it[1] for it in found if it and it[2].lower() not in SPLITS)
-        if name or (keys and listing.is_folder):
-            raise DataError(
-                Problem(
-                    "data_uri is a Delta or Iceberg table, whose folder also has deleted and"
-                    " replaced rows"
-                    if name
-                    else "the folders in data_uri are partitions, so its files lack columns",
-                    received=name or f"folders for {listed(list(keys), 5)}",
-                    expected="files that together are the table",
-                    fix="write the table as plain Parquet files, without partitions"
-                    + ("" if name else "; or leave these columns out with FOLDER/**/*.parquet"),
-                    path="data_uri",
-                )
-            )
+        if keys and listing.is_folder:
+            what = "the folders in data_uri are partitions, so its files lack columns"
+            received = f"folders for {listed(list(keys), 5)}"
+            without = "; or leave these columns out with FOLDER/**/*.parquet"
+            raise DataError(_not_the_table(what, received, without))
+
+
+def _not_the_table(what: str, received: str, or_else: str = "") -> Problem:
+    return Problem(
+        what,
+        received=received,
+        expected="files that together are the table",
+        fix=f"write the table as plain Parquet files, without partitions{or_else}",
+        path="data_uri",
+    )
 
 
 def source_digest(source: Source) -> str:

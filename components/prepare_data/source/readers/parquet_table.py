@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,11 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 _EXPECTED = "a Parquet file that can be read to its end"
 _READ_BYTES = 1 << 20  # of a column at a time; without it a whole column of a row group is read
+_READING: dict[str, Any] = {
+    "pre_buffer": False,
+    "page_checksum_verification": True,  # of files that have them
+    "coerce_int96_timestamp_unit": "us",  # nanoseconds end in 2262
+}
 _LONGEST_FOOTER = 64 << 20  # bytes
 # Of one column in one row group, unpacked. Pages cannot be larger, and the files of common writers
 # stay far below.
@@ -43,12 +48,7 @@ class ParquetTable:
         self._name, self._stream, self._span = name, stream, span
         _check_footer(stream, name)
         with undamaged(name, _EXPECTED):
-            file = pq.ParquetFile(
-                stream,
-                pre_buffer=False,
-                page_checksum_verification=True,
-                coerce_int96_timestamp_unit="us",  # nanoseconds end in 2262
-            )
+            file = pq.ParquetFile(stream, **_READING)
             self._metadata = file.metadata
             if self._metadata.num_columns > MOST_COLUMNS:
                 raise DataError(too_many_columns(name, self._metadata.num_columns))
@@ -109,9 +109,7 @@ class ParquetTable:
                 # A text that occurs a million times is in memory once.
                 read_dictionary=[name for name in wanted if textual(self.schema.field(name).type)],
                 buffer_size=_READ_BYTES,
-                pre_buffer=False,
-                page_checksum_verification=True,  # of files that have them
-                coerce_int96_timestamp_unit="us",
+                **_READING,
             )
             batches = file.iter_batches(rows, list(groups), wanted, use_threads=False)
         while True:
