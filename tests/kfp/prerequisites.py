@@ -22,7 +22,6 @@ from tests.kfp import cluster
 from tests.kfp.parameters import POD, STEP_RESOURCES
 from tests.kfp.settings import BUCKET, IMAGES, SECRET, Settings
 
-_SECONDS = 30  # for all checks of doctor
 # Verb, resource, API group.
 _RIGHTS = (
     ("list", "workflows", "argoproj.io"),
@@ -91,7 +90,7 @@ def _is_page(url: str) -> bool:
 
 
 def _of_doctor(settings: Settings, pipeline: Path, prefix: str) -> Iterator[str]:
-    words: list[str] = ["--json", "--timeout", str(_SECONDS), "--secret", settings.secret]
+    words: list[str] = ["--json", "--secret", settings.secret]
     words += ["--set", f"pod={json.dumps(POD)}"]
     words += ["--workers", "0"]
     if settings.bucket:
