@@ -103,7 +103,7 @@ def compile_(
         images = {name: image or named[name] for name, image in images.items()}
         if not found.pinned:
             click.echo(
-                f"note: the digests of the images in {registry} are not known, so tags are"
+                f"note: the digests of the images in {found.registry} are not known, so tags are"
                 " compiled in. To use digests: make images PUSH=1",
                 err=True,
             )

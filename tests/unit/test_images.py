@@ -126,11 +126,18 @@ def test_compile_takes_images_and_resources(pushed: References, tmp_path: Path) 
     other = ["--registry", "other.example.com", "--tools-image", "tools:1", *resources]
     said, images = compiled(tmp_path, *other)
     assert images == [f"other.example.com/kfp-tfjob-trainer:{VERSION}", "tools:1"]
-    assert "make images PUSH=1" in said
+    assert "images in other.example.com are" in said and "make images PUSH=1" in said
     text = (tmp_path / "tfjob_training.yaml").read_text()
     assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS) - len(KEYS)
     assert text.count("cpu: '1'") == len(KEYS)  # which preflight returns
     assert text.count("resourceCpuLimit: '2'") == 1
+
+
+def test_compile_names_the_registry_of_references_without_digests(tmp_path: Path) -> None:
+    file = tmp_path / "references.json"
+    References.by_tag("r.example.com/me").write(file)
+    said, _ = compiled(tmp_path, "--references", str(file))
+    assert "images in r.example.com/me are" in said
 
 
 def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: References) -> None:
