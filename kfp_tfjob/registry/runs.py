@@ -33,6 +33,12 @@ class EvaluatedRun:
     at: datetime
 
 
+def run_ids(store: Store, layout: Layout) -> tuple[set[str], set[str]]:
+    """Return the ids of the runs with a record of their folder, and those of all runs."""
+    placed = {it.address.name.removesuffix(".json") for it in store.list(layout.folder_records)}
+    return placed, placed | set(store.folders(layout.root / RUNS))
+
+
 def runs_of(store: Store, layout: Layout, model_name: str) -> list[EvaluatedRun]:
     """Return the runs that evaluated a model, the newest first.
 
@@ -42,8 +48,7 @@ def runs_of(store: Store, layout: Layout, model_name: str) -> list[EvaluatedRun]
         model_name: The model.
     """
     versions = {it.trained_by: it.version for it in champions(store, layout, model_name)}
-    placed = {it.address.name.removesuffix(".json") for it in store.list(layout.folder_records)}
-    ids = placed | set(store.folders(layout.root / RUNS))
+    placed, ids = run_ids(store, layout)
 
     def evaluated(run_id: str) -> list[EvaluatedRun]:
         try:

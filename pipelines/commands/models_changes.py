@@ -131,12 +131,14 @@ def promote(
     """
     from kfp_tfjob.components.publish import manual_promotion
     from kfp_tfjob.components.step import Step
-    from kfp_tfjob.storage.layout import RUNS
-    from kfp_tfjob.storage.run_folder import full_id
+    from kfp_tfjob.registry.runs import run_ids
+    from kfp_tfjob.storage.run_folder import find, full_id
 
     person, why = _person(by), _text(reason)
-    run_id = full_id(run_id, place.store.folders(place.layout.root / RUNS))
-    step = Step("publish", run_id, place.layout, place.store, task)
+    _, known = run_ids(place.store, place.layout)
+    run_id = full_id(run_id, known)
+    folder = find(place.store, place.layout, run_id)
+    step = Step("publish", run_id, place.layout, place.store, task, folder)
     planned = manual_promotion.plan(step, model)
 
     def tell() -> None:

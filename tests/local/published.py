@@ -10,6 +10,7 @@ from typing import Any
 from kfp_tfjob.registry import versions
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.storage import run_folder
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -95,7 +96,7 @@ def judged(
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    run = layout.run(run_id)
+    run = run_folder.find(store, layout, run_id)
     manifest = push(store, folder, run.base, "output", run_id, 1)
     data = folder.parent / "data"
     data.mkdir(exist_ok=True)

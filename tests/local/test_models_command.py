@@ -11,6 +11,7 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, judged, publish
 
@@ -60,6 +61,10 @@ def test_the_commands(
     assert "c82b2f4a-1" in several.stderr and "c82b9999-1" in several.stderr
     short = models("promote", NAME, "--run", "c82b2", *WHY, "--dry-run")
     assert "run c82b2f4a-1" in short.output, short.output
+    claim(store, layout, "shaped-1", f"{NAME}/2026-11-26")
+    judged(store, layout, "shaped-1", tmp_path / "shaped")
+    shaped = models("promote", NAME, "--run", "shaped", *WHY, "--dry-run")
+    assert "run shaped-1" in shaped.output, shaped.stderr
     plan = models("promote", NAME, "--run", "r3", *WHY, "--dry-run")
     assert "not blessed: " in plan.output
     assert models("promote", NAME, "--run", "r3", *WHY, "--yes").exit_code == 0

@@ -113,3 +113,21 @@ def test_nothing_else_asks_which_type_a_column_has(repository: Path) -> None:
         for found in asks.finditer(path.read_text())
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("10004.0 10115.0 20095.0", "10004.0"),  # of pandas, with a missing value
+        (r"\N 1 2 3", r"\N"),
+        ("1.0 2.0 3", ""),
+        ("? 1", ""),
+        ("1 2 3 none unknown", ""),
+        ("01 02 03", ""),
+    ],
+)
+def test_a_category_of_numbers_is_named(values: str, said: str) -> None:
+    top = [[text, 9] for text in values.split()]
+    warnings = TYPES["category"].warnings({"c": {"top": top}}, {})
+    assert len(warnings) == bool(said)
+    assert all(said in text.replace("\\\\", "\\") for text in warnings)

@@ -19,6 +19,7 @@ from kfp_tfjob.features.types.base import (
     Votes,
     lookup_table,
 )
+from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import counted
@@ -152,6 +153,33 @@ class Category(ColumnType):
     def is_constant(cls, column: Mapping[str, Any]) -> bool:
         """Tell whether all values are equal."""
         return column["distinct"] == 1
+
+    @classmethod
+    def warnings(
+        cls, columns: Mapping[str, Mapping[str, Any]], samples: Mapping[str, np.ndarray]
+    ) -> list[str]:
+        """Return which columns have numbers that other data may spell in another way.
+
+        Or numbers and one string that may stand for a missing value.
+        """
+        found = []
+        for name, column in columns.items():
+            top = {text: count for text, count in column["top"]}
+            others = [text for text in top if not is_number(text)]
+            if top and not others and all(text.endswith(".0") for text in top):
+                text = next(iter(top))
+                found.append(
+                    f"the values of the category {name!r} are written like {text}, as pandas writes"
+                    f" whole numbers if one is missing; {text[:-2]} in other data is another value"
+                    " to the model; write them as whole numbers (in pandas, Int64)"
+                )
+            if len(others) == 1 and len(top) > 2:
+                found.append(
+                    f"the values of the category {name!r} are numbers, except {others[0]!r}"
+                    f" ({counted(top[others[0]], 'row')}); if it stands for a missing value, add"
+                    " it to data_options.null_values"
+                )
+        return found
 
     @classmethod
     def words(cls, column: Mapping[str, Any]) -> str:

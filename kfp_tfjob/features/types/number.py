@@ -62,7 +62,7 @@ _ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
 _DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
 _IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
 MANY = 1_000  # columns; in wider tables with few rows, a call for each would cost the most
-_is_number = re.compile(_NUMBER, re.ASCII).fullmatch
+is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 
 
 class Number(ColumnType):
@@ -358,7 +358,7 @@ def parse_together(many: Sequence[Cells]) -> None:
 
 def parse_number(text: str) -> float | None:
     """Return the value of a number in text; None if it is not one that float32 can hold."""
-    return value if _is_number(text) and abs(value := float(text)) <= LARGEST else None
+    return value if is_number(text) and abs(value := float(text)) <= LARGEST else None
 
 
 def number_as_text(text: str) -> str:
@@ -410,7 +410,7 @@ def without_signs(text: pa.Array, group: str, point: str) -> pa.Array:
 
 def plain_number(text: str) -> bool:
     """Tell whether a text is written as a finite number."""
-    return bool(_is_number(text))
+    return bool(is_number(text))
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:
