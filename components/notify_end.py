@@ -38,15 +38,16 @@ def of_end(step: Step, model_name: str) -> notify.Notice:
         return notify.Notice(*about, message, remedy, model_name, addresses)
     if ended.record:
         addresses["version"] = ended.record.version_uri
-    published = ended.word != NOT_BLESSED
+    published = ended.word == PUBLISHED
     return notify.Notice(
-        outcome=PUBLISHED if published else NOT_BLESSED,
+        # A pipeline may evaluate a model and not publish it.
+        outcome=ended.word if ended.word in (PUBLISHED, NOT_BLESSED) else notify.SUCCEEDED,
         run_id=step.run_id,
         step="publish" if published or verdict.is_second else "evaluate",
         verdict="blessed" if verdict.blessed else "not_blessed",
         code=0,
         message=verdict.reason,
-        remedy="" if published else "train a better model, or change gate",
+        remedy="train a better model, or change gate" if ended.word == NOT_BLESSED else "",
         model_name=model_name,
         addresses=addresses,
         metrics=in_short(verdict.metrics),

@@ -159,10 +159,10 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
         return RunReport(unchanged_summary(step, model_name, same), None)
     proven = [task for task, it in outcomes.items() if it.word == NOT_EVALUATED]
     words = {it.word for it in outcomes.values()}
-    # publish, or the launcher of another task, may have been killed before it wrote a record.
-    done = BLESSED not in words and (
-        succeeded or (words != {""} and not any(_is_open(*it) for it in outcomes.items()))
-    )
+    # If the cluster does not say that every task succeeded, publish or the launcher of another
+    # task may have been killed before it wrote a record.
+    is_open = any(_is_open(*it) for it in outcomes.items())
+    done = succeeded or not (is_open or words == {""} or BLESSED in words)
     # evaluate may have been killed after its verdict; a published model stays published.
     if not failures and (not done or (left.cause and not words <= {PUBLISHED, LOST_RACE})):
         failures[step] = left.cause or CANCELLED

@@ -155,6 +155,15 @@ def test_a_task_that_did_not_end_is_not_hidden_by_another_that_published(
         assert finish.run(step, "m", left).failure is None
 
 
+def test_a_pipeline_without_publish_is_done(step: Step) -> None:
+    leave_run(step, blessed=True)
+    report = finish.run(step, "m", Left(terminated=False))
+    assert report.failure is None and report.markdown.startswith("# Blessed: `m`")
+    assert of_end(step, "m").outcome == "succeeded"
+    killed = finish.run(step, "m", Left(terminated=True)).failure
+    assert killed and killed.verdict == "cancelled"
+
+
 def test_a_task_for_which_nothing_has_changed_has_ended(step: Step) -> None:
     earlier = TrainedRun("run-0", str(step.run.base), str(step.run.verdict))
     leave(step, replace(step, task_key="eu").run.unchanged, vars(earlier))
