@@ -3,15 +3,14 @@
     python -m images.build --registry REGISTRY [--push] [--gpu] [--serving] [--builder BUILDER] ...
 
 The context of the Containerfiles is made first, in images/context/: the wheel of this checkout,
-the requirements of each image from uv.lock with their hashes, and its SBOM. Nothing in it depends
-on the time, and the builder gets a fixed time for every file: where it can set that (buildah and
-podman can), the same lock, code and base give the same digest.
+and the requirements of each image from uv.lock with their hashes. Nothing in it depends on the
+time, and the builder gets a fixed time for every file: where it can set that (buildah and podman
+can), the same lock, code and base give the same digest.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,7 +106,6 @@ def make_context(names: Sequence[str], folder: Path = CONTEXT) -> Path:
         wheels, sdists = requirements(image.extra)
         (folder / f"{image.requirements}.txt").write_text(wheels)
         (folder / f"{image.requirements}-sdists.txt").write_text(sdists)
-        (folder / f"{image.requirements}-sbom.json").write_text(sbom(image.extra))
     return folder
 
 
@@ -126,24 +123,11 @@ def requirements(extra: str) -> tuple[str, str]:
     return "".join(block for block in blocks if block not in sdists), "".join(sdists)
 
 
-def sbom(extra: str) -> str:
-    """Return the locked packages of an extra as CycloneDX JSON, with nothing that is random."""
-    found = json.loads(_export("cyclonedx1.5", "--extra", extra))
-    del found["serialNumber"], found["metadata"]["timestamp"]
-    content = json.dumps(found, sort_keys=True)
-    found["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, content)}"
-    return json.dumps(found, indent=1, sort_keys=True) + "\n"
-
-
 def _requirements(*what: str) -> str:
-    return _export("requirements.txt", "--no-header", "--no-annotate", *what)
-
-
-def _export(form: str, *arguments: str) -> str:
-    options = ["--quiet", "--locked", "--no-emit-project", "--format", form]
-    if "--extra" in arguments:
+    options = ["--quiet", "--locked", "--no-emit-project", "--no-header", "--no-annotate"]
+    if "--extra" in what:
         options.append("--no-default-groups")
-    return uv("export", *options, *arguments)
+    return uv("export", *options, "--format", "requirements.txt", *what)
 
 
 def uv(*arguments: str | Path) -> str:

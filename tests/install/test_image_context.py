@@ -32,6 +32,5 @@ def test_the_context_does_not_depend_on_the_folder_its_times_and_rights(
         "install.sh",
         "tools.txt",
         "tools-sdists.txt",
-        "tools-sbom.json",
         f"kfp_tfjob-{VERSION}-py3-none-any.whl",
     }
