@@ -47,13 +47,11 @@ class Image:
         containerfile: The name of its Containerfile in images/.
         requirements: The name of its requirements in the context, without `.txt`.
         accelerator: The build argument ACCELERATOR; empty where there is none.
-        title: For its label.
     """
 
     extra: str
     containerfile: str
     requirements: str
-    title: str
     accelerator: str = ""
 
     def reference(self, registry: str) -> str:
@@ -66,16 +64,10 @@ class Image:
 
 
 IMAGES = {
-    "tools": Image(
-        "tools", "tools.Containerfile", "tools", "The steps, `setup` and `uploader` of kfp-tfjob"
-    ),
-    "trainer": Image(
-        "trainer", "trainer.Containerfile", "trainer-cpu", "The trainer of kfp-tfjob", "cpu"
-    ),
-    "trainer-gpu": Image(
-        "gpu", "trainer.Containerfile", "trainer-gpu", "The trainer of kfp-tfjob with CUDA", "gpu"
-    ),
-    "serving": Image("serve", "serving.Containerfile", "serving", "The server of kfp-tfjob"),
+    "tools": Image("tools", "tools.Containerfile", "tools"),
+    "trainer": Image("trainer", "trainer.Containerfile", "trainer-cpu", "cpu"),
+    "trainer-gpu": Image("gpu", "trainer.Containerfile", "trainer-gpu", "gpu"),
+    "serving": Image("serve", "serving.Containerfile", "serving"),
 }
 
 
@@ -144,13 +136,11 @@ class Builder:
         command: For instance ["buildah", "--root", "/var/cache/images"].
         arguments: More options of every build.
         base: The image that all stages begin with.
-        labelled: Whether images get labels; the commit in them makes each commit another image.
     """
 
     command: list[str]
     arguments: list[str] = field(default_factory=list)
     base: str = BASE
-    labelled: bool = True
 
     @property
     def kind(self) -> str:
@@ -188,8 +178,6 @@ class Builder:
         if image.accelerator:
             given["ACCELERATOR"] = image.accelerator
         said = [f"--build-arg={key}={value}" for key, value in given.items()]
-        if self.labelled:
-            said += [f"--label={key}={value}" for key, value in labels(image).items()]
         if self.kind == "docker":
             command = ["buildx", "build", "--load", "--provenance=false"]
         else:
@@ -225,23 +213,6 @@ class Builder:
 def _pip_conf() -> str:
     found = {key: os.environ[name] for name, key in _PIP.items() if os.environ.get(name)}
     return "\n".join(["[global]", *(f"{key} = {value}" for key, value in found.items())]) + "\n"
-
-
-def labels(image: Image) -> dict[str, str]:
-    """Return the labels of an image by their OCI names."""
-    found = {
-        "title": image.title,
-        "version": VERSION,
-        "licenses": "Apache-2.0",
-        "revision": git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
-    }
-    return {f"org.opencontainers.image.{key}": value for key, value in found.items() if value}
-
-
-def git(*arguments: str) -> str:
-    """Return what git says of this checkout, or nothing outside a repository."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _run(

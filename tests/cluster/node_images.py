@@ -153,7 +153,7 @@ def _build(context: Path) -> None:
     store = ["--root", str(cache() / "containers"), "--runroot", "/run/kfp-tfjob-test-containers"]
     command = ["nice", "-n", "10", "buildah", *store]
     made = base.make(command)
-    builder = Builder(["buildah", *store], _BUILD.split(), made, labelled=False)
+    builder = Builder(["buildah", *store], _BUILD.split(), made)
     for name, reference in _NAMES.items():
         builder.build(name, reference, context)
     pause = context / "pause.Containerfile"

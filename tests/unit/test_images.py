@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from images.build import BASE, IMAGES, ROOT, Builder, labels, requirements
+from images.build import BASE, IMAGES, ROOT, Builder, requirements
 from images.build import main as make_images
 from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in
@@ -48,12 +48,6 @@ def test_no_build_argument_can_leave_a_password_in_the_history() -> None:
     for name in {image.containerfile for image in IMAGES.values()}:
         found = re.findall(r"^ARG (\w+)", (ROOT / "images" / name).read_text(), re.MULTILINE)
         assert set(found) <= {"BASE", "ACCELERATOR", "SOURCE_DATE_EPOCH"}
-
-
-def test_labels_say_what_an_image_is() -> None:
-    found = labels(IMAGES["tools"])
-    prefix = "org.opencontainers.image."
-    assert found[f"{prefix}version"] == VERSION and found[f"{prefix}licenses"] == "Apache-2.0"
 
 
 def test_the_version_of_the_images_is_that_of_the_project() -> None:
