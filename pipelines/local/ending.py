@@ -104,6 +104,7 @@ class Ending:
         try:
             ending = finish.run(self.step, self.model_name)
             newest = newest_checkpoint(self.step.store, self.step.run)
+            is_trained = self.step.store.has(self.step.run.manifest)
         except StepError as error:
             self.show(f"cannot record the run's end: {error}")
             return
@@ -113,6 +114,7 @@ class Ending:
         self._copied(lambda: self._keep_failure(failure, ending.markdown))
         self._copied(lambda: self._write_page("The run was stopped before it was complete."))
         saved = f"training is saved up to step {newest}" if newest else "no training is saved yet"
+        saved = "the training is complete" if is_trained else saved
         command = self.home.to_continue(self.step.run_id)
         self.show(f"stopped: {saved}; to continue: {command}")
         self._notify(ending.failure)
