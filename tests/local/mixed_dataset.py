@@ -57,10 +57,7 @@ def write(folder: Path, task: str = "classification") -> Path:
         "format": "kfp-tfjob/schema/1",
         "task": task,
         **declared.to_schema(),
-        "label": {
-            "name": "income",
-            "classes": list(CLASSES) if task == "classification" else None,
-        },
+        "label": {"name": "income", "classes": list(CLASSES) if task == "classification" else None},
         "splits": splits,
         "schema_digest": "5" * 64,
         "test_raw": "test.parquet",
@@ -115,11 +112,7 @@ def learned(train: Mapping[str, np.ndarray]) -> Coding:
             Number("age", Missing("median", float(np.nanmedian(train["age"])), True)),
             Category("job", dictionary=jobs[0], vocabulary=jobs[1]),
             Category("city", dictionary=cities[0], vocabulary=cities[1]),
-            Date(
-                "signed up",
-                Missing("median", int(np.median(dates))),
-                origin=int(dates.min()),
-            ),
+            Date("signed up", Missing("median", int(np.median(dates))), origin=int(dates.min())),
             Boolean("member", Missing("most_frequent", 1)),
             String("note", bins=64),
         )

@@ -349,11 +349,7 @@ ROWS = {
     "own loss without weights": Row(_model(kind=OwnScaledLoss), WEIGHTS, tolerance=0),
     "a root of the mean": Row(_model(loss=lambda: root_of_all), tolerance=0),
     "own loss": Row(_model(kind=OwnLoss), tolerance=0),
-    "mean over weights": Row(
-        _model(loss=_weighted_mean),
-        WEIGHTS,
-        tolerance=0,
-    ),
+    "mean over weights": Row(_model(loss=_weighted_mean), WEIGHTS, tolerance=0),
     "plain BatchNormalization": Row(_model(hidden=_batch_normalization()), tolerance=0),
     "accumulation by Keras": Row(_model(_sgd(gradient_accumulation_steps=4)), tolerance=0),
 }

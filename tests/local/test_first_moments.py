@@ -77,11 +77,7 @@ def signalled_at(
 
 
 @pytest.mark.parametrize(
-    ("module", "number"),
-    [
-        ("click", signal.SIGTERM),
-        ("kfp_tfjob.storage.store", signal.SIGINT),
-    ],
+    ("module", "number"), [("click", signal.SIGTERM), ("kfp_tfjob.storage.store", signal.SIGINT)]
 )
 def test_the_command_line_ends_with_the_number_of_the_signal(
     module: str, number: signal.Signals, tmp_path: Path

@@ -103,9 +103,7 @@ def test_times_and_json(logs):
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
-    [
-        (["--replica", "wroker-0"], 2, "no attempt has a replica wroker-0"),
-    ],
+    [(["--replica", "wroker-0"], 2, "no attempt has a replica wroker-0")],
 )
 def test_what_is_wrong_is_said(logs, arguments, code, said):
     found = logs(*arguments)

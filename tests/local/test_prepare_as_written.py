@@ -12,14 +12,7 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.planted import (
-    NUMBERS,
-    ROWS,
-    parquet,
-    small,
-    table,
-    write,
-)
+from tests.local.planted import NUMBERS, ROWS, parquet, small, table, write
 
 MOMENTS = [-62_135_596_800 + 2_200_000_000 * i for i in range(ROWS)]  # seconds, years 1 to 9691
 TIMES = ("2024-01-31 10:00", "2024-01-31T12:00:00+02:00", "2024-01-31T10Z")
@@ -27,11 +20,7 @@ TIMES += ("2024-01-31T04:30:00.000000000-0530",)
 
 # The files, the options, and the files with which they are the same dataset.
 SAME: dict[str, tuple[bytes | dict[str, bytes], dict, bytes | dict[str, bytes]]] = {
-    "a byte order mark before quotes": (
-        b"\xef\xbb\xbf" + table(small, '"a","b","y"'),
-        {},
-        NUMBERS,
-    ),
+    "a byte order mark before quotes": (b"\xef\xbb\xbf" + table(small, '"a","b","y"'), {}, NUMBERS),
     "a byte order mark in the second file, and its columns in another order": (
         {"1.csv": NUMBERS, "2.csv": b"\xef\xbb\xbfy,b,a\nu,0,700\n"},
         {},

@@ -90,10 +90,7 @@ def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path, count: int
     with pytest.raises(DataError) as raised:
         list(executor.map(f"{HERE}:refuse", range(6)))
     executor.close()
-    assert raised.value.problems == (
-        Problem("no", received="3", fix="give 4"),
-        Example("row 1"),
-    )
+    assert raised.value.problems == (Problem("no", received="3", fix="give 4"), Example("row 1"))
     assert raised.value.notes == ("odd",)
 
 

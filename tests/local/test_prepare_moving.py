@@ -15,16 +15,7 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import Fault, FaultProxy, refuse
-from tests.local.planted import (
-    NUMBERS,
-    planted,
-    refusal,
-    small,
-    table,
-    where,
-    word,
-    write,
-)
+from tests.local.planted import NUMBERS, planted, refusal, small, table, where, word, write
 
 
 def append(path: Path) -> None:

@@ -35,7 +35,7 @@ def test_prune(store: Store, layout: Layout) -> None:
     place = layout.model(NAME)
     planned = prune.plan(store, layout, NAME, keep=1, hours=24)
     assert [(it.version, it.serving) for it in planned.candidates] == [
-        *((1, 0), (2, 0), (0, 1), (0, 2)),
+        *((1, 0), (2, 0), (0, 1), (0, 2))
     ]
     assert planned.kept[4] == "is the champion" and "rollback" in planned.kept[3]
     assert "in flight" in planned.kept[5]

@@ -22,9 +22,7 @@ from kfp_tfjob.storage.errors import DataError
 from tests.local import mixed_dataset
 
 TASK = Task(
-    "regression",
-    ("age", "city", "signed up", "member"),
-    types=(Number, Category, Date, Boolean),
+    "regression", ("age", "city", "signed up", "member"), types=(Number, Category, Date, Boolean)
 )
 TYPES = {"age": "float64", "city": "string", "signed_up": "int64", "member": "string"}
 ROWS = {

@@ -62,9 +62,7 @@ def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> 
     assert served(store, layout) == {1: "graph of r1", 2: "graph of r2", 3: "graph of r3"}
     folder = layout.model(NAME).servable(3)
     keys = {it.address.key.removeprefix(f"{folder.key}/") for it in store.list(folder)}
-    assert keys == {
-        *("saved_model.pb", "request.json", "variables/variables.index"),
-    }
+    assert keys == {*("saved_model.pb", "request.json", "variables/variables.index")}
 
     # The old bytes get the next number; going back twice goes further back.
     champion = back(store, layout)
@@ -268,10 +266,7 @@ def test_a_damaged_version_does_not_come_back(store: Store, layout: Layout) -> N
 
 @pytest.mark.parametrize(
     ("path", "unseen"),
-    [
-        ("versions/2/verdict.json", False),
-        ("versions/2/model/saved_model.pb", True),
-    ],
+    [("versions/2/verdict.json", False), ("versions/2/model/saved_model.pb", True)],
 )
 def test_a_damaged_champion_of_a_rollback_is_left(
     store: Store, layout: Layout, path: str, unseen: bool

@@ -285,7 +285,7 @@ def test_another_pipeline_is_refused(tmp_path):
 
 def test_this_version_is_compiled_in_place(fake, data, base):
     found = kfp_tfjob(
-        *("submit", "--data", data, "--label", "y", "--name", "m", "--output", base, "--yes"),
+        *("submit", "--data", data, "--label", "y", "--name", "m", "--output", base, "--yes")
     )
     assert found.exit_code == 2 and PLACEHOLDER in found.stderr
 

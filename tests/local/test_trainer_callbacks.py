@@ -95,9 +95,7 @@ def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
 
     rows = dataset.rows
     training = batches(
-        "train",
-        lambda: train_slices(rows["train"], BATCH, 0, (0, 0), range(1), 1),
-        EPOCHS * STEPS,
+        "train", lambda: train_slices(rows["train"], BATCH, 0, (0, 0), range(1), 1), EPOCHS * STEPS
     )
     parts = [step[0] for step in evaluation_slices(rows["validation"], BATCH, 1)]
     validation = batches("validation", lambda: parts, len(parts))

@@ -138,12 +138,7 @@ def trainer(kills: int) -> Iterator[Path]:
 @pytest.mark.fault("the sidecar is killed at any moment")
 @pytest.mark.parametrize("kills", [3, pytest.param(PROOF, marks=pytest.mark.slow)])
 def test_a_kill_loses_nothing(
-    kills: int,
-    proxy: FaultProxy,
-    store: Store,
-    base: S3Address,
-    trainer: Path,
-    tmp_path: Path,
+    kills: int, proxy: FaultProxy, store: Store, base: S3Address, trainer: Path, tmp_path: Path
 ) -> None:
     run = RunLayout(base / "runs" / "killed")
     proxy.latency = 0.08  # of a store at some distance: most moments have a request in flight

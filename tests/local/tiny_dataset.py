@@ -55,10 +55,7 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
         "format": "kfp-tfjob/schema/1",
         "task": task,
         "features": [{"name": name, "type": "float32"} for name in FEATURES],
-        "label": {
-            "name": "label",
-            "classes": list(CLASSES) if task == "classification" else None,
-        },
+        "label": {"name": "label", "classes": list(CLASSES) if task == "classification" else None},
         "splits": splits,
     }
     statistics = {

@@ -16,11 +16,7 @@ from kfp_tfjob.cluster import create_job
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.create_job import lost_fields
-from kfp_tfjob.cluster.errors import (
-    ClusterUnavailableError,
-    ForbiddenError,
-    OperatorAbsentError,
-)
+from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, OperatorAbsentError
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec

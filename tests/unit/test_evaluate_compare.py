@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.judging.compare import LEAST_ROWS, compare
-from kfp_tfjob.judging.predictions import (
-    ClassPredictions,
-    Predictions,
-    ValuePredictions,
-)
+from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 
 
 def classifier(labels: np.ndarray, logit: np.ndarray) -> ClassPredictions:

@@ -10,11 +10,7 @@ import pytest
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
-from kfp_tfjob.judging.predictions import (
-    ClassPredictions,
-    Collector,
-    constant_classifier,
-)
+from kfp_tfjob.judging.predictions import ClassPredictions, Collector, constant_classifier
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices

@@ -18,11 +18,7 @@ from numpy.typing import NDArray
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.compare import compare
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import (
-    ClassPredictions,
-    Predictions,
-    ValuePredictions,
-)
+from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import judge_slices
 from kfp_tfjob.judging.slices import Slices

@@ -96,11 +96,7 @@ def test_only_the_folders_of_runs_have_a_shape() -> None:
         (0, {}, "cpu"),
         (1, {}, "gpu"),
         (1, {"all": {"gpu_resource": "nvidia.com/mig-1g.5gb"}}, "mig-1g.5gb"),
-        (
-            2,
-            {"all": {"node_selector": {"nvidia.com/gpu.product": "NVIDIA-H200"}}},
-            "NVIDIA-H200",
-        ),
+        (2, {"all": {"node_selector": {"nvidia.com/gpu.product": "NVIDIA-H200"}}}, "NVIDIA-H200"),
         (1, {"chief": {"node_selector": {"cloud.google.com/gke-accelerator": "l4"}}}, "l4"),
     ],
 )

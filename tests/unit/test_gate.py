@@ -99,11 +99,7 @@ CASES = {
         model(25), rival(GOOD), True, "by more than 0.02", {"mode": "non_inferior", "margin": 0.02}
     ),
     "worse than the margin": Case(
-        model(60),
-        rival(GOOD),
-        False,
-        "may be worse than",
-        {"mode": "non_inferior", "margin": 0.02},
+        model(60), rival(GOOD), False, "may be worse than", {"mode": "non_inferior", "margin": 0.02}
     ),
     "incompatible champion": Case(GOOD, rival(**OTHER_SCHEMA), False, "another schema"),
     "incompatible champion counts as none": Case(
@@ -307,11 +303,7 @@ def test_a_misspelled_metric_is_answered_with_what_can_be_typed() -> None:
         ),
         ({"primary_metric": "top_2_accuracy"}, "classification", "gate.primary_metric=accuracy"),
         ({"primary_metric": "auc"}, "regression", ""),
-        (
-            {"slices": [{"column": "age", "thresholds": {"rmse": {"max": 9}}}]},
-            "classification",
-            "",
-        ),
+        ({"slices": [{"column": "age", "thresholds": {"rmse": {"max": 9}}}]}, "classification", ""),
     ],
 )
 def test_metrics_of_another_label_are_answered_with_those_of_it(

@@ -44,13 +44,7 @@ def test_a_replica_takes_its_share(expected: int | None, place: int, mine: list[
 
 
 @pytest.mark.parametrize(
-    ("capability", "known"),
-    [
-        ((5, 2), False),
-        ((8, 6), True),
-        ((9, 0), True),
-        ((10, 0), False),
-    ],
+    ("capability", "known"), [((5, 2), False), ((8, 6), True), ((9, 0), True), ((10, 0), False)]
 )
 def test_kernels_serve_their_own_generation(capability: tuple[int, int], known: bool) -> None:
     assert has_kernels(capability, STOCK) is known

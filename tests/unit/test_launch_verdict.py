@@ -209,11 +209,7 @@ OF_KERAS_3 = (
 
 @pytest.mark.parametrize(
     ("code", "line", "named"),
-    [
-        (1, OF_KERAS_3, True),
-        (1, "ValueError: a mistake", False),
-        (137, OF_KERAS_3, False),
-    ],
+    [(1, OF_KERAS_3, True), (1, "ValueError: a mistake", False), (137, OF_KERAS_3, False)],
 )
 def test_the_error_of_keras_3_names_the_option(code, line, named):
     found = judge(job("Failed"), [pod("chief-0", code), pod("worker-0", code)])

@@ -158,11 +158,7 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         ["run-policy-fields"],
     ),
     ("running", run_policy(cleanPodPolicy="running"), ["unknown-word"]),
-    (
-        "Sometimes",
-        policy(Chief="Sometimes", Worker="Sometimes"),
-        ["unknown-word"],
-    ),
+    ("Sometimes", policy(Chief="Sometimes", Worker="Sometimes"), ["unknown-word"]),
     (
         "an init container that is restarted",
         put(
@@ -220,11 +216,7 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         both(policy(Chief="Always", Worker="Always"), no_pod_deadline),
         ["always", "no-deadline"],
     ),
-    (
-        "mixed",
-        both(policy(Chief="OnFailure"), no_pod_deadline),
-        ["mixed-policies", "no-deadline"],
-    ),
+    ("mixed", both(policy(Chief="OnFailure"), no_pod_deadline), ["mixed-policies", "no-deadline"]),
     (
         "ExitCode",
         both(policy(Chief="ExitCode", Worker="ExitCode"), no_pod_deadline),

@@ -116,10 +116,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (
-            {"1.jpg": ONE, "cat/2.jpg": ONE, "dog/1.jpg": ONE},
-            "Received: 1: 1.jpg",
-        ),
+        ({"1.jpg": ONE, "cat/2.jpg": ONE, "dog/1.jpg": ONE}, "Received: 1: 1.jpg"),
         ({"flowers/cat/1.jpg": ONE, "flowers/dog/1.jpg": ONE}, "/flowers"),
         ({"a.jpg": ONE}, "parent folder"),
         ({"cat/1.jpg": ONE}, "fewer than two classes"),

@@ -57,11 +57,7 @@ def people(rows: int, seed: int = 1) -> np.ndarray:
 
 def _kind(features: int, codes: int = 0, dates: int = 0) -> np.dtype:
     return np.dtype(
-        [
-            ("features", "<f4", (features,)),
-            ("codes", "<i4", (codes,)),
-            ("dates", "<i8", (dates,)),
-        ]
+        [("features", "<f4", (features,)), ("codes", "<i4", (codes,)), ("dates", "<i8", (dates,))]
     )
 
 
@@ -121,12 +117,7 @@ def test_many_rows_with_one_value_are_one_bin() -> None:
 @pytest.mark.parametrize("beyond", [-999, 999])
 @pytest.mark.parametrize("usual", [1, 5, 400])
 def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond: int) -> None:
-    coding = Coding(
-        (
-            Number("level", Missing("median", 0)),
-            Date("since", Missing("median", 0)),
-        )
-    )
+    coding = Coding((Number("level", Missing("median", 0)), Date("since", Missing("median", 0))))
     rows = np.zeros(2000, _kind(1, 0, 1))
     rows["features"][:, 0] = rows["dates"][:, 0] = np.arange(2000) % usual
     first = Distributions(Edges.of(coding, rows))

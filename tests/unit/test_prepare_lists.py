@@ -69,9 +69,7 @@ def test_a_list_of_another_length_or_with_a_gap_is_a_fault(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "column",
-    [[["x"]], [[[1]]], [{"b": 1}], [[]]],
-    ids=["texts", "nested", "struct", "empty"],
+    "column", [[["x"]], [[[1]]], [{"b": 1}], [[]]], ids=["texts", "nested", "struct", "empty"]
 )
 def test_other_types_are_refused_by_name(path: Path, column: list) -> None:
     pq.write_table(pa.table({"a": [1.0], "b": column, "y": ["u"]}), path)

@@ -229,10 +229,7 @@ def test_a_named_format_is_that_of_the_label_the_time_and_the_group_too(tmp_path
     lines = [f"{german(amount)};{day};1" for amount, day in zip(AMOUNTS, days, strict=True)]
     (tmp_path / "f.csv").write_text("\n".join(["y;day;x", *lines, "x;1/1/2022;1"]) + "\n")
     given = {"delimiter": ";", "on_bad_row": "drop", "drop": ["day"], "split": {"time": "day"}}
-    types = {
-        "y": {"number": {"decimal": ",", "thousands": "."}},
-        "day": {"date": "%d/%m/%Y"},
-    }
+    types = {"y": {"number": {"decimal": ",", "thousands": "."}}, "day": {"date": "%d/%m/%Y"}}
     found = read(tmp_path / "f.csv", **given, types=types)
     limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
     assert list(found.job.limits) == limits.astype("M8[us]").astype(float).tolist()

@@ -17,11 +17,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
         (0, 2.0, "50.0 MB, 100,000 rows/s, 25.0 MB/s"),
         (200_000_000, 2.0, "50.0 MB (25%), 100,000 rows/s, 25.0 MB/s, about 6 s left"),
         (200_000_000, 100.0, "50.0 MB (25%), 2,000 rows/s, 0.5 MB/s, about 5 min left"),
-        (
-            5_000_000_000,
-            50.0,
-            "50.0 MB (1%), 4,000 rows/s, 1.0 MB/s, about 1 h 22 min left",
-        ),
+        (5_000_000_000, 50.0, "50.0 MB (1%), 4,000 rows/s, 1.0 MB/s, about 1 h 22 min left"),
         # A compressed source is larger once it is read.
         (40_000_000, 2.0, "50.0 MB (100%), 100,000 rows/s, 25.0 MB/s"),
     ],

@@ -144,9 +144,7 @@ def test_the_pipeline_passes_them_to_the_setters() -> None:
     assert "evaluate" in tasks["publish"]["dependentTasks"]
 
 
-def test_plain_steps_have_constants_and_the_user_may_be_left_to_the_cluster(
-    tmp_path: Path,
-) -> None:
+def test_plain_steps_have_constants_and_the_user_may_be_left_to_the_cluster(tmp_path: Path) -> None:
     options = ["--plain-steps", "--run-as-user", "none"]
     done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), *options])
     assert done.exit_code == 0, done.output

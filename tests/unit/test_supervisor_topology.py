@@ -107,10 +107,7 @@ def test_one_replica_alone_has_no_cluster(kind):
             "TOPOLOGY": '{"replicas": {"chief": [2, "a-{}:1"]}, "role": "chief"}',
             "REPLICA_INDEX": "2",
         },
-        {
-            "TOPOLOGY": '{"replicas": {"chief": [2, "a:1"]}, "role": "chief"}',
-            "REPLICA_INDEX": "0",
-        },
+        {"TOPOLOGY": '{"replicas": {"chief": [2, "a:1"]}, "role": "chief"}', "REPLICA_INDEX": "0"},
     ],
 )
 def test_a_damaged_topology_is_refused(wrong):

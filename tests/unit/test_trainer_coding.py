@@ -112,8 +112,7 @@ def test_a_table_of_numbers_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    "column",
-    [Date("when", Missing("fail", None)), Number("n", Missing("fail", None))],
+    "column", [Date("when", Missing("fail", None)), Number("n", Missing("fail", None))]
 )
 def test_a_forbidden_gap_is_named(column: ColumnType) -> None:
     floats, dates = np.full((2, 1), np.nan, np.float32), np.full((2, 1), NO_DATE)
