@@ -331,22 +331,3 @@ def test_pictures(data: Data, tmp_path: Path) -> None:
     assert problem.received == "'cow'"
     assert validation.comparison.label.psi > 0.25 and not validation.suspicious
     assert html("'cow'") in page("pictures", done, validation)
-
-
-def test_a_table_of_numbers(data: Data) -> None:
-    def table(shift: float) -> Rows:
-        random = np.random.default_rng(3)
-        rows = random.normal(size=(1500, 3))
-        return [
-            {"a": f"{a + shift:.4f}", "b": f"{b:.4f}", "y": str(int(a + b + c > 0))}
-            for a, b, c in rows
-        ]
-
-    data.publish(data.prepare(table(0), "y"))
-    done = data.prepare(table(1.0), "y")
-    validation = data.validate(done)
-    assert done.schema["coding"] == [{}, {}]
-    assert validation.comparison.drift["a"].psi > 0.5 > 0.1 > validation.comparison.drift["b"].psi
-    (problem,) = validation.comparison.beyond
-    assert problem.received.startswith("PSI of a ")
-    page("numbers", done, validation)

@@ -118,10 +118,6 @@ def lie(hook: Hook) -> None:
         hook.wfile.write(b"x" * 65536)
 
 
-def nonsense(hook: Hook) -> None:
-    hook.wfile.write(b"\x00\xff not HTTP\r\n\r\n")
-
-
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()

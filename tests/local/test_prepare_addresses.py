@@ -82,12 +82,3 @@ def test_folders_in_s3_are_splits(store: Store, base: S3Address, step: Step) -> 
         again = run(step, ", ".join(f"{base}/in/{name}" for name in names), "y", {})
         assert again.rows == done.rows
         assert again.schema["schema_digest"] == done.schema["schema_digest"]
-
-
-def test_mixed_columns_with_a_split_by_group(store: Store, base: S3Address, step: Step) -> None:
-    lines = [f"{i},{'red' if i % 3 else 'blue'},p{i // 4},{'uv'[i % 2]}\n" for i in range(400)]
-    store.write(base / "in" / "f.csv", ("a,color,patient,y\n" + "".join(lines)).encode())
-    done = run(step, f"{base}/in/f.csv", "y", {"split": {"group": "patient"}})
-    assert [item["type"] for item in done.schema["features"]] == ["float32", "category"]
-    assert done.schema["split"]["group"] == "patient"
-    assert all(count and count % 4 == 0 for count in done.rows.values())

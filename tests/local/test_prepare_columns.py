@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import random
 from collections import Counter
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ import pyarrow.parquet
 import pytest
 
 from examples import people
-from kfp_tfjob.components.prepare_data.data_validation import validate
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
@@ -160,18 +158,6 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     assert verify(store, S3Address.parse(done.dataset_uri), manifest) == []
 
 
-def test_a_file_where_a_column_has_no_type_has_gaps_in_it(step, tmp_path):
-    """pandas writes the type null if all values of one file are None."""
-    for i, values in enumerate((pa.nulls(100), pa.array(np.arange(100.0)), pa.nulls(100))):
-        table = pa.table({"a": values, "b": np.arange(100.0) + i, "y": ["u", "v"] * 50})
-        pa.parquet.write_table(table, tmp_path / f"{i}.parquet")
-    done = run(step, str(tmp_path), "y", {})
-    kinds = {item["name"]: item["type"] for item in done.schema["features"]}
-    assert kinds == {"a": "float32", "b": "float32"}
-    assert done.schema["coding"][0]["missing"]["rule"] == "median"
-    assert sum(done.rows.values()) == 300
-
-
 def test_text_parquet_and_csv_of_the_same_rows_are_the_same_dataset(step, store, tmp_path):
     rows = 300
     choose = random.Random(3)
@@ -236,21 +222,3 @@ def test_rules_for_gaps(step, store, tmp_path):
     assert [item["name"] for item in done.statistics["packed"]] == ["a", "a.missing", "b"]
     with pytest.raises(DataError, match="'a'.*number"):
         run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
-
-
-def test_a_column_that_tells_the_label(step, tmp_path):
-    lines = [f"{i % 7},{'no' if i % 2 else 'yes'},{'uv'[i % 2]}" for i in range(200)]
-    (tmp_path / "a.csv").write_text("\n".join(["a,result,y", *lines, ""]))
-    done = run(step, str(tmp_path / "a.csv"), "y", {})
-    found = validate(step, done, "", {})
-    assert [item.name for item in found.suspicious] == ["result"]
-
-
-def test_a_category_that_looks_like_a_number_in_one_file(step, tmp_path):
-    for name, code in (("1.csv", "{}"), ("2.csv", "K{}")):
-        lines = [f"{code.format(i % 9)},{i},{'uv'[i % 2]}" for i in range(150)]
-        (tmp_path / name).write_text("\n".join(["code,b,y", *lines, ""]))
-    done = run(step, str(tmp_path), "y", {})
-    assert [item["type"] for item in done.schema["features"]] == ["category", "float32"]
-    assert len(done.schema["coding"][0]["dictionary"]) == 18
-    json.dumps(done.statistics, allow_nan=False)

@@ -5,15 +5,12 @@ import gzip
 import json
 import logging
 import random
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from kfp import dsl
 
-from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.source.resolve import (
@@ -365,22 +362,3 @@ def test_data_that_nobody_here_wrote(step, path, label, options, task):
 
     done = run(step, str(files(STATSMODELS).joinpath(path)), label, options)
     assert done.schema["task"] == task
-
-
-def test_the_log_and_the_page_of_the_step_say_that_a_dataset_was_used_again(
-    store, base, tmp_path, capsys
-):
-    (tmp_path / "a.csv").write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
-    for again in (False, True):
-        page = dsl.HTML(uri=str(tmp_path / "page.html"))
-        prepare_data.python_func(
-            run_id="r1",
-            output_uri=str(base),
-            data_uri=str(tmp_path / "a.csv"),
-            data_label="y",
-            data_report=page,
-            data_metrics=dsl.Metrics(),
-        )
-        said = "already exists and is reused" in capsys.readouterr().out
-        assert said is again and page.metadata["reused"] is again
-        assert ("reused" in Path(page.path).read_text()) is again

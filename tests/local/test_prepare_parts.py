@@ -18,13 +18,12 @@ import pytest
 from kfp_tfjob.components.prepare_data import engine, scan
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.source.readers import csv_records, csv_table
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import in_folder, options
+from tests.unit.prepared_files import read
 
 ROWS = 1_500
 
@@ -111,10 +110,8 @@ def test_a_fault_has_the_line_of_the_file_in_every_part(tmp_path: Path) -> None:
     lines[200] = '7,"first\nsecond",0'
     lines[301] = "later,x,1"
     (tmp_path / "data.csv").write_text("\n".join(lines) + "\n")
-    source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
-    (tmp_path / "work").mkdir()
-    given = options(on_bad_row="drop", types={"a": "number", "t": "category"})
-    found = scan.read(source, "y", given, in_folder(tmp_path / "work"), 1 << 12, part=500)
+    given = {"on_bad_row": "drop", "types": {"a": "number", "t": "category"}}
+    found = read(tmp_path / "data.csv", 1 << 12, part=500, **given)
     assert [(item.line, item.column, item.value) for item in found.faults.examples] == [
         (18, "a", "soon"),
         (303, "a", "later"),
@@ -126,10 +123,8 @@ def test_a_quoted_value_over_many_parts_is_one_value(tmp_path: Path) -> None:
     long = "\n".join(f"{i},1,0" for i in range(300))  # looks like rows
     rows = [f'{i},"{long if i == 40 else "a"}",{i % 2}' for i in range(100)]
     (tmp_path / "data.csv").write_text("a,t,y\n" + "\n".join(rows) + "\n")
-    source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
-    (tmp_path / "work").mkdir()
-    given = options(types={"t": "text"}, on_bad_row="drop")
-    found = scan.read(source, "y", given, in_folder(tmp_path / "work"), 1 << 12, part=300)
+    given = {"types": {"t": "text"}, "on_bad_row": "drop"}
+    found = read(tmp_path / "data.csv", 1 << 12, part=300, **given)
     assert (found.faults.seen, found.faults.rows) == (100, Counter(long=1, quotes=0))
     assert [item.line for item in found.faults.examples] == [42]
 
@@ -140,8 +135,6 @@ def test_a_part_that_begins_within_a_value_is_read_once(
     text = 'first "" line\nsecond, with a comma\n\n'
     rows = [f'{i},"{text * (i % 4)}",{i % 2}' for i in range(400)]
     (tmp_path / "data.csv").write_text("a,t,y\n" + "\n".join(rows) + "\n")
-    source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
-    (tmp_path / "work").mkdir()
     reads, run = [], scan._map
 
     def counted(executor, job, parts):
@@ -149,8 +142,8 @@ def test_a_part_that_begins_within_a_value_is_read_once(
         return run(executor, job, parts)
 
     monkeypatch.setattr(scan, "_map", counted)
-    given = options(types={"a": "number", "t": "text"}, on_bad_row="drop")
-    found = scan.read(source, "y", given, in_folder(tmp_path / "work"), 1 << 12, part=300)
+    given = {"types": {"a": "number", "t": "text"}, "on_bad_row": "drop"}
+    found = read(tmp_path / "data.csv", 1 << 12, part=300, **given)
     assert found.faults.seen == 400 and not found.faults.bad
     assert len(reads) > 20 and len(set(reads)) == len(reads)
 
@@ -163,10 +156,8 @@ def test_a_line_that_never_ends_is_named_by_its_number(
     rows = [f"{i},{i % 2}" for i in range(2_000)]
     rows[1_500] = "1" * (2 << 20)
     (tmp_path / "data.csv").write_text("a,y\n" + "\n".join(rows) + "\n")
-    source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
-    (tmp_path / "work").mkdir()
     with pytest.raises(DataError, match="line 1502: "):
-        scan.read(source, "y", options(), in_folder(tmp_path / "work"), 1 << 16, part=300 << 10)
+        read(tmp_path / "data.csv", 1 << 16, part=300 << 10)
 
 
 def test_a_try_continues_with_the_parts_that_are_done(

@@ -10,7 +10,6 @@ from kfp_tfjob import Client
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
-from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.failure_record import Failure
@@ -300,14 +299,6 @@ def test_logs_of_a_run_that_has_none(fake, base):
     assert found.exit_code == 3 and "one (running)" in found.stderr
     found = kfp_tfjob("logs", "other")
     assert found.exit_code == 2 and "no parameter output_uri" in found.stderr
-
-
-def test_a_back_end_that_goes_away_is_an_error_with_a_code(fake):
-    fake.__exit__()
-    found = kfp_tfjob("runs")
-    assert found.exit_code == BackEndAwayError.code
-    assert "port-forward" in found.stderr and "Connection refused" in found.stderr
-    assert "HTTPConnection" not in found.stderr and found.stderr.count("\n") == 1
 
 
 def test_why_a_run_of_another_pipeline_failed(fake):

@@ -28,6 +28,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return Dataset.load(tiny_dataset.write(tmp_path_factory.mktemp("dataset")))
 
 
+@pytest.fixture(scope="module")
+def untrained(dataset: Dataset) -> Any:
+    """A model that no test trains."""
+    return build_model(dataset)
+
+
 @pytest.fixture
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the replicas agree after every step, so that every step may be the last one."""
@@ -139,8 +145,6 @@ def test_stopped_while_a_callback_evaluates_other_weights(
 ) -> None:
     """The weights of the evaluation were saved, and training went on from them."""
     from keras.callbacks import Callback
-
-    from kfp_tfjob.trainer.exits import StoppedError
 
     evaluations: list[bool] = []
 
@@ -275,7 +279,9 @@ def of_one_hook(**hooks: Callable[..., Any]) -> Any:
     return type("Own", (keras.callbacks.Callback,), hooks)()
 
 
-def in_the_loop(dataset: Dataset, output: Path, callback: Any, **compiled: Any) -> Any:
+def in_the_loop(
+    dataset: Dataset, output: Path, callback: Any, model: Any = None, **compiled: Any
+) -> Any:
     """Return the callbacks of a training with these."""
     import tensorflow as tf
 
@@ -284,7 +290,7 @@ def in_the_loop(dataset: Dataset, output: Path, callback: Any, **compiled: Any) 
     from kfp_tfjob.trainer.callbacks import Callbacks
     from kfp_tfjob.trainer.replicas import Replicas
 
-    model = build_model(dataset)
+    model = model or build_model(dataset)
     if compiled:
         model.compile(loss="sparse_categorical_crossentropy", **compiled)
     user_model.check(model, build_model, dataset, 1)
@@ -320,11 +326,13 @@ def refused() -> dict[str, tuple[Any, str]]:
 @pytest.mark.parametrize(
     "case", ["backup", "averages", "a text", "our file", "outside", "schedule"]
 )
-def test_what_cannot_work_is_refused(dataset: Dataset, tmp_path: Path, case: str) -> None:
+def test_what_cannot_work_is_refused(
+    dataset: Dataset, untrained: Any, tmp_path: Path, case: str
+) -> None:
     callback, words = refused()[case]
     callback, compiled = callback if isinstance(callback, tuple) else (callback, {})
     with pytest.raises(ConfigurationError, match=words):
-        in_the_loop(dataset, tmp_path, callback, **compiled)
+        in_the_loop(dataset, tmp_path, callback, None if compiled else untrained, **compiled)
 
 
 def _evaluates(self: Any, epoch: int, logs: Any) -> None:
@@ -353,15 +361,14 @@ def _writes(self: Any, epoch: int, logs: Any) -> None:
     ],
 )
 def test_a_callback_that_fails_is_named(
-    dataset: Dataset, tmp_path: Path, hook: Any, code: int, words: str
+    dataset: Dataset, untrained: Any, tmp_path: Path, hook: Any, code: int, words: str
 ) -> None:
-    callbacks = in_the_loop(dataset, tmp_path, of_one_hook(on_epoch_end=hook))
+    callbacks = in_the_loop(dataset, tmp_path, of_one_hook(on_epoch_end=hook), untrained)
     with pytest.raises(StepError, match=words) as found:
         callbacks.call("on_epoch_end", 3, {"loss": 1.0})
     assert found.value.code == code
-    model = build_model(dataset)
     callbacks.call("on_test_begin")  # no callback has it
-    assert "evaluate" not in vars(model)
+    assert "evaluate" not in vars(untrained)
 
 
 def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path: Path) -> None:

@@ -288,14 +288,3 @@ def test_output_that_cannot_be_written_to(pod, store, run):
     sidecar.terminate()
     assert sidecar.wait(SECONDS) == 0, pod.log()
     assert steps(store, run) == [1]
-
-
-@pytest.mark.fault("a file name that cannot be a key in S3")
-def test_a_name_that_cannot_be_stored_ends_the_wait(pod, store, run):
-    (pod.output / os.fsdecode(b"\xff.bin")).write_bytes(b"x")
-    pod.write("scores", b"y")
-    pod.start()
-    answer = pod.ask("a")
-    until(lambda: answer().get("state") not in (None, "storing"), f"an answer in\n{pod.log()}")
-    assert answer()["state"] == "impossible" and "not UTF-8" in answer()["message"]
-    assert store.read(run.output / "scores") == b"y"

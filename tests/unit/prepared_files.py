@@ -66,16 +66,19 @@ def faults_of(faults: Faults) -> list[tuple]:
     return [(fault.line, fault.column, fault.value, fault.rule) for fault in faults.examples]
 
 
-def read(path: Path, block: int = 1 << 20, **given: object) -> scan.Scan:
-    """Read a file or folder as prepare_data does."""
+def read(
+    path: Path,
+    block: int = 1 << 20,
+    runs: Path | None = None,
+    part: int = scan.PART_BYTES,
+    **given: object,
+) -> scan.Scan:
+    """Read a file or folder as prepare_data does; `runs` is where the runs are to stay."""
     source = list_source(_STORE, str(path))
     with tempfile.TemporaryDirectory() as folder:
-        return scan.read(source, "y", options(**given), in_folder(folder), block)
-
-
-def in_folder(folder: Path | str) -> Inline:
-    """Return an executor of this process that leaves its runs in a folder."""
-    return Inline(Context(str(folder), opened=_STORE))
+        (runs or Path(folder)).mkdir(exist_ok=True)
+        executor = Inline(Context(str(runs or folder), opened=_STORE))
+        return scan.read(source, "y", options(**given), executor, block, part=part)
 
 
 def names_of(found: scan.Scan) -> list[str]:

@@ -14,10 +14,6 @@ from kfp_tfjob.storage.formatting import did_you_mean, nearest
 WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
 
 
-def test_one_problem_is_one_line() -> None:
-    assert str(ConfigurationError(WRONG)) == str(WRONG)
-
-
 def test_warnings_are_no_problems() -> None:
     error = ConfigurationError(WRONG, notes=["nodes may not be listed"])
     lines = ["1 problem, 1 warning:", f"  1. {WRONG}", "  Warning: nodes may not be listed."]

@@ -134,14 +134,6 @@ def test_a_block_is_one_block_of_short_lines(text: list[str]) -> None:
     assert all(len(part) <= 60 and is_safe(part) for part in shown)
 
 
-def test_a_block_breaks_lines_between_words() -> None:
-    text = f"    raise ValueError({'word ' * 30}{'x' * 70})"
-    _, *shown, _ = fence([text])
-    assert all(len(part) <= 60 for part in shown)
-    words = [word for part in shown for word in part.split()]
-    assert words[:-2] == text.split()[:-1] and "".join(words[-2:]) == text.split()[-1]
-
-
 @PROPERTY
 @given(TEXT)
 def test_html_holds_no_element(text: str) -> None:

@@ -1,6 +1,5 @@
 """Which step failed, told from a Workflow and its pods as Kubeflow Pipelines 2.17 makes them."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ from markdown_it import MarkdownIt
 from kfp_tfjob.components.finish import engine, page
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, look
-from kfp_tfjob.jobs.verdict import JobFailedError
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 
@@ -265,15 +263,3 @@ def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
         "Problem 2",
     ]
     assert "\x1b" not in shown and "**Fix:** correct `data_label`." in shown
-
-
-def test_last_words_are_a_block_of_short_lines() -> None:
-    problem = Problem("chief-0 failed", fix="see pod.all.memory")
-    error = JobFailedError(1, "failed", problem, ["x" * 200, "```<b>"])
-    shown = page.describe(Failure.of("launch_tfjob", error))
-    block = shown[shown.index("```") : len(shown) - shown[::-1].index("```")]
-    assert len(block) == 7 and all(len(text) <= 60 for text in block)
-    assert "**Fix:** see `pod.all.memory`." in shown
-    assert json.dumps(shown).count("```") == 2
-    old = page.describe(Failure("launch_tfjob", 1, "failed", str(error)))
-    assert old[-len(block) - 1 : -1] == block and "pod.all.memory" in old[2]

@@ -16,7 +16,7 @@ from kfp_tfjob.pipelines import references as module
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import images_of
 from kfp_tfjob.pipelines.references import References
-from kfp_tfjob.pipelines.step_resources import DEFAULTS, parse
+from kfp_tfjob.pipelines.step_resources import DEFAULTS
 from kfp_tfjob.storage.errors import ConfigurationError
 
 DIGEST = "sha256:" + 64 * "a"
@@ -134,13 +134,6 @@ def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: Refe
         References.in_registry("", tmp_path / "none.json")
     with pytest.raises(ConfigurationError, match="trainer-gpu"):
         References(VERSION, "r", {"tools": "t"}).image("trainer-gpu")
-
-
-def test_resources_of_steps() -> None:
-    assert parse([]) == DEFAULTS
-    found = parse(["all.cpu=1", "prepare-data.memory=8Gi", "evaluate.cpu_limit=2"])
-    assert {step["cpu"] for step in found.values()} == {"1"}
-    assert found["prepare_data"]["memory"] == "8Gi"
 
 
 def test_wrong_resources_are_named_all_at_once(tmp_path: Path) -> None:

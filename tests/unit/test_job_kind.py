@@ -37,9 +37,8 @@ from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import DEFAULT, kind_of, kind_of_pod
-from kfp_tfjob.jobs.labels import HASH_ANNOTATION
-from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
+from kfp_tfjob.jobs.kinds import kind_of, kind_of_pod
+from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.record import AttemptEnd, end_of
 from kfp_tfjob.jobs.spec import JobSpec
@@ -140,31 +139,6 @@ def manifest(parameters: dict, kind: JobKind) -> dict:
     return build_job(spec, Identity(RUN_ID, 1))
 
 
-def test_the_manifest_differs_from_a_tfjob_in_names_only(kind):
-    job = manifest(DEFAULTS | {"train_workers": 3}, kind)
-    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
-    assert job["metadata"]["name"] == f"pytorchjob-{RUN_ID}-1"
-    assert job["metadata"]["annotations"][HASH_ANNOTATION] == spec_hash(job)
-    specs = job["spec"]["pytorchReplicaSpecs"]
-    assert {name: item["replicas"] for name, item in specs.items()} == {"Master": 1, "Worker": 3}
-    pod = specs["Master"]["template"]["spec"]
-    assert [item["name"] for item in pod["initContainers"]] == ["setup", "uploader"]
-    assert [item["name"] for item in pod["containers"]] == ["pytorch"]
-
-    for item in specs.values():  # the operator of PyTorchJobs does not say where workers are
-        (main,) = item["template"]["spec"]["containers"]
-        assert [it["name"] for it in main["env"][-2:]] == ["TOPOLOGY", "REPLICA_INDEX"]
-        del main["env"][-2:]
-    text = json.dumps(job["spec"])
-    for theirs, ours in (
-        ("pytorchReplicaSpecs", "tfReplicaSpecs"),
-        ('"Master"', '"Chief"'),
-        ('"pytorch"', '"tensorflow"'),
-    ):
-        text = text.replace(theirs, ours)
-    assert json.loads(text) == manifest(DEFAULTS | {"train_workers": 3}, TFJOB)["spec"]
-
-
 def test_a_manifest_and_its_pods_tell_their_kind(kind):
     for one in (TFJOB, kind):
         job = manifest(DEFAULTS, one)
@@ -181,11 +155,6 @@ def test_a_manifest_and_its_pods_tell_their_kind(kind):
         "training.kubeflow.org/replica-index": "0",
         "training.kubeflow.org/job-role": "master",
     }
-
-
-def test_an_object_that_names_no_kind_is_of_the_default():
-    assert kind_of({"status": {}}) is DEFAULT
-    assert kind_of_pod({"metadata": {}}) is DEFAULT
 
 
 def pod(kind: JobKind, role: str, index: int, code: int | None, container: str) -> dict:
@@ -286,16 +255,6 @@ def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
     assert (master["RANK"], worker["RANK"], worker["WORLD_SIZE"]) == ("0", "1", "2")
     assert worker["MASTER_PORT"] == master["MASTER_PORT"]
     assert json.loads(worker["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
-
-
-def test_a_tfjob_of_one_replica_is_given_no_tf_config():
-    assert TFJOB.environment({"chief": ["a:1"]}, "chief", 0) == {}
-    two = TFJOB.environment({"chief": ["a:1"], "ps": ["b:2"]}, "ps", 0)
-    assert json.loads(two["TF_CONFIG"]) == {
-        "cluster": {"chief": ["a:1"], "ps": ["b:2"]},
-        "task": {"type": "ps", "index": 0},
-        "environment": "cloud",
-    }
 
 
 def _code(text: str) -> Iterator[str]:
@@ -453,10 +412,3 @@ def test_a_cluster_without_any_is_told_every_way_out():
     assert all(kind.install in problem.fix for kind in (TFJOB, JOBSET))
     with pytest.raises(ClusterUnavailableError):
         support.choose(Cluster({"tfjobs": ClusterUnavailableError("down")}), lambda _: {})
-
-
-@pytest.mark.parametrize(
-    ("asked", "kind"), [("auto", DEFAULT), ("tfjob", TFJOB), ("jobset", JOBSET)]
-)
-def test_a_kind_can_be_asked_for(asked, kind):
-    assert JobSpec.parse(**DEFAULTS | {"train_options": {"job": asked}}).kind is kind

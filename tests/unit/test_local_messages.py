@@ -7,7 +7,6 @@ import pytest
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.hints import with_hints
-from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
@@ -31,12 +30,3 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
     text = with_hints(ConfigurationError(problem))
     assert (re.findall(r"--set ('.+'|\S+?)\.?$", text) or [None]) == [hint]
-
-
-def test_the_page_links_what_is_there(tmp_path):
-    (tmp_path / "report.html").write_text("x")
-    page = write_page(tmp_path, "r<1>", "Not blessed: a & b", {"model": "s3://b/m", "nowhere": ""})
-    text = page.read_text()
-    assert re.findall(r"href=\"([^\"]+)\"", text) == ["report.html"]
-    assert "r&lt;1&gt;" in text and "a &amp; b" in text and "s3://b/m" in text
-    assert "nowhere" not in text

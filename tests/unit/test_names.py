@@ -52,11 +52,6 @@ def test_where_case_is_folded_two_names_are_one_file(monkeypatch: pytest.MonkeyP
         assert len(names.problems(pair, "the zip")) == 1
 
 
-def test_many_wrong_names_are_ten_problems_and_a_number() -> None:
-    found = names.problems([f"/{i}" for i in range(1000)], "the zip")
-    assert len(found) == 11 and "990 more names" in str(found[-1])
-
-
 def test_an_s3_key_cannot_lead_preflight_out_of_its_folder(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
@@ -77,26 +72,6 @@ def test_the_mark_of_a_folder_is_no_file_of_it(store: Store, base: S3Address) ->
     store.write(S3Address(base.bucket, f"{base.key}/own/"), b"")
     store.write(base / "own/model.py", b"x")
     assert code_files.stored(store, base / "own") == {"model.py": b"x"}
-
-
-def test_a_store_that_is_all_code_is_found_by_its_names(store: Store) -> None:
-    files = code_files.stored(_Listing({"model.py": b"x", "a/b.py": b"y"}), S3Address("bucket"))
-    assert files == {"model.py": b"x", "a/b.py": b"y"}
-
-
-class _Listing:
-    """A bucket of its own, whose keys have no prefix."""
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        self.objects = objects
-
-    def list(self, prefix: S3Address):
-        from kfp_tfjob.storage.store import Listed
-
-        return (Listed(prefix / key, len(data), "") for key, data in self.objects.items())
-
-    def read(self, address: S3Address, limit: int) -> bytes:
-        return self.objects[address.key]
 
 
 @pytest.mark.parametrize(

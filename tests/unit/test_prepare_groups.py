@@ -10,12 +10,9 @@ import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
-from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
-from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import in_folder, options, rows_of
+from tests.unit.prepared_files import read, rows_of
 
 FIRST = datetime(2024, 1, 1)
 DAYS = [FIRST + timedelta(days=i) for i in range(60)]
@@ -28,10 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def scanned(folder: Path, **given: object) -> Scan:
-    typed, spill = options(**given), folder.parent / "spill"
-    spill.mkdir(exist_ok=True)
-    source = list_source(Store("http://127.0.0.1:1"), str(folder))
-    return scan.read(source, "y", typed, in_folder(spill), 4096)
+    return read(folder, 4096, folder.parent / "runs", **given)
 
 
 def in_two_splits(folder: Path, group_of: Callable[[int], int]) -> tuple[int, Scan]:

@@ -1,6 +1,5 @@
 """Columns of lists of numbers in Parquet, and the types that no column may have."""
 
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -11,29 +10,10 @@ import pytest
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, names_of, read
 
-ROWS = 5_000
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "f.parquet"
-
-
-def test_decimals_booleans_and_dictionaries(path: Path) -> None:
-    index = np.arange(ROWS)
-    labels = [f"l{i % 3}" for i in range(ROWS)]
-    rows = {
-        "a": index % 7,
-        "b": pa.array([Decimal(i) / 4 for i in range(ROWS)], pa.decimal128(12, 2)),
-        "c": index % 2 == 0,
-        "y": pa.array(labels).dictionary_encode(),
-    }
-    pq.write_table(pa.table(rows), path, row_group_size=1_500)
-    assert check(path) == []
-    features, found, faults = data_of(path)
-    wanted = np.stack([index % 7, index / 4, index % 2 == 0], axis=1)
-    assert (features == wanted.astype(np.float32)).all()
-    assert found == labels and faults.seen == ROWS and not faults.bad
 
 
 LISTS = {

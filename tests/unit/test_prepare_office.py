@@ -54,27 +54,17 @@ def values_of(found: Scan, name: str) -> list[float | int]:
 
 
 @pytest.fixture
-def scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def scanned(tmp_path: Path):
     """Return `read`, whose runs stay until the test ends."""
-    folder = tmp_path / "spill"
-    folder.mkdir()
-
-    class Kept:
-        def __enter__(self) -> str:
-            return str(folder)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("tempfile.TemporaryDirectory", Kept)
-    return lambda path, **given: read(path, 1 << 12, **given)
+    return lambda path, **given: read(path, 1 << 12, tmp_path / "runs", **given)
 
 
 MICROSECONDS = sorted((day - date(1970, 1, 1)) // timedelta(microseconds=1) for day in DAYS)
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("write_amount", [english, german])
+@pytest.mark.parametrize(
+    ("write_amount", "ending"), [(english, "csv"), (german, "jsonl"), (german, "parquet")]
+)
 def test_an_office_table_has_numbers_and_dates(
     tmp_path: Path, scanned, write_amount, ending: str
 ) -> None:

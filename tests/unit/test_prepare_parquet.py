@@ -7,18 +7,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.source import header
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import parquet_table
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
-from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
-from tests.unit.prepared_files import in_folder
+from tests.unit.prepared_files import check, read
 
 OPTIONS = parse(DataOptions, "data_options", {})
 
@@ -26,20 +25,6 @@ OPTIONS = parse(DataOptions, "data_options", {})
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "f.parquet"
-
-
-def check(path: Path) -> list[str]:
-    """Return what preflight says of a file."""
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    return list(map(str, check_header(source, "y", OPTIONS)))
-
-
-def read(path: Path, tmp_path: Path) -> scan.Scan:
-    """Read it as prepare_data does."""
-    spill = tmp_path / "spill"
-    spill.mkdir()
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    return scan.read(source, "y", OPTIONS, in_folder(spill), 1 << 20)
 
 
 @pytest.mark.parametrize("store_schema", [True, False])
@@ -56,7 +41,7 @@ def test_a_text_that_is_repeated_a_million_times_is_in_memory_once(
     with bounded(seconds=8, memory=300 << 20):
         (said,) = check(path)
         assert "'y'" in said and "1,000 characters" in said
-        found = read(path, tmp_path)
+        found = read(path)
     assert found.faults.counts() == {"long": rows}
 
 
@@ -72,7 +57,7 @@ def test_a_long_text_is_refused_by_the_index_of_the_file(
         (said,) = check(path)
         assert "Received: 30 MiB unpacked" in said
         with pytest.raises(DataError, match="one row group"):
-            read(path, tmp_path)
+            read(path)
 
 
 def test_numbers_are_limited_by_row_group_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +88,7 @@ def test_a_label_that_is_not_utf8_is_a_fault(path: Path, tmp_path: Path, diction
     label = pa.array([b"yes", b"\xff\xfe", None, b" no ", b"yes"])
     label = pa.Array.from_buffers(pa.string(), 5, label.buffers(), label.null_count)
     pq.write_table(pa.table({"a": [1.0] * 5, "y": label}), path, use_dictionary=dictionary)
-    found = read(path, tmp_path)
+    found = read(path)
     assert found.faults.counts() == {"missing": 1, "encoding": 1}
     assert found.vocabulary.counts.sum() == 3 and list(found.vocabulary.codes) == ["yes", "no"]
 
@@ -118,7 +103,7 @@ def test_a_column_name_that_is_not_utf8_is_damage(path: Path) -> None:
 def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_path: Path) -> None:
     label = pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 0]), pa.array(["a", "b", "c"]))
     pq.write_table(pa.table({"a": [1.0] * 4, "y": label}), path)
-    found = read(path, tmp_path)
+    found = read(path)
     assert sorted(found.vocabulary.codes) == ["a", "c"] and found.faults.bad == 1
 
 

@@ -228,17 +228,18 @@ def merged_rows(rows, cuts, block, kinds) -> Counted:
 
 
 def test_many_identifiers_leave_a_category_its_texts(monkeypatch):
-    """40 columns of identifiers beside a category of 1 MB: only the identifiers are left out."""
-    monkeypatch.setattr(column_profile, "MOST_TEXTS", 25_000)
+    """40 columns of identifiers beside a category: only the identifiers are left out."""
+    for name, limit in (("MOST_TEXTS", 2_500), ("_MOST_FORMS", 1_000), ("_MOST_ALL_FORMS", 20_000)):
+        monkeypatch.setattr(column_profile, name, limit)
     names = [*(f"id{i}" for i in range(40)), "city"]
     found = {name: ColumnProfile(name) for name in names}
-    rows = 5000
+    rows = 1000
     for block in range(2):
         numbers = range(block * rows, (block + 1) * rows)
         columns = {
             name: pa.array([f"{name}-{number:08x}" for number in numbers]) for name in names[:40]
         }
-        cities = [f"{number % 9000:0100d} city" for number in numbers]
+        cities = [f"{number % 1800:0100d} city" for number in numbers]
         columns["city"] = pa.array(cities)
         column_profile.profile(found, Chunk(columns, BlockFaults("t", np.arange(rows)), 0))
     kinds, problems = decide(found.values(), OPTIONS)

@@ -82,10 +82,6 @@ def test_faults_are_named_with_their_record(path: Path) -> None:
     assert {line for line, _, _, rule in found if rule == "missing"} == {2, 5}
 
 
-def changed(data: bytes, place: int) -> bytes:
-    return data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
-
-
 def test_damage_is_named_with_its_record(path: Path) -> None:
     whole = b"".join(record(a=[float(i)], y=[i % 2]) for i in range(50))
     size = len(whole) // 50

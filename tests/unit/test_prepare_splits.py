@@ -10,26 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import scan as scan_module
 from kfp_tfjob.components.prepare_data.hashes import split_of
+from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import check, in_folder, names_of, options, rows_of
+from tests.unit.prepared_files import check, names_of, options, read, rows_of
 
 STORE = Store("http://127.0.0.1:1")
 
 
-def scanned(path: Path, **given: object) -> tuple[scan_module.Scan, list[list[tuple]]]:
+def scanned(path: Path, **given: object) -> tuple[Scan, list[list[tuple]]]:
     """Read a source; return the scan, and the features of the rows of each split, sorted."""
-    folder = path.parent / "spill"
-    folder.mkdir(exist_ok=True)
-    typed = options(**given)
-    found = scan_module.read(list_source(STORE, str(path)), "y", typed, in_folder(folder), 1 << 12)
+    found = read(path, 1 << 12, path.parent / "runs", **given)
     splits: list[list[tuple]] = [[], [], []]
     part = rows_of(found)
-    numbers = split_of(part["hash"], list(typed.split.fractions.values()))
+    numbers = split_of(part["hash"], found.job.fractions)
     for row, number in zip(part["features"].tolist(), numbers.tolist(), strict=True):
         splits[number].append(tuple(row))
     return found, [sorted(rows) for rows in splits]

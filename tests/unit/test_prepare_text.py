@@ -7,54 +7,33 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
-from tests.unit.prepared_files import in_folder
+from tests.unit.prepared_files import check, options, read
 
 TEXT = "größe,y\n" + "".join(f"{i},{'jä' if i % 2 else 'nö'}\n" for i in range(3_000))
 LABELS = ["nö", "jä"]
-
-
-def options(**given: object) -> DataOptions:
-    return parse(DataOptions, "data_options", given)
-
-
-def check(path: Path, **given: object) -> list[str]:
-    """Return what preflight says of a file."""
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    return list(map(str, check_header(source, "y", options(**given))))
-
-
-def read(path: Path, block: int = 1 << 12, **given: object) -> scan.Scan:
-    """Read it as prepare_data does."""
-    spill = path.parent / "spill"
-    spill.mkdir()
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    return scan.read(source, "y", options(**given), in_folder(spill), block)
 
 
 def zstd(data: bytes) -> bytes:
     return pa.compress(data, codec="zstd", asbytes=True)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd], ids=["plain", "gzip", "zstd"])
 @pytest.mark.parametrize(
-    ("encoding", "given"),
+    ("pack", "encoding", "given"),
     [
-        ("utf-8", {}),
-        ("utf-8-sig", {}),
-        ("utf-8-sig", {"encoding": "utf-8"}),
-        ("utf-16", {}),
-        ("utf-16", {"encoding": "UTF-16"}),
-        ("utf-16-be", {"encoding": "utf-16-be"}),
-        ("utf-32", {}),
-        ("latin-1", {"encoding": "latin-1"}),
-        ("cp1252", {"encoding": "windows-1252"}),
+        (bytes, "utf-8", {}),
+        (gzip.compress, "utf-8-sig", {}),
+        (zstd, "utf-8-sig", {"encoding": "utf-8"}),
+        (bytes, "utf-16", {}),
+        (gzip.compress, "utf-16", {}),
+        (zstd, "utf-16", {"encoding": "UTF-16"}),
+        (gzip.compress, "utf-16-be", {"encoding": "utf-16-be"}),
+        (zstd, "utf-32", {}),
+        (bytes, "latin-1", {"encoding": "latin-1"}),
+        (gzip.compress, "cp1252", {"encoding": "windows-1252"}),
     ],
 )
 def test_packed_text_in_any_encoding_is_read_letter_by_letter(
@@ -63,7 +42,7 @@ def test_packed_text_in_any_encoding_is_read_letter_by_letter(
     path = tmp_path / "f.csv"
     path.write_bytes(pack(TEXT.encode(encoding)))
     assert check(path, **given) == []
-    found = read(path, **given)
+    found = read(path, 1 << 12, **given)
     assert [item.name for item in found.kinds.features] == ["größe"]
     assert list(found.vocabulary.codes) == LABELS
     assert found.faults.seen == 3_000 and not found.faults.bad

@@ -9,12 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.options.data import NULL_VALUES
-from tests.unit.prepared_files import _STORE, data_of, faults_of, in_folder, options, read, rows_of
+from tests.unit.prepared_files import data_of, faults_of, read, rows_of
 
 COUNTRIES = ["NA", "DE", "n/a", "FR", "", "null"]
 
@@ -97,9 +95,7 @@ def test_a_file_without_a_value_may_have_another_type(
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1.parquet", rows)
     write(tmp_path / "in" / "2.parquet", rows | {"v": pa.nulls(60, empty)})
-    (tmp_path / "spill").mkdir()
-    source = list_source(_STORE, str(tmp_path / "in"))
-    found = scan.read(source, "y", options(), in_folder(tmp_path / "spill"), 1 << 20)
+    found = read(tmp_path / "in", runs=tmp_path / "runs")
     (feature,) = (item for item in found.kinds.features if item.name == "v")
     assert (feature.kind, feature.missing, found.faults.bad) == (kind, 60, 0)
     rows = rows_of(found)

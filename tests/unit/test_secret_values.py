@@ -122,11 +122,6 @@ def test_what_is_neither_text_nor_reference_is_refused_without_its_value(value: 
     assert "4711" not in str(problem)
 
 
-def test_it_is_explained() -> None:
-    text = CliRunner().invoke(main, ["explain", "pod.all.env"]).output
-    assert '{"secret": "NAME", "key": "KEY"}' in " ".join(text.split())
-
-
 ENDPOINTS = [f"http://me:{SECRET}@host:9000", f"https://{SECRET}@host", f"me:{SECRET}@host"]
 ENDPOINTS += [f"http://me:pa/{SECRET}@host", f"http://a@b:{SECRET}@host", f"//me:{SECRET}@host"]
 ENDPOINTS += [f"http://host:9000/?token={SECRET}", f"http://me:{SECRET}@host?token={SECRET}"]
