@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,6 @@ from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.served_model import Block, Task
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.local import tiny_dataset
 
@@ -110,35 +108,3 @@ def test_the_example_of_the_model_card_runs(
     assert "```" not in render("m", champion, verdict, {}, {}, schema)
     # Nor has one of a user's own program that names a column the dataset does not have.
     assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics, schema)
-
-
-def test_evaluate_feeds_columns_by_the_file_of_the_model(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    from kfp_tfjob.features.served_model import ServedModel
-
-    columns = ("_c0", "Age", "age")
-    names = ("age_1", "arg__c0", "Z")  # not as the trainer would call them
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name) for name in names])
-    def serve(age_1, arg__c0, Z):  # noqa: N803
-        return {"prediction": 100 * age_1 + 10 * arg__c0 + Z}
-
-    tf.saved_model.save(tf.Module(), str(tmp_path), signatures={"serve": serve})
-    path = tmp_path / signature_columns.COLUMNS
-    path.parent.mkdir()
-    path.write_text(
-        '[{"column": "_c0", "argument": "age_1"}, {"column": "Age", "argument": "arg__c0"},'
-        ' {"column": "age", "argument": "Z"}]'
-    )
-    task = Task("regression", columns, (), (Number,) * 3)
-    model = ServedModel(tmp_path, task, "the model")
-    row = np.array([[1.0, 2.0, 3.0]], np.float32)
-    assert model.predict(Block(columns, row)).tolist() == [123]
-
-    path.write_text("[")
-    with pytest.raises(DataError, match="columns.json.*JSONDecodeE"):
-        ServedModel(tmp_path, task, "the model")
-    shutil.rmtree(path.parent)
-    with pytest.raises(DataError, match="take the columns"):
-        ServedModel(tmp_path, task, "the model")

@@ -168,14 +168,6 @@ def test_what_has_moved_is_named(world: World, monkeypatch: pytest.MonkeyPatch) 
     assert city.unseen == pytest.approx(0.25) and city.examples == ()
 
 
-def test_a_column_that_falls_below_train_has_moved(world: World) -> None:
-    rows = world.people(600, 25)
-    for row in rows[::16]:
-        row["age"] = "-999"
-    world.send(rows)
-    assert {column.name: column.beyond for column in world.look().moved} == {"age": ("psi",)}
-
-
 def test_a_row_counts_for_the_requests_that_it_stands_for(world: World) -> None:
     old, young = world.people(200, 30), world.people(200, 31)
     for rows, age in ((old, "80"), (young, "20")):
@@ -187,12 +179,6 @@ def test_a_row_counts_for_the_requests_that_it_stands_for(world: World) -> None:
     assert (found.rows, found.requested) == (400, 20_000)
     age = {it.name: it for it in found.columns}["age"]
     assert age.beyond == ("psi",) and age.psi > 2
-
-
-def test_few_rows_differ_by_chance(world: World) -> None:
-    world.send(world.people(12, 40))
-    found = world.look(fewest_rows=0)
-    assert found.judged and not found.moved and any(column.chance for column in found.columns)
 
 
 def test_the_time_and_the_columns_are_chosen(world: World) -> None:

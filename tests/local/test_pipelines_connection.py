@@ -121,13 +121,6 @@ def test_an_experiment_is_made_once(fake, monkeypatch):
     assert Connection(fake.host, experiment="other").open().connection.experiment == "forced"
 
 
-def test_an_unknown_run_has_an_error_of_its_own(fake):
-    back_end = Connection(fake.host).open()
-    with pytest.raises(UnknownRunError) as found:
-        back_end.call("read the run", back_end.sdk.runs.run_service_get_run, run_id="none")
-    assert "not found" in problem(found).received
-
-
 def test_lists_have_all_pages(fake, monkeypatch):
     monkeypatch.setattr(module, "_PAGE", 2)
     for number in range(5):

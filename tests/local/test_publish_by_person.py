@@ -82,9 +82,7 @@ def test_a_version_with_another_verdict_is_not_published(
     assert proven and proven.verdict.blessed and proven.champion.version == done.version == 2
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'{"blessed": true}', b'{"champion": {}}']
-)
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"blessed": true}'])
 def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: bytes) -> None:
     step = Step("publish", "mine", Layout(base), store)
     store.write(step.run.verdict, body)
@@ -95,7 +93,7 @@ def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: byt
         engine.run(step, NAME, model, str(step.run.verdict), dataset)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"3", b'{"blessed": true}'])
+@pytest.mark.parametrize("body", [b"{", b'{"blessed": true}'])
 def test_a_second_verdict_that_is_none_is_said(
     store: Store, base: S3Address, tmp_path: Path, body: bytes
 ) -> None:

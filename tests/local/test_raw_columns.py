@@ -142,7 +142,7 @@ def served() -> Callable[[list[Any]], np.ndarray]:
     return traced(EVERY_KIND)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=_ROWS)
 @example(rows=[("", float("nan"), NO_DATE, "", NO_DATE, "", "", float("nan"), "")] * 2)
 @example(rows=[("Rome", 1e-42, 0, "x", 0, "1", "0", -1e-46, "Rome")])

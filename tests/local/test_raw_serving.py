@@ -53,9 +53,10 @@ def _save(
     return folder
 
 
-@pytest.mark.parametrize("change", [{}, {"age": "float32"}])
-@pytest.mark.parametrize("shape", [(None,), (None, 1)])
-@pytest.mark.parametrize("name", ["serve", "serving_default"])
+@pytest.mark.parametrize(
+    ("change", "shape", "name"),
+    [({}, (None,), "serve"), ({"age": "float32"}, (None, 1), "serving_default")],
+)
 def test_a_program_may_take_the_columns_by_name(
     tmp_path: Path, change: dict[str, str], shape: tuple[None | int, ...], name: str
 ) -> None:

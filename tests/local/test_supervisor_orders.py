@@ -107,16 +107,6 @@ def test_stop_within_is_an_order_to_stop(start: Start, tmp_path: Path):
     assert (tmp_path / "saved").exists()
 
 
-@pytest.mark.parametrize("order", ["500ms", "2m", "1h", "1.5m"])
-def test_stop_within_takes_every_unit_that_the_sidecar_takes(
-    start: Start, tmp_path: Path, order: str
-):
-    process = start(SAVES)
-    until((tmp_path / "ready").exists)
-    (tmp_path / "podinfo/stop-within").write_text(order)
-    assert process.wait(SECONDS) == 143
-
-
 def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_path: Path):
     process = start(IGNORES)
     until((tmp_path / "ready").exists)

@@ -220,11 +220,3 @@ socket.getaddrinfo = ask
     process.terminate()
     assert process.wait(SECONDS) == 143
     assert lives(tmp_path) == []
-
-
-def test_a_chief_without_a_name_is_named(start: Start, tmp_path: Path):
-    peers = json.loads(cluster("worker", 0, 1, 2)["TF_CONFIG"])
-    peers["cluster"]["chief"] = ["no-such-chief.invalid:2222"]
-    assert start("", START_DEADLINE="1", TF_CONFIG=json.dumps(peers)).wait(SECONDS) == 142
-    assert lives(tmp_path) == []
-    assert "within 1 s: chief (no-such-chief.invalid:2222: " in (tmp_path / "words").read_text()

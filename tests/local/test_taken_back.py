@@ -22,30 +22,27 @@ def back(store: Store, layout: Layout, version: int = 0) -> None:
 @pytest.mark.parametrize(
     ("history", "expected"),
     [
-        (["r1", "r2"], {}),  # r1 was replaced by a better one
-        (["r1", "r2", 0], {2: 1}),
-        (["r1", "r2", "r3", 0, 0], {3: 2, 2: 1}),
-        (["r1", "r2", 0, "r3"], {2: 1}),  # whatever came then
-        (["r1", "r2", 0, 2], {1: 2}),  # back again
-        (["r1", "r2", 0, 2, "r3"], {1: 2}),
+        # r1 was replaced by a better one; back again; whatever came then.
+        (["r1", "r2", 0, 2, "r3"], [{}, {}, {2: 1}, {1: 2}, {1: 2}]),
+        (["r1", "r2", "r3", 0, 0], [{}, {}, {}, {3: 2}, {3: 2, 2: 1}]),
     ],
 )
 def test_what_a_rollback_replaced(
-    store: Store, base: S3Address, history: list[str | int], expected: dict[int, int]
+    store: Store, base: S3Address, history: list[str | int], expected: list[dict[int, int]]
 ) -> None:
     layout = Layout(base)
-    for it in history:
+    for it, wanted in zip(history, expected, strict=True):
         if isinstance(it, str):
             publish(store, layout, it)
         else:
             back(store, layout, it)
-    found = {}
-    for run_id in ("r1", "r2", "r3"):
-        if pair := rollback.taken_back(store, layout, NAME, f"weights of {run_id}"):
-            left, decision = pair
-            assert (left.run_id, decision.by) == (run_id, "eva")
-            found[left.version] = decision.version
-    assert found == expected
+        found = {}
+        for run_id in ("r1", "r2", "r3"):
+            if pair := rollback.taken_back(store, layout, NAME, f"weights of {run_id}"):
+                left, decision = pair
+                assert (left.run_id, decision.by) == (run_id, "eva")
+                found[left.version] = decision.version
+        assert found == wanted
 
 
 def test_the_next_run_does_not_undo_a_rollback(

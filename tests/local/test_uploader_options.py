@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.retry import Patience
@@ -182,20 +181,6 @@ def test_a_store_with_a_certificate_of_its_own(s3, base, tmp_path, monkeypatch):
         unknown = Store(secret=secret, patience=Patience(5))
         with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
             unknown.write(base / "x", b"x")
-
-
-def test_a_body_is_the_same_both_ways(tmp_path):
-    """boto3 reads it as a file, our connection as chunks."""
-    data = os.urandom(3_000_000)
-    path = tmp_path / "file"
-    path.write_bytes(data)
-    with open(path, "rb", buffering=0) as file:
-        body = Body(file.fileno(), 2_500_000, 400_000, path)
-        assert b"".join(map(bytes, body.chunks(bytearray(1 << 20)))) == data[400_000:2_900_000]
-        body.seek(0)
-        assert body.read() == data[400_000:2_900_000]
-        body.seek(-5, os.SEEK_END)
-        assert (body.tell(), body.read()) == (2_499_995, data[2_899_995:2_900_000])
 
 
 class _TokenService(BaseHTTPRequestHandler):
