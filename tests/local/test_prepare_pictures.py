@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from pathlib import Path
@@ -225,10 +224,3 @@ def test_a_picture_that_changes_after_the_listing(
     os.utime(path, (1, 1))
     with pytest.raises(DataError, match="003.jpg"):
         source.content(source.files[3])
-
-
-def test_too_few_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
-    tree(tmp_path / "p", animals(1))
-    with pytest.raises(DataError, match="has no rows"):
-        prepared(store, base, tmp_path / "p")
-    assert json.dumps(DataOptions().model_dump(mode="json"))  # as tasks get it

@@ -108,25 +108,6 @@ def hostile() -> ColumnImportance:
     return ColumnImportance(Importances(NASTY, 0.8, 2000, 5, columns, (NASTY,) * 3))
 
 
-def test_the_verdict_comes_first_and_what_changed_next() -> None:
-    task, verdict, scored = evaluated("ten classes")
-    html = report.render(verdict, task, scored, hostile())
-    headings = re.findall("<h2>(.*?)</h2>", html)
-    assert headings == [
-        "Checks",
-        "What changed from champion 7",
-        "Confusions",
-        "Classes",
-        "Curves",
-        "Which columns matter",
-        "What was evaluated",
-    ]
-    assert html.index("Not blessed") < html.index("<h2>")
-    # That the primary metric has a value is a check of the verdict, and no news.
-    assert any(it.name == "primary_metric" for it in verdict.checks)
-    assert "<td>champion</td>" in html and "<td>primary_metric</td>" not in html
-
-
 def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> None:
     for case in ("two classes", "regression"):
         task, verdict, scored = evaluated(case)
@@ -237,14 +218,3 @@ def test_metrics_of_ones_own_have_values_and_no_gain() -> None:
     row = html.partition("<td>own/cost</td>")[2].partition("</tr>")[0]
     assert "12.5000" in row and "13.2500" in row
     assert "svg" not in row and "+" not in row  # whether more of it is better is not known
-
-
-def test_the_report_says_which_direction_of_ones_own_metric_is_better() -> None:
-    task, verdict, scored = evaluated("two classes")
-    given = {"primary_metric": "auc", "direction": "minimize", "margin": 8.0}
-    html = report.render(replace(verdict, gate=given), task, scored)
-    assert "auc (lower is better)" in html
-    assert '"margin": 8' in unescape(html)  # KFP makes floats of whole numbers
-    assert "(lower is better)" not in report.render(verdict, task, scored)
-    first = html.partition("<th>gain</th>")[2].partition("<tr><td>")[2]
-    assert first.startswith("auc</td>")

@@ -15,9 +15,6 @@ from kfp_tfjob.cluster import stopping as stopping_requests
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.stopping import Running, Stopping, orders
 from kfp_tfjob.jobs.jobset import JOBSET
-from kfp_tfjob.options.parse import parse
-from kfp_tfjob.options.train import TrainOptions
-from kfp_tfjob.storage.errors import ConfigurationError
 
 PODS = "/api/v1/namespaces/team-a/pods"
 # Seconds: a busy machine must neither change the order of the requests nor make them as late as an
@@ -183,10 +180,3 @@ def test_a_request_on_a_dead_tls_connection_is_sent_again(server, monkeypatch):
     assert stopping._make(orders(api, Running("j", "j-chief-0", 60), "x")[0]) == ""
     assert [method for method, _, _ in server.made] == ["PATCH"]
     stopping.close()
-
-
-@pytest.mark.parametrize("seconds", [0, -1, 3601, "soon"])
-def test_the_grace_of_a_cancellation_is_checked(seconds):
-    with pytest.raises(ConfigurationError, match="train_options.cancel_grace_seconds"):
-        parse(TrainOptions, "train_options", {"cancel_grace_seconds": seconds})
-    assert TrainOptions().cancel_grace_seconds == 60

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,13 +98,6 @@ def test_a_damaged_file_is_named_or_taken_but_never_an_error(
         assert found.width > 0 < found.height
 
 
-def test_a_picture_that_does_not_decode_is_named() -> None:
-    content = bytearray(encoded(drawn(1, (200, 200)), "PNG"))
-    content[100] ^= 0xFF
-    assert isinstance(look(bytes(content)), Header)
-    assert decoding_fault(bytes(content))
-
-
 @pytest.mark.parametrize("size", [0, 1, 90, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
 def test_a_record_is_an_example(size: int) -> None:
     label, content = size % 10_000, bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -128,9 +119,3 @@ def test_damage_of_a_record_is_seen() -> None:
         damaged[at] ^= 1
         assert None in list(split_records(bytes(damaged)))
     assert list(split_records(whole[:-1]))[-1] is None
-
-
-def test_pillow_reads_what_is_taken() -> None:
-    for content, format, _ in KINDS.values():
-        with Image.open(io.BytesIO(content)) as picture:
-            assert (picture.format, picture.size) == (format, SIZE)

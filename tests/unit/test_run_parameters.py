@@ -96,16 +96,6 @@ def test_each_problem_says_what_to_do(changed: dict, expected: str) -> None:
     assert caught.value.code == 2
 
 
-def test_all_problems_come_at_once() -> None:
-    wrong = {"output_uri": "x", "train_workers": -1, "gate": {"mod": 1}, "pod": {"cheif": {}}}
-    with pytest.raises(ConfigurationError) as caught:
-        check(values(**wrong))
-    text = str(caught.value)
-    assert len(caught.value.problems) == 4
-    for part in ("output_uri", "train_workers", "gate", "pod"):
-        assert part in text
-
-
 def test_a_value_stays_in_its_paragraph() -> None:
     given = values(data_label="a`b|c\n<b>\x1b[2J", model_hyperparameters={"a_b": "`|"})
     tokens = MarkdownIt("commonmark").enable("table").parse(table(given, job_spec(given)))

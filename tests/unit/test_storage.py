@@ -14,8 +14,6 @@ from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
-    Problem,
-    StepError,
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
@@ -41,20 +39,6 @@ def test_addresses(uri: str, bucket: str, key: str) -> None:
 def test_what_is_no_address_is_refused(uri: str) -> None:
     with pytest.raises(ConfigurationError, match="output_uri"):
         S3Address.parse(uri, "output_uri")
-
-
-def test_a_message_has_four_parts_and_an_error_all_problems() -> None:
-    problem = Problem("x is wrong", received=1, expected=2, fix="give 2")
-    assert str(problem) == "x is wrong. Received: 1. Expected: 2. Fix: give 2."
-    assert str(StepError(problem)) == str(problem)
-    assert str(StepError(problem, "and y")).splitlines() == [
-        "2 problems:",
-        f"  1. {problem}",
-        "  2. and y",
-    ]
-    StepError.raise_if([])
-    with pytest.raises(DataError):
-        DataError.raise_if([problem])
 
 
 def test_the_checksum_is_the_one_of_s3(tmp_path: Path) -> None:
