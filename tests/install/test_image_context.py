@@ -1,11 +1,12 @@
 """The context of the container images: equal files in any checkout; it builds the wheel twice."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from images.build import ROOT, git, make_context
+from images.build import ROOT, make_context
 from kfp_tfjob.options.images import VERSION
 
 pytestmark = pytest.mark.slow
@@ -16,7 +17,8 @@ def test_the_context_does_not_depend_on_the_folder_its_times_and_rights(
 ) -> None:
     here = make_context(["tools"], tmp_path / "here")
     other = tmp_path / "a clone"
-    for name in git("ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.check_output(command, cwd=ROOT, text=True).splitlines():
         if (ROOT / name).is_file():
             (other / name).parent.mkdir(parents=True, exist_ok=True)
             (other / name).write_bytes((ROOT / name).read_bytes())
