@@ -278,3 +278,10 @@ def test_metrics_of_another_label_are_answered_with_those_of_it(
     good = {"primary_metric": "recall/yes", "thresholds": {"f1/no": {"min": 0.1}}}
     check_metrics(good, "classification", ["no", "yes"])
     check_metrics({}, "regression", [])
+
+
+def test_an_undeclared_mode_blesses_nothing() -> None:
+    options = GateOptions().model_copy(update={"mode": "best"})
+    baseline = constant_classifier([0, 1] * 30, [5, 5])
+    with pytest.raises(AssertionError, match="best"):
+        decide(options, model(wrong=3), baseline, rival(model(wrong=4)))

@@ -1,6 +1,9 @@
 """What preflight makes of nodes, GPUs and paths; the rest it asks of a real cluster."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from kfp_tfjob.checks.namespace import _named, mounted_secret
 from kfp_tfjob.checks.paths import local_paths
@@ -174,3 +177,10 @@ def test_every_object_that_is_named_is_asked_for():
 )
 def test_a_cluster_without_native_sidecars_is_refused(major, minor, refused):
     assert bool(list(too_old({"major": major, "minor": minor}))) is refused
+
+
+def test_no_step_may_read_secrets():
+    rules = yaml.safe_load((Path(__file__).parents[2] / "deploy/base/role.yaml").read_text())[
+        "rules"
+    ]
+    assert not any("secrets" in rule["resources"] for rule in rules)

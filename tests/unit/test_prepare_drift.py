@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import leaks
-from kfp_tfjob.components.prepare_data.drift import measure
+from kfp_tfjob.components.prepare_data.drift import Drift, measure
+from kfp_tfjob.components.prepare_data.report import drift_cell
 from kfp_tfjob.components.prepare_data.sample import Sample
 
 
@@ -86,3 +87,11 @@ def test_labels_without_a_choice_are_no_leak() -> None:
     columns = np.zeros((200, 1), np.float32)
     assert leaks.find(_schema(1, 2), _train(columns, np.zeros(200, np.int64))) == []
     assert leaks.find(_schema(1, None), _train(columns, np.ones(200, np.float32))) == []
+
+
+@pytest.mark.parametrize(
+    ("psi", "largest", "style"),
+    [(0.3, 0.25, "bad"), (0.3, 0.5, "warning"), (0.3, None, "warning"), (0.05, 0.01, "bad")],
+)
+def test_the_report_colours_by_the_limit_of_the_contract(psi, largest, style):
+    assert drift_cell(Drift(psi, 0.0), largest) == (style, f"{psi:.3f}")
