@@ -8,14 +8,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from kubernetes.client import ApiClient, Configuration
+from kubernetes.client import Configuration
 
 from kfp_tfjob.checks.placement import affinity as lost
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import create_job
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
-from kfp_tfjob.cluster.create_job import lost_fields
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, OperatorAbsentError
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.jobs.manifest import Identity, build_job
@@ -170,7 +169,3 @@ def test_preflight_names_the_field_of_an_affinity_that_would_be_lost(affinity, p
     found = [problem.path for problem in lost(Subject(None, spec))]
     prefix = "pod.worker.affinity"
     assert found == ([] if path is None else [f"{prefix}.{path}" if path else prefix])
-
-
-def test_a_null_is_as_good_as_nothing():
-    assert not list(lost_fields(ApiClient(), {"nodeAffinity": None}, "V1Affinity"))

@@ -3,7 +3,6 @@
 from decimal import Decimal
 
 import pytest
-from click.testing import CliRunner
 
 from kfp_tfjob.checks.engine import findings
 from kfp_tfjob.checks.finding import ok
@@ -11,10 +10,8 @@ from kfp_tfjob.checks.namespace import _compared
 from kfp_tfjob.checks.placement import _largest
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.quota import left
-from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.doctor import engine
 from kfp_tfjob.pipelines.doctor.back_end import _judged
-from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
@@ -91,21 +88,3 @@ def test_a_defect_of_a_check_is_a_finding():
 
     (found,) = engine._found("the store", check)
     assert found.status == "problem" and "bug" in found.what
-
-
-def test_the_help_asks_for_nothing():
-    found = CliRunner().invoke(main, ["doctor", "--help"])
-    assert "No run parameter" in " ".join(found.output.split())
-    assert "; required" not in " ".join(found.output.split())
-
-
-@pytest.mark.parametrize(
-    ("waits", "words"),
-    [
-        ('p waits: ImagePullBackOff: Back-off pulling image "x"', "push the image"),
-        ('p waits: CreateContainerConfigError: secret "s" not found', "create the Secret"),
-        ("p waits: 0/2 nodes are available: 2 Insufficient cpu", "ask for less"),
-    ],
-)
-def test_the_remedy_of_a_wait_fits_its_reason(waits, words):
-    assert words in _wait_remedy(waits)

@@ -9,18 +9,8 @@ import pytest
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, first
-from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
-
-
-def test_warnings_are_no_problems() -> None:
-    error = ConfigurationError(WRONG, notes=["nodes may not be listed"])
-    lines = ["1 problem, 1 warning:", f"  1. {WRONG}", "  Warning: nodes may not be listed."]
-    assert str(error).splitlines() == lines
-    error = ConfigurationError(WRONG, "another", notes=["first", "second"])
-    assert str(error).splitlines()[0] == "2 problems, 2 warnings:"
-    assert str(ConfigurationError(WRONG, "another")).splitlines()[0] == "2 problems:"
 
 
 def test_what_to_type_is_added_and_no_warning_is_lost() -> None:
@@ -52,15 +42,6 @@ def test_of_many_problems_the_first_are_shown() -> None:
         "column 1",
         "1,198 more columns are like these",
     ]
-
-
-@pytest.mark.parametrize(
-    ("word", "alike", "expected"), [("sed", 0.5, "seed"), ("sed", 0.9, ""), ("xyz", 0.5, "")]
-)
-def test_what_was_probably_meant(word: str, alike: float, expected: str) -> None:
-    assert nearest(word, iter(["seed", "command"]), alike) == expected
-    question = f"did you mean '{expected}'?" if expected else "remove it"
-    assert did_you_mean(expected, "remove it") == question
 
 
 def test_a_list_of_choices_begins_with_the_suggestion_and_is_cut():

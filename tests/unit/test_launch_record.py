@@ -1,6 +1,5 @@
 """The record of an attempt, read back, and what a person reads of it."""
 
-from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.jobs import masking
 from kfp_tfjob.jobs.masking import MASK, Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
@@ -39,21 +38,6 @@ def end(attempt: int = 2) -> AttemptEnd:
 def test_the_record_is_read_back():
     assert AttemptEnd.from_bytes(end().to_bytes()) == end()
     assert (end().code, end().verdict, end().namespace) == (3, "user_error", "team-a")
-
-
-def test_what_a_person_reads():
-    text = explain([end(1), end(2)])
-    assert text.index("## Attempt 2: `user_error`") < text.index("## Attempt 1: `user_error`")
-    assert "| `worker-0` | Failed | `node-1` | `tensorflow` | terminated | 3 | Error |" in text
-    assert (
-        "| `worker-1` | Pending | `node-1` |  |  |  | PodScheduled: Unschedulable: `a\\|b` |"
-        in text
-    )
-    assert "| Failed | True |  | 1 Worker replica(s) failed. |" in text
-    assert "worker-0 spoke" in text and "pending 4 s, running 60 s" in text
-    assert "kubectl -n team-a logs j-worker-0 -c tensorflow" in text
-    assert "running 2.00 h" in text
-    assert explain([]) == ""
 
 
 def test_a_secret_is_blotted_out(tmp_path, monkeypatch):

@@ -6,31 +6,7 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainerOptions, TrainOptions
-from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError
-
-
-@pytest.mark.parametrize(
-    ("group", "path", "words"),
-    [
-        (TrainOptions, "seed", "a whole number from 0 to 2147483647"),
-        (TrainOptions, "checkpoint_seconds", "a number, above 0"),
-        (TrainOptions, "tf32", "true or false"),
-        (TrainOptions, "checkpoint_best", "a string or null"),
-        (TrainOptions, "class_weight", 'an object of numbers, 0 or more, "balanced" or null'),
-        (TrainOptions, "command", "a list of strings"),
-        (TrainOptions, "mixed_precision", 'true or false or "mixed_bfloat16" or "mixed_float16"'),
-        (TrainOptions, "early_stopping.patience", "a whole number, 0 or more, or null"),
-        (DataOptions, "on_bad_row", '"fail" or "drop"'),
-        (DataOptions, "split.train", "a number between 0 and 1"),
-        (PodOptions, "all.volumes.0.read_only", "true or false"),
-        (PodOptions, "all.affinity.nodeAffinity", "an object of values or null"),
-        (PodOptions, "chief.unknown.key", ""),
-    ],
-)
-def test_the_values_of_a_key(group: type, path: str, words: str) -> None:
-    keys = [int(key) if key.isdigit() else key for key in path.split(".")]
-    assert expected(group.model_json_schema(), keys) == words
 
 
 def problems(group: type, value: dict, **given: bool) -> list[tuple]:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.model_code import ModelCode
 
@@ -15,8 +17,12 @@ def run(arguments: list[str], folder: Path, *paths: str | Path) -> subprocess.Co
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_model_code_in_a_folder_uses_its_own_package(tmp_path: Path, repository: Path) -> None:
+def test_model_code_in_a_folder_uses_its_own_package(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As preflight reads the folder, setup unpacks it and the trainer imports it."""
+    from kfp_tfjob.trainer.user_model import find
+
     given, unpacked = tmp_path / "given", tmp_path / "unpacked"
     (given / "components").mkdir(parents=True)
     (given / "components" / "__init__.py").touch()
@@ -32,14 +38,10 @@ def test_model_code_in_a_folder_uses_its_own_package(tmp_path: Path, repository:
     for name, data in code.files.items():
         (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
         (unpacked / name).write_bytes(data)
-    program = (
-        "from pathlib import Path\n"
-        "from kfp_tfjob.trainer.user_model import find\n"
-        "print(*find('model:build_model', Path('unpacked').resolve())(None))"
-    )
-    done = run(["-c", program], tmp_path, repository)  # where our own package has this name
-    own = unpacked / "components" / "layers.py"
-    assert done.stdout == f"8 {own} kfp_tfjob.components.step\n", done.stderr
+    monkeypatch.setattr(sys, "path", [str(repository), *sys.path])  # has our own of this name
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    own = str(unpacked / "components" / "layers.py")
+    assert find("model:build_model", unpacked)(None) == (8, own, "kfp_tfjob.components.step")
 
 
 def test_a_pipeline_of_the_user_uses_a_step_beside_its_own_components(

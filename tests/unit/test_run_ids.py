@@ -21,13 +21,6 @@ def test_a_unique_beginning_is_enough(given: str, found: str) -> None:
     assert full_id(given, KNOWN) == found
 
 
-def test_several_are_listed() -> None:
-    with pytest.raises(ConfigurationError) as error:
-        full_id("c82b", KNOWN)
-    (problem,) = error.value.problems
-    assert problem.received == "c82b" and all(name in problem.expected for name in KNOWN[:3])
-
-
 def test_a_run_on_this_machine_is_found_by_its_beginning(tmp_path: Path) -> None:
     home = Home(tmp_path)
     for name in ("20261123-193500-ab12", "20261123-204500-cd34"):

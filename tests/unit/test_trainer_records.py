@@ -78,14 +78,6 @@ def test_the_batches_do_not_depend_on_the_replicas(processes: int) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-def test_a_process_with_two_replicas_reads_for_both_in_turn() -> None:
-    both = list(itertools.islice(train_slices(40, 8, 1, (0, 0), range(2, 4), 4), 6))
-    third = list(itertools.islice(train_slices(40, 8, 1, (0, 0), range(2, 3), 4), 3))
-    fourth = list(itertools.islice(train_slices(40, 8, 1, (0, 0), range(3, 4), 4), 3))
-    expected = [part for step in zip(third, fourth, strict=True) for part in step]
-    assert all(np.array_equal(a, b) for a, b in zip(both, expected, strict=True))
-
-
 def test_reading_can_start_anywhere() -> None:
     whole = list(itertools.islice(train_slices(50, 12, 1, (0, 0), range(1), 1), 12))
     rest = list(itertools.islice(train_slices(50, 12, 1, (1, 3), range(1), 1), 5))
