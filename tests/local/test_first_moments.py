@@ -82,16 +82,9 @@ def signalled_at(
 def test_the_command_line_ends_with_the_number_of_the_signal(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    command = [
-        sys.executable,
-        *LOUD,
-        "-m",
-        "kfp_tfjob.pipelines",
-        "run",
-        "--home",
-        str(tmp_path / "home"),
-    ]
-    code, said = signalled_at(module, number, [*command, "--data", "x.csv", "--label", "y"])
+    options = ["--home", str(tmp_path / "home"), "--data", "x.csv", "--label", "y"]
+    command = [sys.executable, *LOUD, "-m", "kfp_tfjob.pipelines", "run", *options]
+    code, said = signalled_at(module, number, command)
     assert code == 128 + number, said
     assert said.strip() == f"kfp-tfjob: stopped by {number.name}"
 
@@ -127,15 +120,8 @@ def test_setup_as_first_process_ends_at_once(tmp_path: Path) -> None:
 def test_the_sidecar_as_first_process_ends_when_it_is_told_to(tmp_path: Path, s3, base) -> None:
     output = tmp_path / "output"
     output.mkdir()
-    command = [
-        sys.executable,
-        *LOUD,
-        "-m",
-        "kfp_tfjob.uploader",
-        "watch",
-        str(output),
-        f"{base}/runs/r",
-    ]
+    what = [str(output), f"{base}/runs/r"]
+    command = [sys.executable, *LOUD, "-m", "kfp_tfjob.uploader", "watch", *what]
     code, said = signalled_at(
         "argparse",
         signal.SIGTERM,

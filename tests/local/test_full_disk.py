@@ -82,19 +82,9 @@ def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> Non
     home = disk / "home"
     data = tmp_path / "rows.csv"
     data.write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(50)))
+    options = ["--home", home, "--data", data, "--label", "y"]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kfp_tfjob.pipelines",
-            "run",
-            "--home",
-            home,
-            "--data",
-            data,
-            "--label",
-            "y",
-        ],
+        [sys.executable, "-m", "kfp_tfjob.pipelines", "run", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -49,56 +49,45 @@ def test_a_clock_that_is_set_back_loses_no_write(
         server.stop()
 
 
-def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
-    with Server.start(tmp_path):
-        command = [sys.executable, "-m", "kfp_tfjob.pipelines.local.s3_server", str(tmp_path)]
-        second = subprocess.run(command, capture_output=True, text=True)
-    assert second.returncode == 2
-    assert "another S3 server" in second.stderr
-
-
-def test_files_of_the_current_folder_do_not_stand_for_modules_of_python(
+def test_neither_the_folder_nor_the_proxy_of_a_shell_nor_a_second_server_is_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "calendar.py").write_text("raise SystemExit('not of Python')")
     monkeypatch.chdir(tmp_path)
-    with Server.start(tmp_path / "s3") as server:
-        server.store().make_bucket("test")
-
-
-def test_a_proxy_of_the_shell_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "example.org")
-    with Server.start(tmp_path) as server:
+    with Server.start(tmp_path / "s3") as server:
         store = server.store(Patience(10))
         store.make_bucket("bucket")
         store.write(S3Address("bucket", "key"), b"content", "text/plain")
         assert store.read(S3Address("bucket", "key")) == b"content"
+        command = [sys.executable, "-P", "-m", "kfp_tfjob.pipelines.local.s3_server"]
+        second = subprocess.run([*command, tmp_path / "s3"], capture_output=True, text=True)
+    assert second.returncode == 2
+    assert "another S3 server" in second.stderr
     assert os.environ["no_proxy"].startswith("example.org")
 
 
-def test_of_many_that_create_an_object_at_once_one_wins(tmp_path: Path) -> None:
-    with Server.start(tmp_path) as server:
-        stores = [server.store() for _ in range(6)]
-        stores[0].make_bucket("bucket")
-        together = Barrier(len(stores))
+def test_of_many_that_create_an_object_at_once_one_wins(s3: Server, base: S3Address) -> None:
+    stores = [s3.store() for _ in range(6)]
+    together = Barrier(len(stores))
 
-        def create(number: int, turn: int) -> bool:
-            together.wait()
-            try:
-                stores[number].create(S3Address("bucket", f"{turn}"), f"of {number}".encode())
-            except ObjectExistsError:
-                return False
-            return True
+    def create(number: int, turn: int) -> bool:
+        together.wait()
+        try:
+            stores[number].create(base / f"{turn}", f"of {number}".encode())
+        except ObjectExistsError:
+            return False
+        return True
 
-        with ThreadPoolExecutor(len(stores)) as pool:
-            for turn in range(20):
-                won = list(pool.map(create, range(len(stores)), [turn] * len(stores)))
-                assert won.count(True) == 1
-                winner = stores[0].read(S3Address("bucket", f"{turn}")).decode()
-                assert winner == f"of {won.index(True)}"
+    with ThreadPoolExecutor(len(stores)) as pool:
+        for turn in range(20):
+            won = list(pool.map(create, range(len(stores)), [turn] * len(stores)))
+            assert won.count(True) == 1
+            winner = stores[0].read(base / f"{turn}").decode()
+            assert winner == f"of {won.index(True)}"
 
 
 NOBODY = 65534

@@ -198,8 +198,11 @@ def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: lis
 
 
 def test_an_address_of_local_runs_is_never_looked_for_in_aws(
-    home: Path, elsewhere: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with Server.start(tmp_path / "home/s3") as server:
+        server.store().make_bucket("kfp-tfjob")
+        publish(server.store(), Layout(S3Address("kfp-tfjob")), "r1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-aws")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
@@ -213,9 +216,9 @@ def test_an_address_of_local_runs_is_never_looked_for_in_aws(
     code, text = ends(tmp_path / "nowhere", *shows)
     assert code == 2 and "local runs" in text
     (tmp_path / "here").mkdir()
-    (tmp_path / "here/.kfp-tfjob").symlink_to(home)
+    (tmp_path / "here/.kfp-tfjob").symlink_to(tmp_path / "home")
     code, text = ends(tmp_path / "here", *shows)
-    assert code == 0 and json.loads(text)["champion"]["version"] == 3
+    assert code == 0 and json.loads(text)["champion"]["version"] == 1
     # The run has stored nothing: that is known from the embedded store.
     code, text = ends(tmp_path / "here", "logs", "s3://kfp-tfjob/runs/r1")
     assert code == 3 and "no run s3://kfp-tfjob/runs/r1" in text

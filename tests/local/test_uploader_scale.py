@@ -34,16 +34,8 @@ sys.exit(code)
 
 def push(folder: Path, target: servers.Target) -> tuple[int, float, str]:
     """Run the command; return its exit code, its peak RSS in MiB and what it said."""
-    line = [
-        sys.executable,
-        "-m",
-        "kfp_tfjob.uploader",
-        "push",
-        str(folder),
-        "s3://bench/x",
-        "--kind",
-        "b",
-    ]
+    what = [str(folder), "s3://bench/x", "--kind", "b"]
+    line = [sys.executable, "-m", "kfp_tfjob.uploader", "push", *what]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURED, *line, "--endpoint", target.endpoint],
         env=environment(target.keys) | {"PYTHONPATH": str(Path(__file__).parents[2])},

@@ -42,14 +42,8 @@ class Pod:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-        line = [
-            sys.executable,
-            "-m",
-            "kfp_tfjob.uploader",
-            "watch",
-            str(self.output),
-            str(self.run.base),
-        ]
+        line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch"]
+        line += [str(self.output), str(self.run.base)]
         line += ["--interval", "0.05", "--endpoint", self._endpoint, "--attempt", "1", *options]
         with open(self._log, "ab") as log:
             process = subprocess.Popen(line, stdout=log, stderr=log, env=os.environ | environment)

@@ -61,14 +61,8 @@ class Job:
 
     def sidecar(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the sidecar."""
-        line = [
-            sys.executable,
-            "-m",
-            "kfp_tfjob.uploader",
-            "watch",
-            str(self.output),
-            str(self.run.base),
-        ]
+        line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch"]
+        line += [str(self.output), str(self.run.base)]
         return self._start([*line, "--interval", "0.1", *options])
 
     def trainer(self, steps: int, pause: float) -> subprocess.Popen[bytes]:

@@ -175,13 +175,6 @@ def test_a_line_without_an_end_is_refused(path: Path) -> None:
         data_of(path)
 
 
-def test_latin_1_is_a_fault_and_never_garbled(path: Path) -> None:
-    path.write_bytes('{"a": 1, "y": "jä"}\n{"a": 1, "y": "no"}\n'.encode("latin-1"))
-    *_, labels, faults = data_of(path)
-    assert labels == ["no"] and faults.counts() == {"encoding": 1}
-    assert data_of(path, encoding="latin-1")[1] == ["jä", "no"]
-
-
 _values = st.one_of(
     st.none(),
     st.booleans(),

@@ -36,52 +36,32 @@ def test_what_is_not_said_has_a_default() -> None:
 
 
 def test_everything_can_be_said() -> None:
-    config = Config.from_environment(
-        RIGHT
-        | {
-            "ATTEMPT": "2",
-            "EXPECTED_GPUS": "0",
-            "HYPERPARAMETERS": '{"hidden": [8]}',
-            "TRAIN_OPTIONS": json.dumps(
-                {
-                    "seed": 3.0,
-                    "class_weight": {"a": 2},
-                    "early_stopping": {"patience": 2.0, "restore_best_weights": True},
-                    "reduce_lr_on_plateau": {"factor": 0.5, "min_lr": 0},
-                    "mixed_precision": True,
-                    "checkpoint_seconds": 5,
-                    "checkpoint_keep": 2.0,
-                    "checkpoint_best": "val_accuracy",
-                    "micro_batches": 4.0,
-                    "sync_batch_norm": True,
-                    "jit_compile": True,
-                    "tf32": False,
-                    "deterministic_ops": True,
-                }
-            ),
-            "TF_CONFIG": json.dumps(
-                {
-                    "cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]},
-                    "task": {"type": "worker", "index": 1},
-                }
-            ),
-        }
-    )
-    assert config.options == TrainerOptions(
-        seed=3,
-        class_weight={"a": 2},
-        early_stopping={"patience": 2, "restore_best_weights": True},
-        reduce_lr_on_plateau={"factor": 0.5, "min_lr": 0.0},
-        mixed_precision=True,
-        checkpoint_seconds=5.0,
-        checkpoint_keep=2,
-        checkpoint_best="val_accuracy",
-        micro_batches=4,
-        sync_batch_norm=True,
-        jit_compile=True,
-        tf32=False,
-        deterministic_ops=True,
-    )
+    options = {
+        "seed": 3,
+        "class_weight": {"a": 2},
+        "early_stopping": {"patience": 2, "restore_best_weights": True},
+        "reduce_lr_on_plateau": {"factor": 0.5, "min_lr": 0},
+        "mixed_precision": True,
+        "checkpoint_seconds": 5,
+        "checkpoint_keep": 2,
+        "checkpoint_best": "val_accuracy",
+        "micro_batches": 4,
+        "sync_batch_norm": True,
+        "jit_compile": True,
+        "tf32": False,
+        "deterministic_ops": True,
+    }
+    through_kfp = options | {"seed": 3.0, "checkpoint_keep": 2.0, "micro_batches": 4.0}
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    more = {
+        "ATTEMPT": "2",
+        "EXPECTED_GPUS": "0",
+        "HYPERPARAMETERS": '{"hidden": [8]}',
+        "TRAIN_OPTIONS": json.dumps(through_kfp),
+        "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}),
+    }
+    config = Config.from_environment(RIGHT | more)
+    assert config.options == TrainerOptions(**options)
     assert config.options.precision == "mixed_bfloat16"
     assert config.options.early_stopping.given == {"patience": 2, "restore_best_weights": True}
     cluster = config.cluster
