@@ -17,7 +17,6 @@ from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline, code_version
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.local.s3_server import Server
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Example, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
@@ -45,20 +44,29 @@ def die(context: Context, item: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory, s3: Server) -> Iterator[DaskCluster]:
-    """A cluster with two workers."""
+def cluster(tmp_path_factory) -> Iterator[DaskCluster]:
+    """A cluster, to which the first test adds two workers."""
     with dask_cluster(tmp_path_factory.mktemp("dask")) as found:
-        for _ in range(2):
-            found.add(**{MOUNT_VARIABLE: str(s3.secret)})
         yield found
+
+
+def two_workers(cluster: DaskCluster, s3: Server) -> None:
+    while len(cluster.workers) < 2:
+        cluster.add(**{MOUNT_VARIABLE: str(s3.secret)})
 
 
 def wait_for(executor: Distributed, workers: int) -> None:
     executor._client.wait_for_workers(workers, timeout=120)
 
 
-def test_results_come_in_the_order_of_the_items(cluster: DaskCluster, tmp_path: Path) -> None:
+def test_results_come_in_the_order_of_the_items(
+    cluster: DaskCluster, s3: Server, tmp_path: Path, monkeypatch
+) -> None:
     executor = Distributed(Context(str(tmp_path)), cluster.address)
+    with monkeypatch.context() as impatient, pytest.raises(ConfigurationError, match="no workers"):
+        impatient.setattr(distributed, "_ALONE_SECONDS", 0)
+        list(executor.map(f"{HERE}:square", range(9)))
+    two_workers(cluster, s3)
     wait_for(executor, 2)
     found = list(executor.map(f"{HERE}:square", range(200)))
     assert [number for number, _ in found] == list(range(200))
@@ -80,10 +88,9 @@ def test_results_come_in_the_order_of_the_items(cluster: DaskCluster, tmp_path: 
 
 @pytest.mark.parametrize(("name", "kill"), [("people", True), SLOW])
 def test_the_dataset_has_the_bytes_of_one_process(
-    cluster: DaskCluster, store: Store, base: S3Address, tmp_path: Path, monkeypatch, name, kill
+    cluster: DaskCluster, s3: Server, store: Store, base, tmp_path: Path, monkeypatch, name, kill
 ) -> None:
-    if len(cluster.workers) < 2:
-        cluster.add()  # one was killed; this one finds the store in the environment
+    two_workers(cluster, s3)  # one may have been killed
     make, write, file, given = CASES[name]
     write(make(), tmp_path / file)
     part = (tmp_path / file).stat().st_size // 23
@@ -123,17 +130,12 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
     cluster: DaskCluster, tmp_path: Path, monkeypatch
 ) -> None:
     """The last test with this cluster: it is lost."""
+    if not cluster.workers:
+        cluster.add()
+    executor = Distributed(Context(str(tmp_path)), cluster.address)
+    wait_for(executor, 1)
     monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 2)
     monkeypatch.setattr(distributed, "_ALONE_SECONDS", 0)
-    for worker in cluster.workers:
-        worker.kill()
-    executor = Distributed(Context(str(tmp_path)), cluster.address)
-    while executor._threads():
-        time.sleep(0.05)
-    with pytest.raises(ConfigurationError, match="no workers"):
-        list(executor.map(f"{HERE}:square", range(9)))
-    cluster.add()
-    wait_for(executor, 1)
     results = executor.map(f"{HERE}:square", range(500))
     next(results)
     cluster.scheduler.kill()

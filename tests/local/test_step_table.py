@@ -27,7 +27,6 @@ QUICK = (
     "loss scaling, inf on one replica",
     "micro-batches, inf in one",
     "a loss of all pairs",
-    "own state, averaged",
 )
 ALSO_ALONE = {
     "a loss of all pairs": "the loss compares every label with every row",

@@ -161,9 +161,13 @@ def test_stopped_while_a_callback_evaluates_other_weights(
     evaluations.clear()
     with pytest.raises(StoppedError):
         train(dataset, tmp_path / "cut", lambda: [Halved()], lambda: len(evaluations) == 2)
-    _, resumed = train(dataset, tmp_path / "cut", lambda: [Halved()])
-    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        assert (one == other).all()
+    found, resumed = train(dataset, tmp_path / "cut", lambda: [Halved()])
+    # An attempt after the last step evaluates once more, and trains no further.
+    evaluations.clear()
+    again, after = train(dataset, tmp_path / "cut", lambda: [Halved()])
+    assert again.position == found.position and evaluations == [True]
+    for one, *others in zip(*(it.get_weights() for it in (whole, resumed, after)), strict=True):
+        assert all((one == other).all() for other in others)
 
 
 def test_callbacks_do_what_they_do_in_model_fit(dataset: Dataset, tmp_path: Path) -> None:

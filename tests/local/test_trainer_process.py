@@ -149,6 +149,7 @@ def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     assert _csv(last) == _csv(undisturbed)
 
 
+@pytest.mark.slow
 def test_an_attempt_after_the_last_step_only_exports(
     jobs: Start, alone: Job, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> Non
     assert not (job.output / "model").exists()
 
 
+@pytest.mark.slow
 def test_a_replica_that_waits_for_its_peers_ends_when_told(jobs: Start) -> None:
     hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{free_ports(1)[0]}"]}
     config = json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
