@@ -158,7 +158,7 @@ def _data(schema: Mapping[str, Any]) -> str:
     features = counted(len(schema["features"]), "feature")
     if picture := schema.get(PICTURE):
         sizes = " x ".join(str(picture[key]) for key in ("height", "width", "channels"))
-        features = f"pictures of {sizes} values"
+        features = f"images of {sizes} values"
     return f"{features} for the label {code(schema['label']['name'])}; rows: {rows}"
 
 

@@ -117,7 +117,7 @@ def _local(home: Home, given: str, local: bool) -> Path | None:
                     f"there is no run {given} in {home.folder}",
                     received=given,
                     expected="the id of a run on this machine, or last",
-                    fix=f"look into {runs}, or omit --home for a run on Kubeflow Pipelines",
+                    fix=f"see {runs}, or omit --home for a run on Kubeflow Pipelines",
                 )
             )
         return None

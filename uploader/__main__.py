@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
 
     fetcher = command("pull", _pull, "fetch and verify the files of a manifest")
     fetcher.add_argument("address", help="s3://BUCKET/PREFIX, the directory of the manifest")
-    fetcher.add_argument("folder", type=Path, help="target folder; its other files stay")
+    fetcher.add_argument("folder", type=Path, help="target folder; its other files are kept")
 
     prover = command(
         "verify", _verify, "verify the objects of a manifest; exits with 3 if one differs"

@@ -82,7 +82,7 @@ def run(
         columns = gathering.finish(judged)
         html = report.render(judged.verdict, judged.task, judged.measured, columns)
         if kept := _published(step, model_name):
-            log.warning("the run is published, so its verdict stays: %s", step.run.verdict)
+            log.warning("the run is published, so its verdict is kept: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()
         shown = (
             kfp_metrics(judged.measured, judged.decision.slices),

@@ -108,7 +108,7 @@ def render(
         known_rows=known_rows(verdict.also_in_train, verdict.rows),
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         sampled=SAMPLED_ROWS if verdict.rows > SAMPLED_ROWS and champion else 0,
-        confidence=f"{verdict.confidence * 100:g} %",
+        confidence=f"{verdict.confidence * 100:g}%",
         against=changed.against,
         changed=changed,
         tiles=_tiles(verdict, changed.against, _primary(verdict, scored, changed.gains)),
@@ -179,7 +179,7 @@ def _tiles(verdict: ModelVerdict, against: str, primary: Gain) -> Iterator[_Tile
     judged = [it for it in verdict.slices if it.state != "insufficient"]
     if judged:
         failed = sum(it.state == "fail" for it in judged)
-        note = f"of {len(judged):,} judged"
+        note = f"of {len(judged):,} evaluated"
         yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
 
 

@@ -67,8 +67,8 @@ def about(left: Left, run_id: str) -> list[str]:
     ends = [_time(task.ended) for task in left.failed if task.ended]
     at = ends[0] if ends else f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return [
-        f"This page describes the try of this run that ended at {at}, and Kubeflow Pipelines does"
-        " not update it. If the run was retried since, the newest result is on the page of its"
+        f"This page describes this run as it ended at {at}, and Kubeflow Pipelines does not"
+        " update it. If the run has been retried since, its newest result is on the page of its"
         f" last step: {code(f'kfp-tfjob why {run_id[:8]}')} shows it.",
         "",
     ]
@@ -79,7 +79,7 @@ def last_words(tasks: Sequence[FailedTask]) -> list[str]:
     shown = []
     for task in tasks:
         what = f"the driver of `{task.step}`" if task.driver else f"`{task.step}`"
-        shown += [f"## What {what} left", ""]
+        shown += [f"## Output of {what}", ""]
         shown += [f"Argo says: {prose(task.said)}" if task.said else "Argo gives no reason.", ""]
         if words := task.last_words[-_SHOWN_LINES:]:
             shown += ["The last lines of its log:", "", *fence(words), ""]

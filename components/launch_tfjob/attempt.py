@@ -190,7 +190,7 @@ class Attempt:
         if not (said := said or waiting.unscheduled(seen.pods)):
             return False
         fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, seen.pods, seen.events())
-        where = f"{self.name} has waited for nodes for {seconds:.0f} s"
+        where = f"{self.name} has been waiting for nodes for {seconds:.0f} s"
         log.warning("%s: %s. Fix: %s", where, "; ".join(said), fix or "add nodes")
         return True
 

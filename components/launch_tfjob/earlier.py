@@ -27,7 +27,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LOST_NODE_SECONDS = 60.0
 _CREATE_SECONDS = 100.0  # one create may take 95; after that, its launcher counts as gone
 _UNSEEN = Judgement(
-    Verdict.LOST, "it ended while no launcher was there, and its chief left no record"
+    Verdict.LOST, "it ended while no launcher was running, and its chief left no record"
 )
 
 

@@ -146,7 +146,7 @@ def _missing(
     except (ObjectNotFoundError, ValueError):
         return f"its verdict {run.verdict_uri} is gone"
     if not _is_of(verdict, *gate):
-        return "its verdict is of another gate"
+        return "its verdict used another gate"
     model = step.layout.model(model_name)
     blessed, met = verdict.blessed, verdict.champion
     if blessed:

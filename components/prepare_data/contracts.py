@@ -236,7 +236,7 @@ def beyond_limits(
             examples = listed(map(repr, item.examples), _MOST_VALUES)
             yield Problem(
                 f"the category {name!r} has values that the data of {reference.name} does not have",
-                received=f"{item.share:.1%} of the rows of train, for instance {examples}",
+                received=f"{item.share:.1%} of the training rows, for instance {examples}",
                 expected=f"at most {options.max_unseen:.1%} (data_options.contract.max_unseen)",
                 fix="correct these values; if they are right, raise the limit, or add"
                 f" {_json(name)} to data_options.contract.ignore",
@@ -247,10 +247,10 @@ def beyond_limits(
         if now - before > options.max_gap_rise:
             yield Problem(
                 f"the column {name!r} has more missing values than the data of {reference.name}",
-                received=f"{now:.1%} of the rows of train, before {before:.1%}",
+                received=f"{now:.1%} of the training rows, {before:.1%} before",
                 expected=f"at most {before + options.max_gap_rise:.1%}"
                 " (data_options.contract.max_gap_rise)",
-                fix="find out why its values are missing; if that is right, raise the limit, or"
+                fix="find out why its values are missing; if this is correct, raise the limit, or"
                 f" add {_json(name)} to data_options.contract.ignore",
             )
 

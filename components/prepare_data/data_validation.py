@@ -123,7 +123,7 @@ def validate(
     comparison = None
     if isinstance(found, Reference):
         if found.dataset_digest == prepared.dataset_digest:
-            found = f"the data is that of {found.name}"
+            found = f"the data equals that of {found.name}"
         else:
             comparison = _compare(found, prepared, rows, options)
     alone = "" if isinstance(found, Reference) else str(found)
@@ -159,7 +159,7 @@ def _compare(
         label = _label_drift(found, prepared, None)
         beyond = list(_drifted(found, options, {}, {}, label, prepared.schema["label"]["name"]))
         if sample.has_columns(prepared.schema):
-            beyond.append(_unknown(found, "no rows of columns in both"))
+            beyond.append(_unknown(found, "rows without columns in one of them"))
         return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
     unseen = contracts.unseen(found, prepared.schema, rows["train"])
     before, now = (contracts.gap_shares(it.statistics) for it in (found, prepared))
@@ -281,7 +281,7 @@ def _report(validation: Validation, options: Contract) -> list[Problem]:
         log.info("%s", validation.alone)
         return []
     if comparison.obstacle:
-        log.info("no drift: %s", comparison.obstacle)
+        log.info("drift was not measured: %s", comparison.obstacle)
     errors: list[Problem] = []
     changes = comparison.changes
     if changes:
@@ -293,5 +293,5 @@ def _report(validation: Validation, options: Contract) -> list[Problem]:
             for problem in problems:
                 log.warning("%s", problem)
     if not comparison.changes and not comparison.beyond:
-        log.info("the data keeps the contract of %s", comparison.reference.name)
+        log.info("the data meets the contract of %s", comparison.reference.name)
     return errors

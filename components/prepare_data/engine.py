@@ -141,7 +141,7 @@ def _prepared(
             Problem(
                 "the local disk is full",
                 received=str(error),
-                expected="room for the rows as numbers: 4 to 8 bytes for each value, and 128 MiB"
+                expected="space for the rows as numbers: 4 to 8 bytes for each value, and 128 MiB"
                 " for each process",
                 fix="set TMPDIR to a larger disk, or choose nodes that have one with"
                 " pod.prepare.node_selector",

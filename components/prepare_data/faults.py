@@ -278,7 +278,7 @@ class Faults:
         """Return what to do with a column that is no number, boolean or date."""
         if rules[0] in ("text", "date") and any(map(str.isdigit, self.values.get(column, ""))):
             return f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
-        return f'set its kind with data_options.types={{"{column}": "category"}}'
+        return f'set its type with data_options.types={{"{column}": "category"}}'
 
     def shape_problem(self) -> Problem | None:
         """Describe a header that does not match the rows."""
@@ -321,7 +321,7 @@ class Faults:
         """Describe files that are no images to train on: the counts, and ten of them."""
         counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
         whole = Problem(
-            f"{self.bad:,} of {self.seen:,} pictures are bad ({counts})",
+            f"{self.bad:,} of {self.seen:,} images are bad ({counts})",
             expected="complete JPEG or PNG files with nothing after the image",
             fix="correct or remove them, or drop them with data_options.on_bad_row=drop",
         )
@@ -340,7 +340,7 @@ def _expected(rules: list[str]) -> str:
         return "a date in every row" if "date" in rules else "true or false in every row"
     if "format" in rules:
         return "this format in every row"
-    return "shorter texts" if rules == ["long"] else "a number in every row"
+    return "shorter strings" if rules == ["long"] else "a number in every row"
 
 
 def first_columns(problems: Mapping[str, Problem]) -> list[Problem]:

@@ -275,7 +275,7 @@ def described(kinds: Kinds) -> Iterator[str]:
         names = [item.name for item in kinds.features if item.format == format]
         yield f"read in the format {format}: {listed(names, _MOST_NAMED)}"
     for item in kinds.left_out:
-        yield f"left out: {item.name!r}, {item.reason}"
+        yield f"dropped: {item.name!r}, {item.reason}"
 
 
 def decide(seen: Iterable[ColumnProfile], options: DataOptions) -> tuple[Kinds, list[Problem]]:

@@ -286,8 +286,8 @@ def _verdict(
         ("bad", len(suspicious), "suspicious column", "suspicious columns"),
         ("warning", len(statistics["warnings"]), "warning", "warnings"),
         ("warning", bad, "bad row dropped", "bad rows dropped"),
-        ("note", len(dropped), "item left out", "items left out"),
-        ("note", len(imputed), "column with gaps", "columns with gaps"),
+        ("note", len(dropped), "item dropped", "items dropped"),
+        ("note", len(imputed), "column with missing values", "columns with missing values"),
     )
     urgent = False
     for style, count, one, many in found:

@@ -123,7 +123,7 @@ def check(
                 f"train has no row of {len(lacking)} of the {len(classes)} classes of {label!r}",
                 received=listed(lacking, 10),
                 expected="rows of every class in train",
-                fix="provide more of these rows, leave them out, use a different"
+                fix="provide more of these rows, remove them, use a different"
                 ' data_options.split.salt, or set data_options.task to "regression" if the label'
                 " is a number",
             )

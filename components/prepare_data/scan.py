@@ -305,7 +305,7 @@ def _documents(
     missing = [part for part in parts if document(job.name, part.number) not in known]
     progress = ProgressLog("read", job.source.size)
     if done := len(parts) - len(missing):
-        log.info("%s of %s parts are there from an earlier try", done, len(parts))
+        log.info("%s of %s parts exist from an earlier try", done, len(parts))
     finished = _map(executor, job, missing)
     waiting = {part.number for part in missing}
     ended = lines = 0

@@ -107,7 +107,9 @@ def run(
     while (done := _made_by_person(step, model_name, number)) is None:
         if not verdict.blessed:
             log.info("publishing nothing: %s", verdict.reason)
-            return Published(NOT_BLESSED, _nothing(model_name, f"judged again: {verdict.reason}"))
+            return Published(
+                NOT_BLESSED, _nothing(model_name, f"evaluated again: {verdict.reason}")
+            )
         try:
             return _publish(step, verdict, model, dataset)
         except SurpassedError:

@@ -62,7 +62,7 @@ class SyncResult:
             "",
             "## Largest objects",
             "",
-            "`manifest.json` has the checksums of all of them.",
+            "`manifest.json` contains all of their checksums.",
             "",
             "| Bytes | Object |",
             "|---:|---|",

@@ -72,9 +72,9 @@ def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
         (problem, *_) = error.problems
         found.append(
             unknown(
-                f"{what}: not checked, because this account may not",
+                f"{what}: not checked, because this account lacks the right",
                 problem.received if isinstance(problem, Problem) else problem,
-                "ask an administrator of the namespace for this right",
+                "ask an administrator of the namespace for it",
             )
         )
     except StepError as error:

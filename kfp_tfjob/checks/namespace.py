@@ -23,7 +23,7 @@ from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
-_OWN_KEYS = "pods use the keys of their node or service account"
+_OWN_KEYS = "so pods use the keys of their node or service account"
 
 
 def account_of(api: ClusterClient) -> str:
@@ -90,7 +90,7 @@ def account(subject: Subject) -> Iterator[Finding]:
     for it in late:
         yield warning(f"{who} may not {it} {where}: {_terminate_is_late(it, subject.spec)}", fix)
     if silent:
-        yield warning(f"{who} may not {'; '.join(map(str, silent))}: messages explain less", fix)
+        yield warning(f"{who} may not {'; '.join(map(str, silent))}: messages lack details", fix)
 
 
 def _terminate_is_late(lacking: rights.Right, spec: JobSpec) -> str:
@@ -144,7 +144,9 @@ def _refused(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding
             )
         else:
             yield Finding(
-                f"the namespace refuses the pod of {name}", said, fix="correct what it names"
+                f"the namespace refuses the pod of {name}",
+                said,
+                fix="correct what the message names",
             )
 
 
@@ -201,7 +203,7 @@ def _compared(
         if wanted <= free:
             continue
         short = True
-        asks = f"the job asks for {shown(resource, wanted)}, and quota {name}"
+        asks = f"the job asks for {shown(resource, wanted)}, but quota {name}"
         if wanted > total:
             yield Finding(f"{asks} allows {capacity.shown(resource, total)} in all", fix=fix)
         else:
@@ -258,7 +260,7 @@ def mounted_secret(subject: Subject) -> Iterator[Finding]:
         name, namespace = subject.spec.storage_secret, subject.api.namespace
         uses = [it for it in secrets_of(subject.spec) if it.parameter == "storage_secret"]
         yield warning(
-            f"Secret {name} does not exist in namespace {namespace}, or is empty: {_OWN_KEYS}",
+            f"Secret {name} does not exist in namespace {namespace}, or is empty, {_OWN_KEYS}",
             f"if that is not intended, {secret_fix(uses, False, namespace)}",
         )
 

@@ -98,19 +98,19 @@ def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
         if most >= count:
             continue
         each = f" with {gpus} {resource} each" if gpus else ""
-        room = f"the nodes that fit have room for {most} now"
+        room = f"matching nodes have room for {most} now"
         if nodes and not fitting:
-            room = "no current node fits its node selector and tolerations"
+            room = "no current node matches its node selector and tolerations"
         elif small := capacity.too_much(fitting, asked) if fitting else {}:
-            room = "the largest node that fits is too small: " + "; ".join(
+            room = "no matching node is large enough: " + "; ".join(
                 f"one {role} requests {capacity.shown(name, asked[name])} {name} in all, set by"
-                f" {decided_by(spec, role, name)}, and node {node} can allocate"
+                f" {decided_by(spec, role, name)}, while the largest node, {node}, can allocate"
                 f" {capacity.shown(name, largest)}"
                 for name, (largest, node) in small.items()
             )
         yield (
-            f"{count} {role}{'s' * (count > 1)}{each} requested, but {room}: the pods will wait"
-            " for nodes"
+            f"{count} {role}{'s' * (count > 1)}{each} requested, but {room}, so the pods will"
+            " wait for nodes"
         )
 
 

@@ -141,11 +141,11 @@ def too_large(it: StepPod, nodes: Sequence[Object]) -> Iterator[str]:
     if not nodes or capacity.room(fitting, asked):
         return
     small = "; ".join(
-        f"{capacity.shown(name, asked[name])} {name} requested, and the largest node that fits can"
+        f"{capacity.shown(name, asked[name])} {name} requested, but the largest matching node can"
         f" allocate {capacity.shown(name, largest)}"
         for name, (largest, _) in capacity.too_much(fitting, asked).items()
     )
-    why = f"fits on no current node: {small or 'no node has all of it at once'}"
+    why = f"fits on no current node: {small or 'no single node has all of it'}"
     if not fitting:
-        why = "has a node selector and tolerations that no current node fits"
+        why = "has a node selector and tolerations that no current node matches"
     yield f"the pod of {it.step} ({it.key}) {why}; it will wait for nodes"

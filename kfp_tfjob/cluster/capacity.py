@@ -101,7 +101,7 @@ def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
         has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))
         if has < amount and (has or name not in _EVERYWHERE):
             return (
-                f"the job asks for {shown(name, amount)} {name} in all, and the nodes have"
+                f"the job asks for {shown(name, amount)} {name} in all, but the nodes have"
                 f" {shown(name, has)}"
             )
     return ""

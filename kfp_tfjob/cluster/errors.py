@@ -140,6 +140,10 @@ def translate(error: ApiError, what: str) -> StepError:
         )
     if status in (400, 422):
         return JobRefusedError(
-            Problem(f"the cluster refuses to {what}", received=said, fix="correct what it names")
+            Problem(
+                f"the cluster refuses to {what}",
+                received=said,
+                fix="correct what the message names",
+            )
         )
     return StepError(Problem(f"cannot {what}", received=f"HTTP {status}: {said}"))

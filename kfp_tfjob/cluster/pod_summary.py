@@ -59,7 +59,7 @@ def pod_summary(
         parts.append(": ".join([held, *map(_short, waiting.queue_says(events)[-1:])]))
     elif (missing := waiting.wanted(job) - len(pods)) > 0:
         why = waiting.not_made(events)[-1:]
-        parts.append(f"not made: {missing}" + (f": {_short(why[0])}" if why else ""))
+        parts.append(f"not created: {missing}" + (f": {_short(why[0])}" if why else ""))
     return ", ".join(parts)
 
 

@@ -40,7 +40,7 @@ class Exceeded:
             most = max(self.requested.get(resource, Decimal(0)), together.get(resource, Decimal(0)))
             if most > limit:
                 return (
-                    f"the job asks for {capacity.shown(resource, most)} {resource}, and quota"
+                    f"the job asks for {capacity.shown(resource, most)} {resource}, but quota"
                     f" {self.name} allows {capacity.shown(resource, limit)} in all"
                 )
         return ""

@@ -124,7 +124,7 @@ class WorkflowWatcher:
                     self._stopping.stop(self._jobs())
                 finally:
                     self._stopped.set()
-                log.info("the run was ended: %s; its jobs are stopped", self._why)
+                log.info("the run was ended: %s; its jobs have been stopped", self._why)
                 self._take_leave()
             if told == _TERMINATED:
                 if not self._why:

@@ -109,7 +109,7 @@ def _search(content: mmap.mmap, path: Path) -> Iterator[tuple[int, int]]:
         if at + _BEFORE + length + _AFTER > size:
             raise DataError(
                 Problem(
-                    f"{path.name} is cut off",
+                    f"{path.name} is truncated",
                     received=f"{size} bytes, with a record of {length} bytes at {at}",
                     expected="a TFRecord file without compression",
                     fix="prepare the dataset again",

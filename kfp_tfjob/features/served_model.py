@@ -140,7 +140,7 @@ class ServedModel:
         try:
             outputs = self._call(**self._feed(features))
         except Exception as error:
-            raise self._unusable("failed while it predicted", error) from error
+            raise self._unusable("failed to predict", error) from error
         values, rows = self._output(outputs), int(next(iter(features.values())).shape[0])
         if self.task.name == "regression":
             return self._vector(values, rows)
@@ -188,11 +188,11 @@ class ServedModel:
                 wrong.append(
                     Problem(
                         f"the signature {signature} of {self.name} takes {names[name]!r} in a type"
-                        f" that does not fit a {column.kind}",
+                        f" that does not suit a {column.kind}",
                         received=f"{name}: {spec.shape} {spec.dtype.name}",
                         expected=f"{name}: (batch,) {types}",
                         fix="export the model with this type, or set data_options.types to the"
-                        " type that it was made for",
+                        " type that the model expects",
                     )
                 )
         DataError.raise_if(wrong)

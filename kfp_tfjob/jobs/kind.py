@@ -125,7 +125,7 @@ class JobKind(ABC):
         """What to do if nothing creates the pods of a job."""
         described = f"`kubectl describe {self.name.lower()}` shows why it creates no pods"
         named = self.controller.replace("Kubeflow ", "")
-        return f"install or start {named}; if it runs, {described}, for instance a quota"
+        return f"install or start {named}; if it runs, {described}, such as a quota"
 
     @property
     def in_sdk(self) -> bool:

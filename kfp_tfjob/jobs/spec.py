@@ -284,7 +284,7 @@ class JobSpec:
         below = self.batch_size // ranks * ranks
         near = [str(size) for size in (below, below + ranks) if size]
         yield Problem(
-            "train_batch_size cannot be divided over all replicas",
+            "train_batch_size cannot be divided evenly over all replicas",
             received=self.batch_size,
             expected=f"a multiple of {ranks} = (1 chief + {self.workers} workers)"
             f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}",

@@ -68,7 +68,7 @@ _REMEDIES = {
     Verdict.ORPHANED: "start the run again; it resumes from the newest stored checkpoint",
     Verdict.REFUSED: "correct the error in the cluster's message",
     Verdict.OPERATOR_ABSENT: "install or start the training operator v1.9; if it runs,"
-    " `kubectl describe tfjob` shows why it creates no pods, for instance a quota",
+    " `kubectl describe tfjob` shows why it creates no pods, such as a quota",
 }
 
 

@@ -66,9 +66,9 @@ def slice_problem(one: Slice, schema: Mapping[str, Any]) -> Problem | None:
     elif are_dates == (edges is str):
         return None
     elif are_dates:
-        what, fix = f"{shown} has numbers, and its edges are dates", "use numbers as edges"
+        what, fix = f"{shown} contains numbers, but its edges are dates", "use numbers as edges"
     else:
-        what = f"{shown} has dates, and its edges are numbers"
+        what = f"{shown} contains dates, but its edges are numbers"
         fix = 'use dates such as "2026-01-31" as edges'
     return Problem(what, received=one.edges, fix=fix, path="gate.slices")
 
@@ -81,10 +81,10 @@ def _one_class(one: Slice, metric: str, label: Mapping[str, Any]) -> Problem | N
     if not each_class or metric not in OF_SEVERAL_CLASSES or one.thresholds:
         return None
     return Problem(
-        f"each slice of {one.column!r} has one class, and {metric} has no value there",
+        f"each slice of {one.column!r} has one class, so {metric} has no value there",
         received=metric,
-        fix="set gate.primary_metric to accuracy, give these slices thresholds for it, or leave"
-        " them out",
+        fix="set gate.primary_metric to accuracy, give these slices thresholds for it, or remove"
+        " them",
         path="gate.slices",
     )
 

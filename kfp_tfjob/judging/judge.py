@@ -232,7 +232,7 @@ def _load(gpus: int) -> None:
             Problem(
                 "evaluate cannot see its GPUs",
                 received=f"{len(found)} GPUs",
-                expected=f"{gpus}, as pod.evaluate.gpus asks",
+                expected=f"{gpus}, as pod.evaluate.gpus requests",
                 fix="compile the YAML with an image for GPUs (--gpu), and check"
                 " pod.evaluate.gpu_resource and the device plugin of the node",
                 path="pod.evaluate.gpus",

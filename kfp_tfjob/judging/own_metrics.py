@@ -184,7 +184,7 @@ class Evaluator:
         except _RefusedError as error:
             raise self._failed(*error.args) from error
         except (Exception, SystemExit) as error:
-            fix = "correct the function; the log has more"
+            fix = "correct the function; see the log for details"
             raise self._failed(self.code.said(error)[:2000], _DICT, fix) from error
         in_memory = len(values) * self._rows <= VALUES_IN_MEMORY
         by_row: dict[str, Column] = {}

@@ -30,7 +30,7 @@ def always(job: Job) -> Iterator[Found]:
     """With Always, a container restarts even after it succeeded, so the job never succeeds."""
     for replica in job.of(*DECIDERS, "Worker"):
         if replica.policy == "Always":
-            yield Found((*replica.path, "restartPolicy"), f"{replica.key} has Always")
+            yield Found((*replica.path, "restartPolicy"), f"{replica.key} uses Always")
 
 
 @error("use one restartPolicy for all types")
@@ -56,7 +56,7 @@ def exit_code_policy(job: Job) -> Iterator[Found]:
     """
     for replica in job.replicas:
         if replica.policy == "ExitCode":
-            yield Found((*replica.path, "restartPolicy"), f"{replica.key} has ExitCode")
+            yield Found((*replica.path, "restartPolicy"), f"{replica.key} uses ExitCode")
 
 
 @error(

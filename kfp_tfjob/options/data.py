@@ -213,11 +213,11 @@ class Gaps(Group):
     def _constant(self) -> Gaps:
         if (self.rule == "constant") != (self.value is not None):
             raise ValueError(
-                'a value for the rule "constant", and none for other rules, for instance'
+                'a value with the rule "constant", and with no other rule, for instance'
                 ' {"rule": "constant", "value": 0}'
             )
         if self.indicator and self.rule not in IMPUTING:
-            raise ValueError(f"an indicator only with a rule of {', '.join(IMPUTING)}")
+            raise ValueError(f"an indicator only with the rules {', '.join(IMPUTING)}")
         return self
 
 
@@ -260,7 +260,7 @@ class DataOptions(Group):
 
     weight: Text | None = option(
         None,
-        "A column of numbers of 0 or more: a row of weight 2 counts like the same row twice. It is"
+        "A column of numbers of 0 or more: a row of weight 2 counts like two equal rows. It is"
         " not a feature.",
     )
     reader: Text | None = option(
@@ -326,7 +326,7 @@ class DataOptions(Group):
     @classmethod
     def _names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and len(set(names)) < len(names):
-            raise ValueError("every name only once")
+            raise ValueError("each name only once")
         return names
 
     @field_validator("columns")

@@ -114,7 +114,7 @@ def check(text: str, name: str, known: Sequence[str]) -> list[Problem]:
         if field is None:
             problems.append(
                 Problem(
-                    f"{name} has a brace without its partner",
+                    f"{name} has an unmatched brace",
                     received=repr(text),
                     expected=f"a field such as {{{known[0]}}}, or {part}{part} for the character",
                     fix=f"correct {name}",

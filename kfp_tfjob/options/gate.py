@@ -280,7 +280,8 @@ class GateOptions(Group):
             )
         if self.direction and not is_own(self.primary_metric):
             raise ValueError(
-                f"a direction only for a primary metric of evaluator; {self.primary_metric} has one"
+                "a direction only for a primary metric of evaluator;"
+                f" {self.primary_metric} already has one"
             )
         for metric in metrics:
             if task := task_of(metric):
@@ -288,7 +289,7 @@ class GateOptions(Group):
         if len(tasks) > 1:
             raise ValueError(
                 "metrics of one task: "
-                + " and ".join(f"{metric} is of a {task}" for task, metric in tasks.items())
+                + " and ".join(f"{metric} is for {task}" for task, metric in tasks.items())
                 + ", so no model passes"
             )
         return self
@@ -343,7 +344,7 @@ def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -
     if task_of(metric) != task:
         usable = CLASSIFICATION if task == "classification" else REGRESSION
         return Problem(
-            f"{metric} is a metric of a {task_of(metric)}, but the label makes this a {task}",
+            f"{metric} is a metric for {task_of(metric)}, but the label makes this a {task}",
             received=metric,
             expected=choices(usable, most=len(usable)),
             fix="name one of these, or correct data_label or data_options.task",

@@ -119,15 +119,15 @@ def bad_texts(name: str, value: Any) -> Iterator[Problem]:
             yield from bad_texts(name, item)
     elif isinstance(value, str) and _HALF.search(value):
         yield Problem(
-            f"{name} has half of a character, which is not UTF-8",
+            f"{name} contains half of a surrogate pair, which is not UTF-8",
             received=ascii(value),
-            expected="no code from \\ud800 to \\udfff alone",
+            expected="no unpaired code from \\ud800 to \\udfff",
             fix=f"correct {name}",
             path=name,
         )
     elif isinstance(value, str) and _PLACEHOLDER in value:
         yield Problem(
-            f"Kubeflow Pipelines did not fill a value into {name}",
+            f"Kubeflow Pipelines did not insert a value into {name}",
             received=value,
             expected="a string without a placeholder",
             fix="pass the whole value as one input, for instance a dict that is a parameter of the"

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 # What to do instead, by path: a parameter, or a parameter and its keys.
 REMOVED: dict[str, str] = {
-    "gate.report.rows": "delete it; look up rows with a model's predictions in a notebook",
-    "gate.report.worst": "delete it, with gate.report.rows",
+    "gate.report.rows": "delete it; inspect a model's predictions in a notebook",
+    "gate.report.worst": "delete it and gate.report.rows",
     "gate.relative_margin": "use mode non_inferior with a margin in units of the metric",
     "data_options.append": "delete it; prepare_data reads every file",
     "train_options.warm_spare": "delete it; a trainer that dies is restarted in its pod anyway",
     "data_options.contract.max_js": "limit the same columns with data_options.contract.max_psi",
     "data_options.tfrecord_features": "delete it; write the feature into one of the first 1,000"
     " records of the files",
-    "data_options.workers": "name the scheduler of a Dask cluster of yours in data_options.dask",
+    "data_options.workers": "name your Dask cluster's scheduler in data_options.dask",
 }
 # Kubeflow Pipelines makes the pods of steps, and some of its settings are constants of a pipeline.
 _OWN_PIPELINE = "delete it, or use the step in a pipeline of your own with kfp's {}"
@@ -24,7 +24,7 @@ _OF_STEPS = {
     "annotations": _OWN_PIPELINE.format("kubernetes.add_pod_annotation"),
     "deadline_seconds": _OWN_PIPELINE.format("kubernetes.set_timeout"),
     "env": _OWN_PIPELINE.format("set_env_variable or kubernetes.use_secret_as_env"),
-    "ephemeral_storage": "delete it; choose nodes with enough disk with node_selector",
+    "ephemeral_storage": "delete it; use node_selector to choose nodes with enough disk",
     "image_pull_secret": "add it to the imagePullSecrets of the runs' service account",
     "labels": _OWN_PIPELINE.format("kubernetes.add_pod_label"),
     "pending_timeout_seconds": "delete it; `kfp-tfjob why` shows why a pod waits",

@@ -50,7 +50,7 @@ class ValueFormat(Group):
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if patterns is not None and not (patterns and all(map(_is_pattern, patterns))):
-            raise ValueError("forms with day, month and year, for instance %d.%m.%Y")
+            raise ValueError("formats with day, month and year, for instance %d.%m.%Y")
         return patterns
 
     @model_validator(mode="after")

@@ -156,10 +156,10 @@ def _sync(
             env=_without_keys() | _QUICK | given,
         )
     except subprocess.TimeoutExpired:
-        return outcome(False, f"no end within {seconds:.0f} s; the next run or sync continues")
+        return outcome(False, f"not done within {seconds:.0f} s; the next run or sync continues")
     except OSError as error:
         return outcome(False, f"its client cannot be started: {error}")
-    said = (ended.stdout.strip().splitlines() or ["the client said nothing"])[-1]
+    said = (ended.stdout.strip().splitlines() or ["the client printed nothing"])[-1]
     if ended.returncode == 3:
         fix = f"install the extra {mirror.extra} in the image of the step"
         return outcome(False, f"its client is not installed ({said}). Fix: {fix}")

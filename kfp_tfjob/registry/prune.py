@@ -115,7 +115,7 @@ def plan(
             why = "the rest of a version that was pruned" if pruned else "an earlier champion"
             candidates.append(_candidate(number, 0, why, there))
         elif (age := _age(store, place.version(number) / VERSION_CLAIM, found)) < hours * 3600:
-            kept[number] = f"may be in flight: it was begun {age / 3600:.1f} h ago"
+            kept[number] = f"may be in flight: it began {age / 3600:.1f} h ago"
         elif not any(it.address.name != VERSION_CLAIM for it in found):
             kept[number] = "is a number without files"
         else:

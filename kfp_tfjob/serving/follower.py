@@ -132,8 +132,8 @@ class Follower:
         record = self._layout.model(self._model_name).champion(now.number)
         if newest is None or (newest.number < now.number and self._store.has(record)):
             self._say(
-                f"champion {now.number} answers, and the newest record that the store lists is"
-                f" {newest.number if newest else 0}. The champion stays"
+                f"champion {now.number} still answers, although the newest record that the store"
+                f" lists is {newest.number if newest else 0}"
             )
             return False
         # Not their numbers: one whose record was removed leaves its number to the next.

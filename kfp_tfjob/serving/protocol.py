@@ -249,7 +249,7 @@ class NoLoading(ModelRepositoryExtension):
     def _refusal(self, what: str, model_name: str) -> RefusedRequest:
         return RefusedRequest(
             Problem(
-                f"requests do not {what} models here",
+                f"requests cannot {what} models here",
                 received=f"{what} {model_name}",
                 expected="the champion, which the server follows by itself",
                 fix="publish another model, or use `kfp-tfjob models rollback`",

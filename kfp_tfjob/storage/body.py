@@ -22,10 +22,10 @@ SMALL = 64 << 10  # bytes; a body up to this size is read once
 
 
 class FileChangedError(StepError):
-    """A file changed while it was sent."""
+    """A file changed while it was being sent."""
 
     def __init__(self, path: object) -> None:
-        super().__init__(Problem(f"{path} changed while it was sent"))
+        super().__init__(Problem(f"{path} changed while it was being sent"))
 
 
 class FileUnreadableError(StepError):

@@ -356,7 +356,7 @@ def _read_range(
     except ObjectExistsError:  # the reply to a condition that fails
         raise DataError(
             Problem(
-                f"{address} changed while it was read",
+                f"{address} changed while it was being read",
                 received="a different entity tag",
                 expected=f"the entity tag {extra.get('IfMatch')}",
                 fix="wait until nothing writes to it, then start the run again",

@@ -142,7 +142,7 @@ class Store:
                     f"{address} is too large",
                     received=f"more than {limit:,} bytes",
                     expected=f"at most {limit:,} bytes",
-                    fix="find out who wrote it: kfp-tfjob never writes that much there",
+                    fix="find out who wrote it, because kfp-tfjob never writes that much there",
                 )
             )
         return data
@@ -193,7 +193,7 @@ class Store:
         if reply is None or (etag and reply["ETag"].strip('"') != etag):
             raise DataError(
                 Problem(
-                    f"{address} changed while it was read",
+                    f"{address} changed while it was being read",
                     received="a different tag" if reply is None else reply["ETag"].strip('"'),
                     expected=f"the entity tag {etag}",
                     fix="wait until nothing writes to it, then start the run again",

@@ -63,7 +63,7 @@ def pass_barrier(output: Path, attempt: int, seconds: float, stop: Stop) -> tupl
             if inventory(output) != (number, request["inventory"]):
                 request = _ask(output, attempt)
                 number = request["files"]
-                log(f"{output} has changed: now it has {number} files")
+                log(f"{output} has changed: it now contains {number} files")
         time.sleep(_POLL_SECONDS)
     return exit_codes.STOPPED, "stopped by a signal while the output was being stored"
 

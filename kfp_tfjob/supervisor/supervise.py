@@ -190,7 +190,7 @@ class Supervisor:
     def _absent(self, waited: float) -> str:
         absent = peers.absent(self._cluster.peers)
         if not absent:
-            return f"all other replicas listen, but the start took longer than {waited:.0f} s"
+            return f"all others are listening, but the start took longer than {waited:.0f} s"
         return f"another replica did not appear within {waited:.0f} s: {absent}"
 
     def _say_who_is_absent(self, child: Child) -> None:
@@ -199,7 +199,7 @@ class Supervisor:
         def look() -> None:
             absent = peers.absent(self._cluster.peers)
             if child.waiting:
-                log(f"still waiting for {absent or 'the other replicas, which all listen'}")
+                log(f"still waiting for {absent or 'the other replicas, which are all listening'}")
 
         threading.Thread(target=look, daemon=True).start()
 

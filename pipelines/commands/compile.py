@@ -20,7 +20,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     "--registry",
     metavar="REGISTRY",
     help="registry and path of the images, for instance ghcr.io/me; with their digests if"
-    " images/references.json has them",
+    " images/references.json lists them",
 )
 @click.option(
     "--references",
@@ -31,7 +31,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 @click.option("--tools-image", metavar="IMAGE", help="the steps' image")
 @click.option("--trainer-image", metavar="IMAGE", help="image of evaluate and replicas")
 @click.option(
-    "--train-image", metavar="IMAGE", help="default of train_image [default: the trainer image]"
+    "--train-image", metavar="IMAGE", help="default of train_image, if not the trainer image"
 )
 @click.option(
     "--step-resources",
@@ -110,7 +110,7 @@ def compile_(
     elif gpu:
         raise ConfigurationError(
             Problem(
-                "--gpu has no registry",
+                "--gpu needs a registry",
                 expected="the registry of the trainer image for GPUs",
                 fix="add --registry REGISTRY, or name the image with --train-image",
             )

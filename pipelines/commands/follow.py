@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @with_models
-@click.option("--once", is_flag=True, help="fetch the champion and end")
+@click.option("--once", is_flag=True, help="fetch the champion and exit")
 @click.option(
     "--poll-seconds",
     type=click.FloatRange(min=0.1),

@@ -19,7 +19,8 @@ def lint(file: TextIO, form: str) -> None:
     FILE is any YAML file, or - for standard input. For unknown fields and wrong types, use kubectl
     apply --dry-run=server.
 
-    Exit codes: 0 no errors, but maybe warnings; 1 errors; 2 FILE cannot be read or has no TFJob.
+    Exit codes: 0 no errors, but maybe warnings; 1 errors; 2 FILE cannot be read or contains no
+    TFJob.
     """
     from kfp_tfjob.lint import engine, report
 

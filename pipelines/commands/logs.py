@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.option(
-    "--replica", "replicas", multiple=True, metavar="NAME", help="chief-0, or worker for all"
+    "--replica",
+    "replicas",
+    multiple=True,
+    metavar="NAME",
+    help="chief-0, or worker for all workers",
 )
 @click.option("--follow", "-f", is_flag=True, help="wait for more lines until training ends")
 @click.option("--timestamps", is_flag=True, help="show the time of each line, in UTC")
@@ -48,7 +52,7 @@ def logs(
 
     RUN is s3://BUCKET/PREFIX/runs/ID, a local run's id, or for Kubeflow Pipelines an id, the
     beginning of one, a name, or `last`. The launcher stores the lines every 30 seconds; they are
-    shown in the order of their times. The credentials come from the AWS environment. For each
+    shown sorted by time. The credentials come from the AWS environment. For each
     replica and attempt, the last 64 MiB of text are kept.
     """
     from kfp_tfjob.pipelines.logs import read

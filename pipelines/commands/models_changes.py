@@ -25,7 +25,7 @@ _reason = click.option(
     "--reason", required=True, metavar="TEXT", help="why, for the model's history"
 )
 _by = click.option(
-    "--by", default="", metavar="NAME", help="who decides [default: the user of this machine]"
+    "--by", default="", metavar="NAME", help="who decided [default: the user of this machine]"
 )
 
 
@@ -204,11 +204,11 @@ def prune(place: Models, model: str, keep: int, really: bool, by: str, json_: bo
 @with_models
 @as_json
 def sync(place: Models, model: str | None, json_: bool) -> None:
-    """Finish what a killed publish left, and bring other registries up to date.
+    """Finish an interrupted publish, and bring other registries up to date.
 
-    Completes the folder that servers read, of one model or of all. MLflow is on if
-    MLFLOW_TRACKING_URI is set, the Kubeflow Model Registry if MODEL_REGISTRY_URL is. Exit code 1
-    says that one of them is not up to date.
+    Completes the folder that servers read, of one model or of all. MLflow is enabled
+    if MLFLOW_TRACKING_URI is set, the Kubeflow Model Registry if MODEL_REGISTRY_URL is. Exit code 1
+    means that one of them is not up to date.
     """
     from kfp_tfjob.registry import mirror, view
     from kfp_tfjob.registry.servable import publish_newest

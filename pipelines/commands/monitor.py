@@ -125,7 +125,7 @@ def monitor(
 def _show(found: Monitored, min_rows: int) -> None:
     show(
         f"{found.model_name}, version {found.version} of run {found.run_id}:"
-        f" {found.rows:,} rows of {found.requested:,} that were requested,"
+        f" {found.rows:,} of {found.requested:,} requested rows,"
         f" {found.since} to {found.until}"
     )
     still = [column for column in found.columns if not column.beyond]
@@ -165,11 +165,11 @@ def _notes(found: Monitored, min_rows: int) -> Iterator[str]:
     if found.bad_rows:
         yield f"{found.bad_rows:,} rows have values whose type differs from their column's."
     if found.unreadable:
-        yield f"{len(found.unreadable):,} samples were left out. {found.unreadable[0]}"
+        yield f"{len(found.unreadable):,} samples were skipped. {found.unreadable[0]}"
     if not found.judged:
         yield f"Drift is not reported for fewer than {min_rows:,} rows (--min-rows)."
     elif not found.moved:
         yield "The requests are like the training data."
     else:
         names = ", ".join(column.name for column in found.moved)
-        yield f"Moved: {names}. Look at their source; if it is right, train with newer data."
+        yield f"Moved: {names}. Check their source; if it is correct, train on newer data."

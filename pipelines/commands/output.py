@@ -18,7 +18,7 @@ as_json = click.option(
     "--json", "json_", is_flag=True, help="print JSON with the fields of the Python client"
 )
 dry_run = click.option("--dry-run", is_flag=True, help="only check everything and show the plan")
-without_asking = click.option("--yes", is_flag=True, help="do not ask")
+without_asking = click.option("--yes", is_flag=True, help="do not ask for confirmation")
 
 
 def proceed(plan: Any, tell: Callable[[], None], yes: bool, dry_run: bool, json_: bool) -> bool:

@@ -66,9 +66,9 @@ if TYPE_CHECKING:
 def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
     """Start runs on Kubeflow Pipelines at regular times.
 
-    It takes the options of submit, and --cron. It checks them, shows the plan of a run
-    that would start now, and asks; --dry-run ends there. Then it shows the schedule as Kubeflow
-    Pipelines has stored it.
+    It takes the options of submit, and --cron. It checks them, shows the plan of a run that would
+    start now, and asks for confirmation; --dry-run ends there. Then it shows the schedule as
+    Kubeflow Pipelines has stored it.
 
     The time zone of --cron is the back end's, by default UTC. {date} and {hour} in data_uri are
     taken from the tick in UTC; {date-1d} is the day before.

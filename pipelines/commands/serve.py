@@ -78,12 +78,12 @@ def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: A
     The server answers REST at http://HOST:PORT/v1/models/MODEL:predict and, in the Open Inference
     Protocol, /v2/models/MODEL/infer. A request names the raw columns of the training data. The
     server loads only a champion that the records in the store verify, and switches to the next
-    one without losing a request. /v2/health/ready tells whether it answers, and /metrics has the
-    metrics for Prometheus.
+    one without losing a request. /v2/health/ready shows whether it answers, and /metrics
+    provides metrics for Prometheus.
 
     Requests need no password, so outside of a pod the server listens on this machine only.
 
-    It needs the extra `serve`, in an environment of its own. Press Ctrl-C to stop.
+    It needs the extra `serve`, in its own environment. Press Ctrl-C to stop.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks about the machine
     from kfp_tfjob.serving.server import ServerOptions

@@ -56,7 +56,7 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
             help="the S3 store, if it is not AWS [default: AWS_ENDPOINT_URL]; its keys come from"
             " the AWS environment",
         ),
-        click.option("--region", default="", metavar="REGION", help="of the store"),
+        click.option("--region", default="", metavar="REGION", help="the store's region"),
         click.option(
             "--home",
             type=click.Path(path_type=Path, file_okay=False),

@@ -61,7 +61,7 @@ def submit(
 
     --model may be a local path; the code is then copied to the store, below --output.
 
-    A --run-name must be new, so that a repeated submit starts nothing.
+    A --run-name must be new, so a repeated submit does not start a second run.
     """
     from kfp_tfjob.pipelines.commands.watch import watch_run
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.argument("run", metavar="[RUN|RUN_URI]", default="")
 @click.option("--model", default="", metavar="NAME", help="show the runs of this model instead")
 @click.option(
-    "--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="with --model: runs"
+    "--limit",
+    type=click.IntRange(1, 100),
+    default=10,
+    show_default=True,
+    help="with --model: how many runs",
 )
 @click.option(
     "--output",
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT,
-    help="the folder of local runs, if the store is theirs",
+    help="the folder of the local runs whose store is used",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
 @with_connection

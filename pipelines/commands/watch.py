@@ -28,8 +28,8 @@ def watch(client: Client, run: str, json_: bool) -> None:
     """Follow a run until it ends.
 
     RUN is an id, the beginning of one, a name, or `last`. Training progress is read from the
-    store, and why pods are waiting from the cluster; without access to them, only the steps are
-    shown. Ctrl-C stops watching; the run continues.
+    store, and the reason why pods are waiting from the cluster; without access to them, only the
+    steps are shown. Ctrl-C stops watching; the run continues.
 
     Exit codes: 0 the run succeeded, blessed or not; otherwise the failed step's code.
     """

@@ -97,7 +97,7 @@ def _copied(text: str, parameter: str, values: Mapping[str, Any], endpoint: str)
         problem = error.problems[0]
         raise ConfigurationError(
             Problem(
-                f"{parameter} is a path on this machine, and cannot be copied to the store",
+                f"{parameter} is a path on this machine, which cannot be copied to the store",
                 received=problem.what if isinstance(problem, Problem) else problem,
                 expected=f"the right to write {place}",
                 fix="set the AWS environment for the store, or copy the code yourself and give its"

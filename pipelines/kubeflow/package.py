@@ -61,7 +61,7 @@ class Package:
                     "train_image exists in no registry",
                     received=train_image,
                     expected="an image that your nodes can pull",
-                    fix="name your own",
+                    fix="set your own",
                     path="train_image",
                 )
             ]

@@ -265,17 +265,17 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
         remedy = _wait_remedy(waits)
         if "nodes are available" in waits and (small := _too_small(run, back_end)):
             waits, remedy = "; ".join([*(it.what for it in small), waits]), small[0].fix
-        summary = f"The run waits in {step}." if step else "The run waits."
+        summary = f"The run is waiting in {step}." if step else "The run is waiting."
         return Why(run, summary, waits, remedy, step, None, attempts, notes=notes)
     progress = records.progress() if step == "launch_tfjob" else None
     if progress:
-        reason = f"it trains: {progress_line(progress)}"
+        reason = f"it is training: {progress_line(progress)}"
     elif step == "launch_tfjob":
         reason = "the training job has not reported progress yet"
     elif current and current.state == "pending":
         reason = f"the pod of {step} is being created"
     elif current:
-        reason = f"{step} is at work"
+        reason = f"{step} is running"
     elif not run.steps and run.root_driver:
         reason = f"{run.root_driver}; Kubeflow Pipelines tries it again"
     elif not run.steps:
@@ -319,7 +319,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def _attempts(run: Run, ends: Mapping[int, AttemptEnd | None]) -> tuple[Attempt, ...]:
-    why = "its launcher was ended before" if run.is_over else "it runs, or its launcher was lost"
+    why = "its launcher was stopped first" if run.is_over else "it runs, or its launcher was lost"
     return tuple(
         Attempt(number, "", f"no record of its end: {why}", "")
         if end is None

@@ -68,7 +68,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
             Problem(
                 f"cannot {what}: TLS with Kubeflow Pipelines failed",
                 received=str(error.reason),
-                expected="a certificate that this machine's CA certificates confirm",
+                expected="a certificate signed by one of this machine's CAs",
                 fix=f"name the CA certificates with --ca-file or {CA_FILE}",
             )
         )
@@ -84,7 +84,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
             )
         )
     if "</html>" in message.lower() or "<!doctype" in message.lower():
-        return no_back_end(host, f"{error.status}, a page for people")
+        return no_back_end(host, f"{error.status}, an HTML page")
     if error.status == 404:
         return UnknownRunError(
             Problem(f"cannot {what}: Kubeflow Pipelines does not have it", received=message)

@@ -141,7 +141,7 @@ def delete(back_end: BackEnd, schedule: Schedule) -> None:
     if runs:
         raise ConfigurationError(
             Problem(
-                f"{schedule.name} is paused but not deleted: that would end its runs in flight",
+                f"{schedule.name} is only paused, because deleting it would end its runs in flight",
                 received=", ".join(f"{run.name} ({run.run_id[:8]}, {run.state})" for run in runs),
                 expected="no run in flight",
                 fix="cancel them with `kfp-tfjob cancel`, or wait until they end; then delete it",

@@ -232,7 +232,7 @@ def test_the_command_says_what_has_moved(world: World) -> None:
     shown = CliRunner().invoke(main, asked)
     assert shown.exit_code == 1, shown.output
     assert "MOVED, NEW VALUES such as 'pilot'" in shown.output
-    assert "Moved: occupation. Look at" in shown.output
+    assert "Moved: occupation. Check" in shown.output
     plain = CliRunner().invoke(main, [*asked, "--ignore", "occupation", "--json"])
     assert plain.exit_code == 0 and json.loads(plain.output)["requested"] == 300
     late = CliRunner().invoke(main, [*asked, "--days", "0.001"])

@@ -151,7 +151,7 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
         if _microseconds(row["signed_up"] or "1900-01-01") in days
     )
     page = render(done.schema, done.statistics)
-    for part in ("<h2>Gaps</h2>", "2015-0", "true in "):
+    for part in ("<h2>Missing values</h2>", "2015-0", "true in "):
         assert part in page
     manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
     assert "test-00000.parquet" in [item.key for item in manifest.objects]

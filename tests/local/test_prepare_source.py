@@ -24,7 +24,7 @@ def test_a_source_that_is_not_there(step, store, base, tmp_path):
         run(step, str(tmp_path / "no" / "no.csv"), "y", {})
     assert "table.csv" not in error.value.problems[0].fix
     for uri in (str(tmp_path / "folder"), str(base / "no")):
-        with pytest.raises(DataError, match="data_uri holds no data"):
+        with pytest.raises(DataError, match="data_uri contains no data"):
             run(step, uri, "y", {})
     with pytest.raises(ConfigurationError, match="no bucket nowhere"):
         run(step, "s3://nowhere/x.csv", "y", {})

@@ -148,7 +148,7 @@ def test_one_with_runs_in_flight_is_not_deleted(fake, package):
     (made,) = fake.schedules.values()
     run = run_of(fake, made)
     kept = schedule("delete", made.recurring_run_id[:8])
-    assert kept.exit_code == 2 and "not deleted" in kept.output
+    assert kept.exit_code == 2 and "only paused" in kept.output
     assert made.status == "DISABLED"
     run.state = "CANCELED"
     assert schedule("delete", "m").exit_code == 0 and not fake.schedules

@@ -229,8 +229,8 @@ def test_an_unknown_column_is_named_with_the_one_that_was_meant() -> None:
 @pytest.mark.parametrize(
     ("column", "edges", "expected"),
     [
-        ("since", [2024], "'since' has dates, and its edges are numbers: use dates such as"),
-        ("age", ["2026-01-31"], "'age' has numbers, and its edges are dates: use numbers"),
+        ("since", [2024], "'since' contains dates, but its edges are numbers: use dates such as"),
+        ("age", ["2026-01-31"], "'age' contains numbers, but its edges are dates: use numbers"),
         ("city", [3], "'city' is a category, so edges do not divide it: remove the edges"),
         ("member", [1], "'member' is a boolean, so edges do not divide it"),
         ("bought", [1], "'bought' has classes that are not numbers, such as 'no', so edges do not"),

@@ -58,7 +58,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ({"data_uri": "s3://bkt/{dat}"}, "did you mean '{date}'?"),
         ({"data_uri": "s3://bkt/{date-1m}"}, "data_uri has an unknown field"),
         ({"data_uri": "s3://bkt/{user}"}, "data_uri has an unknown field"),
-        ({"data_uri": "s3://bkt/{date"}, "a brace without its partner"),
+        ({"data_uri": "s3://bkt/{date"}, "an unmatched brace"),
         ({"output_uri": "s3://bkt/p/{date}"}, "fields below runs/ only"),
         ({"output_uri": "s3://bkt/{date}/runs/x"}, "fields below runs/ only"),
         ({"output_uri": "s3://bkt/runs/{date}//x"}, "fields below runs/ only"),

@@ -218,7 +218,10 @@ def test_a_constant_model_is_never_blessed() -> None:
         ({"thresholds": {"own/cost": {"max": 1}}}, "an evaluator, a function that returns 'cost'"),
         ({"evaluator": "m:f", "primary_metric": "own/cost"}, "a direction for own/cost"),
         ({"evaluator": "m:f", "direction": "minimize"}, "a direction only for a primary metric of"),
-        ({"evaluator": "m:f", "primary_metric": "auc", "direction": "minimize"}, "auc has one"),
+        (
+            {"evaluator": "m:f", "primary_metric": "auc", "direction": "minimize"},
+            "auc already has one",
+        ),
         ({"evaluator": "m:f", "direction": "down"}, '"maximize" or "minimize"'),
         ({"thresholds": {"top_1_accuracy": {"min": 0.5}}}, "did you mean 'top_<k>_accuracy'?"),
         ({"primary_metric": "ece"}, "ece has none and can only have a threshold"),
@@ -229,7 +232,7 @@ def test_a_constant_model_is_never_blessed() -> None:
         ({"thresholds": {"auc": {"min": 0, "max": 1}}}, "auc can miss: its values go from 0 to 1"),
         (
             {"thresholds": {"auc": {"min": 0.5}, "rmse": {"max": 9}}},
-            "auc is of a classification and rmse is of a regression, so no model passes",
+            "auc is for classification and rmse is for regression, so no model passes",
         ),
         ({"thresholds": {"f1": {"min": 1}}}, "precision/<class>"),
         ({"thresholds": {"auc": {}}}, '{"min": number}'),

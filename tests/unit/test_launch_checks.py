@@ -80,13 +80,13 @@ SMALLER = machine(cpu="1", memory="2Gi", ephemeral_storage="1Gi")
             spec(gpus=0),
             [SMALL],
             [
-                "one chief requests 4.25 cpu in all, set by pod.all.cpu (4 now), and node small"
-                " can allocate 3.92",
-                "one worker requests 4 cpu in all, set by pod.all.cpu (4 now), and node small"
-                " can allocate 3.92",
+                "one chief requests 4.25 cpu in all, set by pod.all.cpu (4 now), while the largest"
+                " node, small, can allocate 3.92",
+                "one worker requests 4 cpu in all, set by pod.all.cpu (4 now), while the largest"
+                " node, small, can allocate 3.92",
             ],
         ),
-        (spec(gpus=0), [SMALLER, SMALL, SMALLER], ["node small can allocate 3.92"] * 2),
+        (spec(gpus=0), [SMALLER, SMALL, SMALLER], ["node, small, can allocate 3.92"] * 2),
         (spec(gpus=0, cpu="3500m"), [SMALL, SMALL], []),
         (spec(gpus=0, cpu=1), [SMALL], []),
         (spec(gpus=0, cpu=3), [SMALL], ["the job asks for 6.25 cpu in all"]),
@@ -94,14 +94,14 @@ SMALLER = machine(cpu="1", memory="2Gi", ephemeral_storage="1Gi")
         (spec(gpus=0, cpu=3, ephemeral_storage="1Ti"), [SMALL], ["1025 GiB", "1024 GiB"]),
         (spec(gpus=0, cpu=1, workers=11), [SMALL, SMALL], ["have room for 6 now"]),
         # Each kind of pod has room by itself, and all together have not.
-        (spec(workers=2, gpus=4), [machine(8)], ["12 nvidia.com/gpu in all, and the nodes"]),
+        (spec(workers=2, gpus=4), [machine(8)], ["12 nvidia.com/gpu in all, but the nodes"]),
         # No node has all of it, though each thing is on one.
         (
             spec(gpus=2, cpu=8),
             [machine(8, cpu="4", memory="64Gi"), machine(0, cpu="64", memory="64Gi")],
             ["have room for 0 now", "have room for 0 now"],
         ),
-        (spec(gpus=0, node_selector={"pool": "a"}), [SMALL], ["fits its node selector"] * 2),
+        (spec(gpus=0, node_selector={"pool": "a"}), [SMALL], ["matches its node selector"] * 2),
     ],
 )
 def test_one_replica_is_compared_with_the_largest_node(wanted, nodes, warned):

@@ -80,7 +80,7 @@ RUNS = {"running": {}}
         (
             [pod("chief-0")],
             [event("j", "FailedCreatePod", "Error creating: exceeded quota: q")],
-            "0 of 2 running, starting: chief-0, not made: 1: Error creating: exceeded quota: q",
+            "0 of 2 running, starting: chief-0, not created: 1: Error creating: exceeded quota: q",
         ),
         (
             [pod("chief-0", **PULL), pod("worker-0")],
@@ -196,7 +196,7 @@ def refused(requested: str, limited: str) -> dict:
         (spec(gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=3", "asks for 8 req"),
         (spec(2, gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=8", "asks for 12"),
         (spec(2, gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=12", ""),
-        (spec(50), "pods=1", "pods=10", "asks for 51 pods, and quota team allows 10 in all"),
+        (spec(50), "pods=1", "pods=10", "asks for 51 pods, but quota team allows 10 in all"),
         (spec(50), "pods=1", "pods=51", ""),
         # The chief has its sidecar beside it: 4.25, and 5 as limits.
         (spec(), "requests.cpu=4250m", "requests.cpu=8250m", ""),
@@ -245,7 +245,7 @@ TAINTED = {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
     ("wanted", "nodes", "why"),
     [
         (spec(2, gpus=4), [node(8), node(4)], ""),
-        (spec(2, gpus=4), [node(8)], "asks for 12 nvidia.com/gpu in all, and the nodes have"),
+        (spec(2, gpus=4), [node(8)], "asks for 12 nvidia.com/gpu in all, but the nodes have"),
         # What is not known is not said: here each kind of pod has room, and the sum is enough.
         (spec(3, gpus=4), [node(8), node(6), node(2)], ""),
         (spec(2, gpus=4), [node(8), node(8, **TAINTED)], "asks for 12"),
@@ -322,7 +322,7 @@ def test_after_a_minute_the_log_names_the_largest_node_and_the_parameter(caplog)
     lagging = pod("chief-0", says="0/2 nodes are available: 2 Insufficient cpu.")
     has = {"cpu": "2", "memory": "256Gi", "ephemeral-storage": "1Ti"}
     node = {"metadata": {"name": "n7"}, "spec": {}, "status": {"allocatable": has}}
-    for nodes, part in (([node], "node n7 can allocate 2"), (None, "2 Insufficient cpu")):
+    for nodes, part in (([node], "node, n7, can allocate 2"), (None, "2 Insufficient cpu")):
         caplog.clear()
         backend = SimpleNamespace(nodes=lambda nodes=nodes: nodes)
         attempt = Attempt(Launch(Mock(run_id="r", task_key=""), spec(), backend), 1)

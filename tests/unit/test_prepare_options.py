@@ -29,7 +29,7 @@ def _options(**value) -> DataOptions:
         ({"delimiter": '"'}, "one character"),
         ({"columns": "a"}, 'a list, for instance ["a"]'),
         ({"columns": []}, "at least one column"),
-        ({"drop": ["a", "a"]}, "every name only once"),
+        ({"drop": ["a", "a"]}, "each name only once"),
         ({"columns": ["a"], "drop": ["a"]}, "no column in both columns and drop"),
     ],
 )

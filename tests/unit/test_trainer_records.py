@@ -54,7 +54,7 @@ def test_records_of_one_length_are_found_as_others_are(tmp_path: Path, names: li
 def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path, missing: int) -> None:
     path = _shard(tmp_path / "train-00000.tfrecord", [b"abcdefg", b"hijklmn"])
     path.write_bytes(path.read_bytes()[:-missing])
-    with pytest.raises(DataError, match="train-00000.tfrecord is cut off"):
+    with pytest.raises(DataError, match="train-00000.tfrecord is truncated"):
         TFRecords([path])
 
 

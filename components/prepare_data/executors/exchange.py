@@ -122,7 +122,7 @@ def discard(exchange: Exchange) -> None:
     try:
         exchange.clear()
     except StepError as error:
-        log.warning("the work of prepare_data is not deleted: %s", error)
+        log.warning("the intermediate files of prepare_data were not deleted: %s", error)
 
 
 def damaged(name: str) -> DataError:

@@ -153,9 +153,8 @@ def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
     return Problem(
         "the processes of prepare_data cannot start",
         received=f"{type(error).__name__}: {error}",
-        expected="processes beside this one",
-        fix="see the log before this line for a process's reason, or set pod.prepare.cpu"
-        " to 1 to work in one process",
+        expected="more processes than this one",
+        fix="see the log above for the reason, or set pod.prepare.cpu to 1 to work in one process",
     )
 
 

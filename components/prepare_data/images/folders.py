@@ -177,7 +177,7 @@ def _folders(source: Source) -> list[Problem]:
                 "data_uri has fewer than two classes",
                 received=f"the folders {listed(folders.classes, _SHOWN)}"
                 if folders.classes
-                else "no folder with a picture",
+                else "no folder with an image",
                 expected=expected,
                 fix=f"set data_uri to {inner} if it contains the classes' folders"
                 if above

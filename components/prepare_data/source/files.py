@@ -166,7 +166,7 @@ def _same(file: SourceFile, status: os.stat_result) -> None:
     if mark(status) != file.tag:
         raise DataError(
             Problem(
-                f"{file.location} changed while it was read",
+                f"{file.location} changed while it was being read",
                 fix="wait until nothing writes to it, then start the run again",
             )
         )

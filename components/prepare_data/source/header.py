@@ -144,7 +144,7 @@ def _uses_of_label(label: str, options: DataOptions) -> Iterator[Problem]:
             f"data_options.missing has a value for the label {label!r}",
             received=options.missing[label].rule,
             expected="fail or drop",
-            fix="correct data_options.missing: a label that is missing cannot be learned",
+            fix="correct data_options.missing, because a missing label cannot be learned",
             path=f"data_options.missing.{label}",
         )
 
@@ -225,7 +225,7 @@ def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> 
             "data_label, the column to predict, is missing",
             received="nothing",
             expected=f"one of the columns {_listed(names)}" + _headless(names),
-            fix="give data_label (--label)",
+            fix="set data_label (--label)",
             path=path,
         )
     folded = [name for name in names if name.strip("'\" ").casefold() == label.casefold()]

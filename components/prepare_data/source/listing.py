@@ -62,7 +62,7 @@ class Listing:
             Problem(
                 "no file matches the pattern in data_uri"
                 if self.pattern
-                else "data_uri holds no data",
+                else "data_uri contains no data",
                 received=repr(self.address),
                 expected=_EXPECTED,
                 fix="correct data_uri" + ("" if "://" in self.address else _ONLY_HERE),

@@ -97,7 +97,7 @@ def _refuse_lake_tables(listings: Sequence[Listing]) -> None:
     """
     for listing in listings:
         if name := next((it.name for it in listing.files if _LAKE.search(it.name)), ""):
-            what = "data_uri is a Delta or Iceberg table, whose folder also has deleted and"
+            what = "data_uri is a Delta or Iceberg table, whose folder also contains deleted and"
             raise DataError(_not_the_table(f"{what} replaced rows", name))
         folders = (folder for it in listing.files for folder in it.name.split("/")[:-1])
         found = (_PARTITION.fullmatch(folder) for folder in dict.fromkeys(folders))
@@ -105,7 +105,7 @@ def _refuse_lake_tables(listings: Sequence[Listing]) -> None:
         if keys and listing.is_folder:
             what = "the folders in data_uri are partitions, so its files lack columns"
             received = f"folders for {listed(list(keys), 5)}"
-            without = "; or leave these columns out with FOLDER/**/*.parquet"
+            without = "; or omit these columns with FOLDER/**/*.parquet"
             raise DataError(_not_the_table(what, received, without))
 
 

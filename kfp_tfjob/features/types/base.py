@@ -489,7 +489,7 @@ class ColumnType:
                 elif isinstance(value, bytes) and value.decode() is not None:
                     found[row] = value.strip(BLANKS.encode())
                 else:
-                    wrong.append((row, f"{named(value)} instead of a text"))
+                    wrong.append((row, f"{named(value)} instead of a string"))
             except UnicodeError:
                 wrong.append((row, "not UTF-8"))
         return found, wrong

@@ -82,7 +82,7 @@ class OwnReader(OwnCode):
         except DataError:
             raise
         except (Exception, SystemExit) as error:
-            expected, fix = "an iterator of pyarrow.RecordBatch", "correct it; the log has more"
+            expected, fix = "an iterator of pyarrow.RecordBatch", "correct it; the log shows more"
             raise self._failed(name, self.said(error), expected, fix) from error
         if schema is None:
             raise self._failed(

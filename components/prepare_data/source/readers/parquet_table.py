@@ -89,7 +89,7 @@ class ParquetTable:
                         received=f"{size / (1 << 20):,.0f} MiB unpacked",
                         expected=f"at most {limit >> 20} MiB",
                         fix="write the file with smaller row groups"
-                        + (f", and texts of at most {LONGEST:,} characters" * text),
+                        + (f", and strings of at most {LONGEST:,} characters" * text),
                     )
                 )
         return found
