@@ -150,7 +150,7 @@ def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) 
             engine.digest_of(list_source(store, str(tmp_path / "p"))),  # without the first look
         )
     text = str(caught.value)
-    assert f"{len(FAULTS)} of {80 + len(FAULTS)} pictures" in text
+    assert f"{len(FAULTS)} of {80 + len(FAULTS)} images" in text
     for name, (_, words) in FAULTS.items():
         assert f"{name}: {words}" in text
     assert not list(store.list(base / "out" / "datasets"))
