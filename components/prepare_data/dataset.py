@@ -26,14 +26,19 @@ from kfp_tfjob.components.prepare_data.shards import (
     shards_of,
 )
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
-from kfp_tfjob.components.prepare_data.statistics import SPLITS, Statistics, described
+from kfp_tfjob.components.prepare_data.statistics import (
+    SPLITS,
+    Statistics,
+    described,
+    label_problem,
+)
 from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import (
     CODEC_VERSION,
     DISTRIBUTIONS,
@@ -115,6 +120,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     plan = _planned(scan, label, base)
     summed, distributions, weights, objects = _shards(scan, plan)
+    DataError.raise_if(filter(None, [label_problem(summed, label)]))
     rows, faults = scan.rows(label), scan.faults
     stems = {
         split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]

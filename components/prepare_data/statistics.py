@@ -27,6 +27,8 @@ from kfp_tfjob.features.types.base import (
     bars_of,
     missing_in,
 )
+from kfp_tfjob.features.types.number import rounded
+from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed
 
 SPLITS = ("train", "validation", "test")
@@ -378,6 +380,23 @@ def _label(found: Statistics, label: Label) -> dict[str, Any]:
     (labels,) = found.label_sample.arrays()
     bars = bars_of(labels[:, 0].astype(np.float64), train["min"], train["max"])
     return {"name": label.name, **train, "histogram": bars, **by_split}
+
+
+def label_problem(found: Statistics, label: Label) -> Problem | None:
+    """Describe a numeric label whose differences float32 does not keep; None if it keeps them."""
+    if label.classes is not None:
+        return None
+    train, *others = (it.column(0) for it in found.labels)
+    ends = {it[end] for it in (train, *others) if it["count"] for end in ("min", "max")}
+    if len(ends) > 1 and not rounded(train):
+        return None
+    return Problem(
+        f"the numbers of the label {label.name!r} lie too close together for float32",
+        received=f"values from {train['min']:,} to {train['max']:,}",
+        expected="differences that 7 digits can show",
+        fix="subtract a constant from the label, or predict the difference from another column",
+        path="data_label",
+    )
 
 
 def _feature_warnings(

@@ -176,9 +176,9 @@ class Vocabulary:
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))
         names: dict[Any, str] = {}
-        # The name of a class is its shortest spelling.
+        # The name of a class is its shortest spelling, whether or not a missing label made floats.
         for text in sorted(texts, key=lambda text: (len(text), text)):
-            names.setdefault(keys[text], text)
+            names.setdefault(keys[text], _WHOLE.sub(r"\1", text))
         in_order = sorted(names, key=lambda key: names[key] if isinstance(key, str) else key)
         index = {key: i for i, key in enumerate(in_order)}
         class_of = np.array([index[keys[text]] for text in texts], np.int32)

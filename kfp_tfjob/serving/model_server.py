@@ -9,6 +9,8 @@ from typing import Any
 
 from kserve import ModelServer
 
+_MOST_HEADERS = 65_536  # bytes of the request line and headers
+
 
 class Server(ModelServer):
     """kserve's server, listening where it is told.
@@ -26,4 +28,6 @@ class Server(ModelServer):
         """Replace where the server listens: kserve has made it, and starts it next."""
         http = self._rest_server._server
         http.serve = partial(http.serve, sockets=[self._listener])
+        # Only h11 limits the bytes of headers.
+        http.config.http, http.config.h11_max_incomplete_event_size = "h11", _MOST_HEADERS
         super().setup_event_loop()

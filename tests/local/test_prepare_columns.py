@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import random
 from collections import Counter
 from datetime import UTC, datetime
@@ -222,3 +223,39 @@ def test_rules_for_gaps(step, store, tmp_path):
     assert [item["name"] for item in done.statistics["packed"]] == ["a", "a.missing", "b"]
     with pytest.raises(DataError, match="'a'.*number"):
         run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
+
+
+@pytest.mark.parametrize(
+    ("span", "digits", "refused"),
+    [(300, 0, True), (30, 0, True), (3e7, 0, False), (40, 3, False)],
+)
+def test_a_label_that_float32_does_not_keep_is_refused(step, tmp_path, span, digits, refused):
+    start = 1.7e9 if not digits else 250
+    lines = [f"{i / 7:.3f},{start + i % 300 * span / 300:.{digits}f}" for i in range(900)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,y", *lines, ""]))
+    if not refused:
+        assert run(step, str(tmp_path / "a.csv"), "y", {}).schema["task"] == "regression"
+        return
+    with pytest.raises(DataError) as found:
+        run(step, str(tmp_path / "a.csv"), "y", {"task": "regression"})
+    assert [it.path for it in found.value.problems] == ["data_label"]
+
+
+def test_numbers_of_json_have_no_format(step, store, tmp_path):
+    """Strings of a CSV beside them have one, and a mixed column makes JSON be read line by line."""
+    rows = [f'{i},A,"1.234,{i % 10}",{"uv"[i % 2]}' for i in range(150)]
+    (tmp_path / "a.csv").write_text("\n".join(["k,c,p,y", *rows, ""]))
+    objects = [
+        {"k": 150 + i, "c": "A" if i % 2 else 17, "p": 1.234, "y": "uv"[i % 2]} for i in range(150)
+    ]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(it) + "\n" for it in objects))
+    found = _shards(store, run(step, str(tmp_path), "y", {}), "train")["features"]
+    json_rows = found[found[:, 0] >= 150, 1]
+    assert len(json_rows) > 70 and np.unique(json_rows).tolist() == [np.float32(1.234)]
+
+
+def test_a_hudi_table_is_refused(step, tmp_path):
+    table = pa.table({"_hoodie_commit_time": ["1"] * 9, "a": range(9), "y": list("uvuvuvuvu")})
+    pa.parquet.write_table(table, tmp_path / "f1.parquet")
+    with pytest.raises(DataError, match="Hudi"):
+        run(step, str(tmp_path), "y", {})

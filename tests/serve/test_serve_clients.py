@@ -98,3 +98,18 @@ def test_long_strings_take_little_memory_and_their_sample_is_read(
     days = (datetime.now(UTC) - before).total_seconds() / 86400
     found = monitor(publisher.store, publisher.layout, PEOPLE, datetime.now(UTC), days)
     assert (found.rows, found.bad_rows, found.unreadable) == (30, 0, ())
+
+
+def test_headers_have_a_limit(publisher: Publisher, start: Start) -> None:
+    server = start(PETS).ready()
+    before = server.memory
+    head = b"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\n"
+    trailers = head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
+    address = ("127.0.0.1", server.port)
+    for begun in (head + b"X: ", b"GET /", trailers + b"X: "):
+        with pytest.raises(OSError), socket.create_connection(address, timeout=60) as client:
+            client.sendall(begun)
+            for _ in range(60):
+                client.sendall(b"a" * 1_000_000)
+    assert server.memory - before < 40e6
+    assert server.stop() == 0

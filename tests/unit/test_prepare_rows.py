@@ -141,7 +141,7 @@ LONG = ("9007199254740992", "9007199254740993")  # one number to float64
         (["True", "False", "true", "false"] * 9, "classification", ("False", "True")),
         (["Yes", "no", "YES"] * 9, "classification", ("YES", "no")),
         (["true", "false", "0", "1.0", "1"] * 9, "classification", ("0", "1")),
-        (["0", "0.0", "1", "2.00", "none"] * 9, "classification", ("0", "1", "2.00", "none")),
+        (["0", "0.0", "1", "2.00", "none"] * 9, "classification", ("0", "1", "2", "none")),
         (["1.1", "1.10", "01", "1", "NO", "no"] * 9, "classification", CODES),
         (["0", "1", "2"] * 5, "regression", None),  # five rows for each
         (["0.5", "1.5"] * 50, "regression", None),
@@ -286,3 +286,14 @@ def test_a_column_that_names_rows_is_named(name: str, values: np.ndarray, said: 
     assert bool(warnings) == said
     if said:
         assert f": {name};" in warnings[0] and f'data_options.drop=["{name}"]' in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "said"),
+    [(5_500_000, 0.02, True), (5_500_000, 200.0, False), (2**24, 4e6, True), (5, 0.0, False)],
+)
+def test_a_feature_that_float32_rounds_is_named(start: float, step: float, said: bool) -> None:
+    values = (start + step * _RANDOM.integers(0, 90, _ROWS)).astype(np.float32)
+    blocks = [(_spilled(list(range(_ROWS)), values[:, None]), 0, [i % 2 for i in range(_ROWS)])]
+    found = _described(("x",), blocks, {"train": _ROWS, "validation": 0, "test": 0})
+    assert any("rounded to float32" in text for text in found["warnings"]) is said

@@ -37,6 +37,7 @@ from kfp_tfjob.storage.store import Store
 
 _SHARD = re.compile(r"(?:train|validation|test)-[0-9]{5,}\.tfrecord")
 _LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
+_OF_HUDI = "_hoodie_commit_time"  # a column of each of its files
 _PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them
 _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
@@ -185,6 +186,10 @@ def first_block(source: Source, data_label: str, options: DataOptions) -> FirstB
     first = source.files[0]
     with open_table(source, first, options, _FIRST_BLOCK) as table:
         columns, problems = choose(table.names, data_label, options, first.name)
+        if _OF_HUDI in table.names:
+            what = "data_uri is a Hudi table, whose folder also has replaced rows"
+            received = f"{first.name} with the column {_OF_HUDI}"
+            problems.append(_not_the_table(what, received, ", without columns such as this one"))
         problems += table.problems(columns) if columns and not problems else []
         if problems or columns is None:
             return FirstBlock(None, NO_KINDS, problems)

@@ -268,11 +268,15 @@ class Number(ColumnType):
     ) -> list[str]:
         """Return which columns float32 rounds, and which look like identifiers."""
         found = []
-        large = [name for name, it in columns.items() if max(-it["min"], it["max"]) > _EXACT]
+        large = [
+            name
+            for name, it in columns.items()
+            if max(-it["min"], it["max"]) > _EXACT or rounded(it)
+        ]
         if large:
             found.append(
-                f"values above {_EXACT:,} are rounded to float32 (7 digits); an identifier is not a"
-                f" feature: {listed(large, 10)}; leave it out with data_options.drop"
+                "values are rounded to float32 (7 digits); an identifier is not a feature:"
+                f" {listed(large, 10)}; leave it out with data_options.drop, or subtract a constant"
             )
         alike = [
             name
@@ -442,3 +446,13 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     numbers = pc.if_else(numeric, text, "0").cast(pa.float64()).to_numpy(zero_copy_only=False)
     numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.inf)
     return numbers, numeric.to_numpy(zero_copy_only=False)
+
+
+def rounded(column: Mapping[str, Any]) -> bool:
+    """Tell whether float32 rounds values by more than a hundredth of their deviation.
+
+    Args:
+        column: Their `min`, `max` and `std`.
+    """
+    largest = np.float32(max(-column["min"], column["max"]))
+    return bool(0 < column["std"] < 100 * np.spacing(largest))

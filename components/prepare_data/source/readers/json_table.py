@@ -30,6 +30,7 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRang
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK, LONGEST_RECORD
 from kfp_tfjob.components.prepare_data.source.readers.lists import element_names
 from kfp_tfjob.features.cells import number_text
+from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -279,7 +280,9 @@ class JsonTable(Reader):
                 if key not in lists:
                     lists[key] = self._lists(key, rows, faults)
                 cells = [row[i] for row in lists[key]]
-            found[name] = pa.array([_bytes(cell) for cell in cells], pa.binary())
+            is_text = name in columns.texts or name in columns.extra
+            numbers = None if is_text else _numbers(cells, name == columns.label)
+            found[name] = pa.array(map(_bytes, cells), pa.binary()) if numbers is None else numbers
             nul = np.array([isinstance(cell, str) and "\0" in cell for cell in cells], bool)
             faults.mark(nul, "nul", name, lambda i, cells=cells: cells[i])
         return Chunk(found, faults, len(data))
@@ -349,6 +352,25 @@ def _bytes(value: Any) -> bytes | None:
         return value.encode(errors="surrogateescape")
     except UnicodeEncodeError:  # half of a character, written as \ud800
         return value.encode(errors="surrogatepass")
+
+
+def _numbers(cells: list[Any], exact: bool) -> pa.Array | None:
+    """Return values as `_quick` has them, to which no format applies; None if one is no number.
+
+    Args:
+        cells: The values.
+        exact: As for `_Key.parsed`.
+    """
+    present = [cell for cell in cells if cell is not None]
+    if not all(isinstance(cell, _Literal) and len(cell) <= _LONGEST_NUMBER for cell in present):
+        return None
+    whole = exact and all(_kind(cell) is int for cell in present)
+    most = 2**63 - 1 if whole else _EXACT if exact else LARGEST
+    read = int if whole else float
+    values = [None if cell is None else read(cell) for cell in cells]
+    if not present or not all(abs(value) <= most for value in values if value is not None):
+        return None
+    return pa.array(values, pa.int64() if whole else pa.float64())
 
 
 def _is_text(key: str) -> bool:
