@@ -117,6 +117,7 @@ def train(config: Config, started: float) -> None:
             user_model.check(model, function, dataset, replicas.count, config.options)
         self_test.check_sum(replicas)
         self_test.check_loss(model, dataset, replicas, config.options)
+        self_test.check_model(model, dataset, replicas)
         training = Training(
             config,
             dataset,

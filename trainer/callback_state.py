@@ -79,7 +79,9 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
     states = []
     for callback in callbacks:
         try:
-            states.append(json.loads(json.dumps(_state_of(callback), default=plain)))
+            values = _state_of(callback)
+            _check_keys(values)
+            states.append(json.loads(json.dumps(values, default=plain)))
         except (TypeError, ValueError) as error:
             name = type(callback).__name__
             raise ConfigurationError(
@@ -91,6 +93,18 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
                 )
             ) from error
     return CallbackState({"stops": stops, "callbacks": states}, arrays)
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that JSON would silently make strings."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r}, which is not a string")
+            _check_keys(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item)
 
 
 def restore(callbacks: Sequence[keras.callbacks.Callback], state: CallbackState) -> bool:

@@ -45,6 +45,7 @@ _UNWEIGHTED = Problem(
     " your own compute_loss, use sample_weight; or remove data_options.weight and"
     " TRAIN_OPTIONS.class_weight",
 )
+_COMPARED = 256  # predicted values of each process
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 0.05  # relative; real errors are larger by a factor
 
 
@@ -73,6 +74,40 @@ def check_sum(replicas: Replicas) -> None:
         raise StepError(
             f"a test step over {replicas.count} replicas changed a weight from 0 to {found[0]:g}"
             f" instead of -0.5: this version of Keras sums gradients a second time; {INSTALL}"
+        )
+
+
+def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
+    """Compare what the model of each process makes of some rows; every process must call this.
+
+    Raises:
+        ConfigurationError: The processes have built different models. Every process raises it.
+    """
+    if replicas.count == 1:
+        return
+    rows = dataset.example(_ROWS)
+    try:
+        with _unchanged(model):
+            mine, again = (np.asarray(_predict(model, rows), np.float32) for _ in range(2))
+    except Exception as error:
+        log.warning("the model could not be tested: %s: %.300s", type(error).__name__, error)
+        mine = again = np.full(1, np.nan, np.float32)
+    if not np.allclose(mine, again, rtol=1e-5):
+        mine = np.full(1, np.nan, np.float32)  # it is random, or does not work
+    parts = replicas.gather(np.resize(mine, _COMPARED).tobytes())
+    everyone = np.array([np.frombuffer(it, np.float32) for it in parts])
+    is_short = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
+    tolerance = _TOLERANCE_16_BITS if is_short else _TOLERANCE
+    room = tolerance * float(np.nanmax(np.abs(everyone), initial=1e-6))
+    if not np.allclose(everyone, everyone[0], rtol=0, atol=room, equal_nan=True):
+        raise ConfigurationError(
+            Problem(
+                "the replicas have built different models",
+                received="different predictions for the same rows, with equal weights",
+                expected="a model function that builds the same model in every process",
+                fix="draw random numbers from a generator with a fixed seed, and use no time,"
+                " process id or host name",
+            )
         )
 
 

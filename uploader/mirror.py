@@ -19,7 +19,15 @@ from pathlib import Path
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, MANIFEST, OUTPUT, PROGRESS, RunLayout
+from kfp_tfjob.storage.layout import (
+    CHECKPOINT_STATE,
+    CHECKPOINTS,
+    COMPLETION,
+    MANIFEST,
+    OUTPUT,
+    PROGRESS,
+    RunLayout,
+)
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import Resumable
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
@@ -80,6 +88,7 @@ class Mirror:
         self._compared: set[LocalFile] = set()  # stored with the bytes after all programs ended
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
+        self._seen: set[int | None] = set()  # steps that were on this disk
         self._learned = False
         self._logged: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -182,11 +191,17 @@ class Mirror:
             self._settled = scan
 
     def prune(self, scan: Scan, before: Scan) -> None:
-        """Remove the steps that are absent from two scans and older than a stored step."""
+        """Remove the steps that are absent from two scans and older than a stored step.
+
+        A new pod has only the newest step of a program of the user's own; the others stay stored.
+        """
         if scan.errors or before.errors or not self._published or self.away:
             return
         here = {step_of(path) for path in (*scan.files, *before.files)}
-        for step in sorted(self._remote - here):
+        self._seen |= here
+        is_ours = any(path.endswith(f"/{CHECKPOINT_STATE}") for path in scan.files)
+        known = self._remote if is_ours else self._remote & self._seen
+        for step in sorted(known - here):
             if step < max(self._published):
                 address = self._run.checkpoints / str(step)
                 try:

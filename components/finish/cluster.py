@@ -103,7 +103,10 @@ def end_jobs(run_id: str) -> Left:
         except StepError as error:
             log.warning("cannot list the run's jobs: %s", error)
             left = Left(trouble=str(error))
-        return replace(left, failed=failed_on(api, backend, run_id), pods=_step_pods(api, run_id))
+        failed, is_read = failed_on(api, backend, run_id)
+        trouble = left.trouble or ("" if is_read else "the run's Workflow cannot be read")
+        pods = _step_pods(api, run_id)
+        return replace(left, trouble=trouble, failed=failed, pods=pods)
 
 
 def _step_pods(api: ClusterClient, run_id: str) -> list[str]:
@@ -138,20 +141,24 @@ def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
     return Left(ends, [name for left in found for name in left.cancelled], found[0].terminated)
 
 
-def failed_on(api: ClusterClient, backend: KubernetesBackend, run_id: str) -> list[FailedTask]:
-    """Return the run's tasks that failed according to Argo; never raises.
+def failed_on(
+    api: ClusterClient, backend: KubernetesBackend, run_id: str
+) -> tuple[list[FailedTask], bool]:
+    """Return the run's tasks that failed according to Argo, and what `look` adds; never raises.
 
     Args:
         api: The cluster.
         backend: The same cluster, to find the Workflow of this pod.
         run_id: The run.
     """
+    is_known, owner = True, None
     try:
         owner = backend.owner()
     except StepError as error:
         log.warning("cannot find the run's Workflow: %s", error)
-        owner = None
-    return look(api, run_id, owner["name"] if owner else "", backend.tail)
+        is_known = False
+    failed, is_read = look(api, run_id, owner["name"] if owner else "", backend.tail)
+    return failed, is_known and is_read
 
 
 def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:

@@ -108,7 +108,7 @@ class FailedTask:
 
 def look(
     api: ClusterClient, run_id: str, workflow: str, tail: Callable[[str, str, int], list[str]]
-) -> list[FailedTask]:
+) -> tuple[list[FailedTask], bool]:
     """Find the failed tasks of a run and the last log lines of each; never raises.
 
     Args:
@@ -116,13 +116,17 @@ def look(
         run_id: The run.
         workflow: The name of its Workflow; empty if unknown.
         tail: Returns the last lines of a pod and container.
+
+    Returns:
+        Them, and False if there is a Workflow that could not be read.
     """
     pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{RUN_ID_LABEL}={run_id}"))
     run = _asked(lambda: api.get(api.workflow(workflow))) if workflow else None
-    return [
+    found = [
         replace(task, lines=tuple(tail(task.pod, _MAIN, _LINES))) if task.pod else task
         for task in failed_tasks(run or {}, pods or [])
     ]
+    return found, run is not None or not workflow
 
 
 def _asked(call: Callable[[], T]) -> T | None:

@@ -15,7 +15,8 @@ MASK = "******"
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 # Secret for any value.
 _CERTAIN = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential"}
-_CERTAIN |= {"credentials", "apikey"}
+_CERTAIN |= {"credentials", "apikey", "dsn", "webhook"}
+_CERTAIN_ENDS = ("password", "passwd", "secret")  # PGPASSWORD
 # A number with such a name is a size or an index: token_dim, pad_token.
 _LIKELY = {"token", "auth", "bearer", "authorization"}
 _KEYS = {"access", "account", "api", "auth", "encryption", "license", "master", "private"}
@@ -44,8 +45,11 @@ def looks_secret(name: str, value: Any = "text") -> bool:
         return False
     if words and words[-1] in _PLACES:
         return False
-    if _CERTAIN & set(words):
+    if _CERTAIN & set(words) or any(word.endswith(_CERTAIN_ENDS) for word in words):
         return True
+    is_variable = name.isupper() and words[-1:] in (["key"], ["pat"])  # KAGGLE_KEY
+    if is_variable or words[-2:] == ["connection", "string"]:
+        return not isinstance(value, int | float)
     keys = any(a in _KEYS and b == "key" for a, b in zip(words, words[1:], strict=False))
     return (keys or bool(_LIKELY & set(words))) and not isinstance(value, int | float)
 

@@ -36,7 +36,8 @@ class Child:
         try:
             self._process = subprocess.Popen(
                 list(command),
-                env=dict(environment, SUPERVISOR_PIPE=str(mouth)),
+                # All replicas build the same model, even from the order of a set of strings.
+                env={"PYTHONHASHSEED": "0", **environment, "SUPERVISOR_PIPE": str(mouth)},
                 pass_fds=[mouth],
                 preexec_fn=child_setup(),
             )

@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
@@ -174,3 +176,24 @@ def test_a_wrong_tf_config_ends_a_replica_before_it_trains(
     for job in replicas:
         assert re.search(words, job.words()), job.words()
         assert "loading TensorFlow" not in job.log()
+
+
+def test_processes_that_build_different_models_are_refused(tmp_path: Path) -> None:
+    import keras
+    import numpy as np
+
+    from kfp_tfjob.trainer import self_test
+    from kfp_tfjob.trainer.dataset import Dataset
+
+    dataset = Dataset.load(tiny_dataset.write(tmp_path))
+    model = keras.Sequential([keras.Input((dataset.num_features,)), keras.layers.Dense(3)])
+
+    def check(change: float) -> None:
+        def gather(data: bytes) -> list[bytes]:
+            return [data, (np.frombuffer(data, np.float32) * change).tobytes()]
+
+        self_test.check_model(model, dataset, SimpleNamespace(count=2, gather=gather))
+
+    check(1.0001)
+    with pytest.raises(ConfigurationError, match="different models"):
+        check(1.1)

@@ -389,14 +389,17 @@ def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path:
     assert [float(item.learning_rate) for item in both] == pytest.approx([0.5, 0.1])
 
 
+@pytest.mark.parametrize(
+    ("state", "said"), [({"seen": {1, 2}}, "a set"), ({"best": [{3: 0.5}]}, "the key 3")]
+)
 def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
-    dataset: Dataset, tmp_path: Path
+    dataset: Dataset, tmp_path: Path, state: object, said: str
 ) -> None:
     from kfp_tfjob.trainer.checkpoint import Position
 
-    own = of_one_hook(get_state=lambda self: {"seen": {1, 2}}, set_state=lambda self, state: None)
+    own = of_one_hook(get_state=lambda self: state, set_state=lambda self, state: None)
     callbacks = in_the_loop(dataset, tmp_path, own)
-    with pytest.raises(ConfigurationError, match=r"get_state\(\) of the callback Own.*a set"):
+    with pytest.raises(ConfigurationError, match=rf"get_state\(\) of the callback Own.*{said}"):
         callbacks.begin(Position())
 
 

@@ -255,15 +255,19 @@ def test_a_step_is_removed_only_when_it_is_safe(store, run, start, tmp_path):
     assert store.numbers(run.checkpoints) == [10]
 
 
-def test_steps_of_an_earlier_attempt_are_removed_too(store, run, start, tmp_path):
+@pytest.mark.parametrize(("name", "left"), [("checkpoint.json", [2]), ("data", [1, 2])])
+def test_steps_that_were_never_here_are_removed_if_the_projects_trainer_wrote_them(
+    store, run, start, tmp_path, name, left
+):
+    """A new pod gets only the newest step of another program, which may want the others."""
     for step in (1, 2):
-        write(tmp_path / f"checkpoints/{step}/data", b"x")
+        write(tmp_path / f"checkpoints/{step}/{name}", b"x")
     settle(start(), tmp_path)
     remove(tmp_path / "checkpoints/1")
     second = start(attempt=2)
     settle(second, tmp_path)
     second.prune(scan(tmp_path), scan(tmp_path))
-    assert store.numbers(run.checkpoints) == [2]
+    assert store.numbers(run.checkpoints) == left
     assert store.read_manifest(run.checkpoints / "2" / "manifest.json").attempt == 1
 
 

@@ -209,7 +209,8 @@ class Api:
 
 @pytest.mark.parametrize("refused", [(), (f"workflows/{RUN}",), ("pods",)])
 def test_what_may_not_be_read_is_done_without(refused: tuple[str, ...]) -> None:
-    found = look(Api(*refused), "r1", RUN, lambda pod, container, lines: LOG[-lines:])
+    found, is_read = look(Api(*refused), "r1", RUN, lambda pod, container, lines: LOG[-lines:])
+    assert is_read is (f"workflows/{RUN}" not in refused)
     assert [(item.step, item.said) for item in found] == [("preflight", CRASH)]
     assert [item.record for item in found] == [None if "pods" in refused else RECORD]
 

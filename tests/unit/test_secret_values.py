@@ -41,7 +41,9 @@ JOB = DEFAULTS | {
     "name",
     ["API_TOKEN", "apiToken", "hub-token", "password", "DB_PASSWORD", "dbPasswd", "client_secret"]
     + ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "api_key", "apiKey", "SSH_PRIVATE_KEY"]
-    + ["apikey", "credentials", "WANDB_API_KEY", "auth", "passphrase", "db.pwd"],
+    + ["apikey", "credentials", "WANDB_API_KEY", "auth", "passphrase", "db.pwd"]
+    + ["PGPASSWORD", "KAGGLE_KEY", "SENTRY_DSN", "SLACK_WEBHOOK_URL"]
+    + ["AZURE_STORAGE_CONNECTION_STRING"],
 )
 def test_a_name_that_looks_secret(name: str) -> None:
     assert looks_secret(name, SECRET)
