@@ -116,7 +116,7 @@ def no_gang(job: Job) -> Iterator[Found]:
     Two jobs may each hold some of the GPUs and wait for the rest forever.
     """
     labels = mapping(mapping(job.body, "metadata"), "labels")
-    asking = [replica for replica in job.replicas if replica.gpus]
+    asking = [replica for replica in job.replicas if replica.has_gpus]
     together = any(replica.pod.get("schedulerName") for replica in asking) or (
         "kueue.x-k8s.io/queue-name" in labels or job.run_policy.get("schedulingPolicy")
     )

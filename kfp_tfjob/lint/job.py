@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 
-from kfp_tfjob.cluster import capacity
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -27,7 +25,6 @@ RUN_POLICY = (
     "suspend",
     "ttlSecondsAfterFinished",
 )
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -146,15 +143,10 @@ class Replica:
         return next((c for c in self.containers if c.name == TFJOB.container), None)
 
     @property
-    def gpus(self) -> dict[str, Decimal]:
-        """The GPUs of a pod, as Kubernetes adds them up; a value that is no number is left out."""
-        parts: dict[str, list[Object]] = {"initContainers": [], "containers": []}
-        for container in self.all_containers:
-            asked = {k: v for k, v in container.gpus.items() if _NUMBER.fullmatch(str(v))}
-            part = {"resources": {"requests": asked}}
-            part |= {"restartPolicy": "Always"} if container.kind == "native" else {}
-            parts["containers" if container.kind == "main" else "initContainers"].append(part)
-        return {name: count for name, count in capacity.of_pod(parts).items() if count}
+    def has_gpus(self) -> bool:
+        """Whether its pods ask for GPUs."""
+        asked = (count for container in self.all_containers for count in container.gpus.values())
+        return any(str(count) != "0" for count in asked)
 
     def volumes(self, *kinds: str) -> set[str]:
         """Return the names of the volumes of some kinds, for instance `emptyDir`."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from kfp_tfjob.lint.job import DECIDERS, KNOWN_ROLES, Job
-from kfp_tfjob.lint.rule import Found, error, warning
+from kfp_tfjob.lint.rule import Found, error
 from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 
@@ -53,23 +53,3 @@ def nobody_decides(job: Job) -> Iterator[Found]:
     for replica in deciding:
         if replica.count < 1:
             yield Found((*replica.path, "replicas"), f"{replica.key} has {replica.count} replicas")
-
-
-@warning("give the Chief what a Worker has, or train with parameter servers")
-def unequal_gpus(job: Job) -> Iterator[Found]:
-    """All-reduce waits for the slowest.
-
-    A chief without the GPUs of its workers holds up all of them.
-    """
-    for chief in job.of(*DECIDERS):
-        for worker in job.of("Worker"):
-            if chief.gpus != worker.gpus and not job.of("PS") and worker.count > 0:
-                yield Found(
-                    chief.path,
-                    f"{chief.key} asks for {_shown(chief.gpus)} and Worker for"
-                    f" {_shown(worker.gpus)}",
-                )
-
-
-def _shown(gpus: Mapping[str, object]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in gpus.items()) or "no GPU"

@@ -106,7 +106,7 @@ class RunOnCluster:
 
         logging.getLogger("kfp_tfjob.components.finish").setLevel(logging.ERROR)
         with KubernetesBackend(self._api) as backend:
-            return look(self._api, self._run_id, self._workflow(self._api), backend.tail)
+            return look(self._api, self._run_id, self._workflow(self._api), backend.tail)[0]
 
     def _connect(self, namespace: str) -> ClusterClient | None:
         try:
