@@ -102,6 +102,13 @@ def test_the_chief_records_its_end_for_the_sidecar(
     assert code == end["code"]
 
 
+def test_sets_of_strings_have_one_order_in_every_replica(supervisor: Path, tmp_path: Path) -> None:
+    replica = Replica(supervisor, tmp_path)
+    assert replica.run("sh", "-c", "echo seed=$PYTHONHASHSEED; exit 3")[1].count("seed=0\n") == 1
+    own = replica.run("sh", "-c", "echo seed=$PYTHONHASHSEED; exit 3", PYTHONHASHSEED="7")
+    assert "seed=7\n" in own[1]
+
+
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
