@@ -126,7 +126,6 @@ BESIDE = {
     "own/best.keras": bytes(3_000_000),
     "own/\u00fcn\u00ef + %\ncode.txt": b"",
 }
-IN_THE_CHECKPOINT = {"checkpoints/5/data", "checkpoints/5/checkpoint.json"}
 MADE_ANEW = ("model/saved_model.pb", "model.keras", "completion.json")
 
 
@@ -147,8 +146,7 @@ def _mirror(store: Store, layout: RunLayout, folder: Path, attempt: int) -> Mirr
 def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
     """A run with a stored checkpoint, and what its pod has left beside it and later."""
     layout, first = RunLayout(base), tmp_path / "first"
-    checkpoint = dict.fromkeys(IN_THE_CHECKPOINT, b"five")
-    _write(first, {path: b"old" for path in MADE_ANEW} | BESIDE | checkpoint)
+    _write(first, {path: b"old" for path in MADE_ANEW} | BESIDE | {"checkpoints/5/data": b"five"})
     _write(first, {"own/x.tmp": b"half", ".uploader/identity.json": b"{}"})
     mirror = _mirror(store, layout, first, 1)
     _write(first, {"own/later.txt": b"of a step that is not in the checkpoint"})
@@ -164,7 +162,7 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
     output, store = tmp_path / "second", Store(proxy.endpoint)
     assert restore(store, stored, output) == 5
     found = scan(output).files
-    assert found.keys() == BESIDE.keys() | IN_THE_CHECKPOINT
+    assert found.keys() == BESIDE.keys() | {"checkpoints/5/data"}
     for path, data in BESIDE.items():
         assert (output / path).read_bytes() == data
     assert "4 files beside the checkpoint, 3.0 MB" in caplog.text
@@ -175,16 +173,6 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
     assert len(proxy.of("PUT", "/output/")) == len(BESIDE)
     keys = {item.key for item in second.publish(scan(output)).objects}
     assert keys == {f"output/{path}" for path in found}
-
-
-def test_a_model_that_another_program_wrote_before_its_checkpoint_comes_back(
-    store: Store, base: S3Address, tmp_path: Path
-) -> None:
-    files = {"model/saved_model.pb": b"the best so far", "checkpoints/5/data": b"five"}
-    _write(tmp_path / "first", files)
-    _mirror(store, RunLayout(base), tmp_path / "first", 1)
-    assert restore(store, RunLayout(base), tmp_path / "second") == 5
-    assert scan(tmp_path / "second").files.keys() == files.keys()
 
 
 @pytest.mark.fault("a file beside the checkpoint is missing or damaged at a restore")
@@ -212,7 +200,7 @@ def test_no_training_waits_for_its_logs(
     proxy.faults = [Fault(slow_down, "GET|HEAD", "own/|logs/|progress", times=float("inf"))]
     output = tmp_path / "second"
     assert restore(Store(proxy.endpoint, patience=Patience(0.1)), stored, output) == 5
-    assert scan(output).files.keys() == IN_THE_CHECKPOINT
+    assert scan(output).files.keys() == {"checkpoints/5/data"}
     assert "4 files beside the checkpoint" in caplog.text
 
 
@@ -223,7 +211,7 @@ def test_the_largest_files_are_left_out_where_there_is_no_space(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     output = tmp_path / "second"
     assert restore(store, stored, output) == 5
-    assert scan(output).files.keys() == BESIDE.keys() - {"own/best.keras"} | IN_THE_CHECKPOINT
+    assert scan(output).files.keys() == BESIDE.keys() - {"own/best.keras"} | {"checkpoints/5/data"}
     assert "'own/best.keras': " in caplog.text
 
 

@@ -105,7 +105,7 @@ def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, 
 
     api = ClusterClient(connect(Configuration(host="http://localhost")), "team-a")
     monkeypatch.setattr(cluster, "open_cluster", lambda: api)
-    monkeypatch.setattr(cluster, "failed_on", lambda *_: [])
+    monkeypatch.setattr(cluster, "failed_on", lambda *_: ([], True))
     monkeypatch.setattr(ClusterClient, "list", listed)
     monkeypatch.setattr(KubernetesBackend, "pods", lambda *_: [])
     monkeypatch.setattr(

@@ -38,8 +38,8 @@ from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
 
 log = logging.getLogger(__name__)
 
-_NOT_BESIDE = (CHECKPOINTS, COMPLETION)  # checkpoints have their own manifests
-_AT_THE_END = (MODEL, KERAS_MODEL)  # written by the project's trainer; other programs, at any time
+# The training creates these at its end, and checkpoints have their own manifests.
+_NOT_BESIDE = (CHECKPOINTS, MODEL, KERAS_MODEL, COMPLETION)
 _CHECKPOINTS_TO_COME = 2  # the disk needs room for these before an old checkpoint is removed
 _MOST_REASONS = 5  # in a line of the log
 
@@ -116,10 +116,7 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
 
     Files created after the checkpoint are not restored: the training writes them again.
     """
-    is_ours = any(item.key == CHECKPOINT_STATE for item in checkpoint.objects)
-    out = (*_NOT_BESIDE, *(_AT_THE_END if is_ours else ()))
-    paths = map(str, checkpoint.details.get("files", ()))
-    named = {path for path in paths if _lies_beside(path, out)}
+    named = {path for path in map(str, checkpoint.details.get("files", ())) if _lies_beside(path)}
     if not named:
         return
     start = len(run.output.key) + 1
@@ -148,10 +145,10 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
         )
 
 
-def _lies_beside(path: str, out: Sequence[str]) -> bool:
-    """Tell whether a path is a file below OUTPUT_DIR, and not one of `out`."""
+def _lies_beside(path: str) -> bool:
+    """Tell whether a path is a file beside the checkpoints and below OUTPUT_DIR."""
     parts = path.split("/")
-    return parts[0] not in out and all(part and counts(part) for part in parts)
+    return parts[0] not in _NOT_BESIDE and all(part and counts(part) for part in parts)
 
 
 def _fetch_files(
