@@ -151,14 +151,12 @@ def failed_on(
         backend: The same cluster, to find the Workflow of this pod.
         run_id: The run.
     """
-    is_known, owner = True, None
     try:
         owner = backend.owner()
     except StepError as error:
         log.warning("cannot find the run's Workflow: %s", error)
-        is_known = False
-    failed, is_read = look(api, run_id, owner["name"] if owner else "", backend.tail)
-    return failed, is_known and is_read
+        return look(api, run_id, "", backend.tail)[0], False
+    return look(api, run_id, owner["name"] if owner else "", backend.tail)
 
 
 def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:

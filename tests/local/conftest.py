@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -152,6 +153,16 @@ def laptop(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+
+
+@pytest.fixture
+def ci_job(laptop: None, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a job of a CI system: the keys of the store, images, and the command."""
+    for path in s3.secret.iterdir():
+        monkeypatch.setenv(path.name, path.read_text())
+    for image in ("TOOLS", "TRAINER"):
+        monkeypatch.setenv(f"KFP_TFJOB_{image}_IMAGE", f"registry.example/{image.lower()}:1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +13,6 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
-from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.failure_record import Failure
@@ -63,24 +61,13 @@ def comments() -> Iterator[Comments]:
 
 @pytest.fixture
 def project(
-    laptop: None,
-    fake: FakePipelines,
-    s3: Server,
-    store: Store,
-    base: S3Address,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ci_job: None, fake: FakePipelines, store: Store, base: S3Address, tmp_path: Path
 ) -> Path:
     """The checkout of a team, in the environment of a CI job; its runs fail in prepare_data."""
     store.write(base / "rows.csv", b"a,y\n1,0\n2,1\n")
     parameters = {"data_uri": f"{base}/rows.csv", "data_label": "y", "model_name": "m"}
     parameters |= {"output_uri": str(base), "train_image": "registry.example/trainer:1"}
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(parameters))
-    for path in s3.secret.iterdir():
-        monkeypatch.setenv(path.name, path.read_text())
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    for image in ("TOOLS", "TRAINER"):
-        monkeypatch.setenv(f"KFP_TFJOB_{image}_IMAGE", f"registry.example/{image.lower()}:1")
 
     def fail(*_: object) -> None:
         for run in fake.runs.values():

@@ -28,7 +28,7 @@ def dvc(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin/dvc"
 
 
-@pytest.mark.usefixtures("laptop")
+@pytest.mark.usefixtures("ci_job")
 def test_a_run_reads_the_data_of_its_commit(
     dvc: Path,
     fake: FakePipelines,
@@ -38,12 +38,7 @@ def test_a_run_reads_the_data_of_its_commit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for path in s3.secret.iterdir():
-        monkeypatch.setenv(path.name, path.read_text())
-    for image in ("TOOLS", "TRAINER"):
-        monkeypatch.setenv(f"KFP_TFJOB_{image}_IMAGE", f"registry.example/{image.lower()}:1")
-    bins = [str(dvc.parent), str(ROOT / ".venv/bin"), os.environ["PATH"]]
-    monkeypatch.setenv("PATH", os.pathsep.join(bins))
+    monkeypatch.setenv("PATH", f"{dvc.parent}:{os.environ['PATH']}")
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples/dvc", project)
     parameters = {"data_label": "y", "model_name": "m", "output_uri": f"{base}/out"}

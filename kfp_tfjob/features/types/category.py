@@ -164,7 +164,7 @@ class Category(ColumnType):
         """
         found = []
         for name, column in columns.items():
-            top = {text: count for text, count in column["top"]}
+            top = dict(column["top"])
             others = [text for text in top if not is_number(text)]
             if top and not others and all(text.endswith(".0") for text in top):
                 text = next(iter(top))

@@ -247,7 +247,7 @@ class JsonTable(Reader):
                 column = pc.list_element(column, i)
             if pa.types.is_floating(column.type):
                 numbers = column.drop_null().to_numpy(zero_copy_only=False)
-                most = _EXACT if name in exact else np.finfo(np.float32).max
+                most = _EXACT if name in exact else LARGEST
                 if not (np.abs(numbers) <= most).all():
                     return None
             found[name] = column.cast(pa.binary()) if _as_bytes(column.type) else column
