@@ -1,7 +1,8 @@
 """Synchronizes BatchNormalization over all replicas, or refuses it with the reason.
 
 Keras does not synchronize the statistics of parts of a batch (`micro_batches`), so replicas would
-normalise with different numbers. Nor does it with a mask: drift.py finds that after the first step.
+normalise with different numbers. Nor does it with a mask: weight_divergence.py finds that after the
+first step.
 """
 
 from __future__ import annotations

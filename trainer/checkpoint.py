@@ -59,8 +59,6 @@ class Checkpoint:
         metrics: The running sums of the metrics, one byte string for each process.
         callbacks: The state of the callbacks, as JSON values.
         callback_arrays: The arrays in that state; `callbacks` refers to them by number.
-        best_checkpoint: The best checkpoint when this one was written: `metric`, `step` and
-            `value`; empty if there was none.
     """
 
     position: Position
@@ -69,7 +67,6 @@ class Checkpoint:
     metrics: Sequence[bytes] = ()
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     callback_arrays: Sequence[np.ndarray] = ()
-    best_checkpoint: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> bool:
         """Write it to `folder/<step>`, which appears complete or not at all.
@@ -102,7 +99,6 @@ class Checkpoint:
             _ARRAYS: [vars(entry) for entry in entries[len(self.variables) :]],
             "metrics": [item.hex() for item in self.metrics],
             "callbacks": dict(self.callbacks),
-            "best_checkpoint": dict(self.best_checkpoint),
             "sha256": digest.hexdigest(),
         }
         (folder / CHECKPOINT_STATE).write_text(json.dumps(state, indent=1) + "\n")
@@ -216,7 +212,6 @@ def _read(folder: Path) -> Checkpoint:
         metrics=[bytes.fromhex(item) for item in state["metrics"]],
         callbacks=state["callbacks"],
         callback_arrays=values[len(names) :],
-        best_checkpoint=state["best_checkpoint"],
     )
 
 

@@ -54,13 +54,9 @@ class CheckpointWriter:
     Args:
         folder: The folder of the checkpoints.
         keep: Number of newest checkpoints to keep.
-
-    Attributes:
-        best_step: The best checkpoint, which is kept too; None if there is none.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
-        self.best_step: int | None = None
         self._folder, self._keep = folder, keep
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -73,7 +69,7 @@ class CheckpointWriter:
     def begin(self, content: Checkpoint) -> None:
         """Start to write a checkpoint; call `wait` for the previous one first."""
         self._thread = threading.Thread(
-            target=self._write, args=(content, self.best_step), name="checkpoint", daemon=True
+            target=self._write, args=(content,), name="checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -89,14 +85,13 @@ class CheckpointWriter:
         if self._error:
             raise self._error
 
-    def _write(self, content: Checkpoint, best_step: int | None) -> None:
+    def _write(self, content: Checkpoint) -> None:
         step = content.position.step
         try:
             if content.write(self._folder):
                 log.info("saved the checkpoint of step %d", step)
             for old in steps(self._folder)[: -self._keep]:
-                if old != best_step:
-                    remove(self._folder, old)
+                remove(self._folder, old)
         except OSError as error:
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
         except Exception as error:  # the training must not continue without a checkpoint

@@ -21,7 +21,6 @@ from kfp_tfjob.features.records import evaluation_slices, train_batch_size, trai
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS
 from kfp_tfjob.trainer import randomness, supervised
-from kfp_tfjob.trainer.best import DEFAULT, BestCheckpoint
 from kfp_tfjob.trainer.callback_choice import choose
 from kfp_tfjob.trainer.callbacks import Callbacks
 from kfp_tfjob.trainer.checkpoint import Position
@@ -119,7 +118,6 @@ class Training:
                 "list of callbacks": self._callbacks.names,
             },
             config.options.checkpoint_keep,
-            self._best_checkpoint(names),
         )
         self._progress: ProgressWriter | None = None
         self._time, self._started = TimeSplit(), False
@@ -190,7 +188,6 @@ class Training:
                 trained_weights_sha256=result.trained_weights_sha256,
                 replicas=self.replicas.count,
                 weights_equal=True,
-                best_checkpoint=dict(self._state.best_checkpoint) or None,
                 attempt=self.config.attempt,
                 restarts=self.config.restarts,
                 seconds=self._time.all(train, start=start, export=export),
@@ -217,7 +214,6 @@ class Training:
             self._save(running)
         if self._evaluation:
             metrics |= self._evaluate(running)
-        self._state.judge(self._position, metrics)
         self._call("on_epoch_end", epoch, metrics)
         if self._progress:
             self._progress.end_epoch(self._position, metrics)
@@ -381,12 +377,6 @@ class Training:
         size = self.batch // replicas.count
         strategy = replicas.strategy
         return distribute(strategy, self.dataset, self._records, slices, size, weights)
-
-    def _best_checkpoint(self, metrics: Sequence[str]) -> BestCheckpoint | None:
-        metric = self.config.options.checkpoint_best
-        if not metric or (metric == DEFAULT and not self._evaluation):
-            return None
-        return BestCheckpoint(metric, self.model, metrics)
 
 
 def _fitting_steps(wanted: int, at: int, end: int, every: int) -> int:

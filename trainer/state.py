@@ -14,7 +14,6 @@ import numpy as np
 
 from kfp_tfjob.storage import files
 from kfp_tfjob.trainer import checkpoint, randomness
-from kfp_tfjob.trainer.best import BestCheckpoint
 from kfp_tfjob.trainer.callback_state import CallbackState
 from kfp_tfjob.trainer.callbacks import Callbacks
 from kfp_tfjob.trainer.checkpoint import Checkpoint, Position
@@ -50,7 +49,6 @@ class State:
         folder: The folder of the checkpoints; only the chief uses it.
         settings: Values that must be equal in a checkpoint of this training.
         keep: Number of newest checkpoints to keep.
-        best: Finds the best checkpoint, which is kept too; None to find none.
     """
 
     def __init__(
@@ -61,7 +59,6 @@ class State:
         folder: Path,
         settings: Mapping[str, Any],
         keep: int,
-        best: BestCheckpoint | None,
     ) -> None:
         self._replicas, self._callbacks = replicas, callbacks
         self._folder, self._settings = folder, settings
@@ -74,7 +71,6 @@ class State:
         self._random = [at for at, (_, it) in enumerate(self._variables) if id(it) in random]
         self._copy = HostCopy(self._variables if replicas.chief else ())
         self._writer = CheckpointWriter(folder, keep)
-        self._best, self._saved_step = best, -1
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
     def running(self) -> EvaluationState:
@@ -86,11 +82,6 @@ class State:
     def saving(self) -> bool:
         """Whether the chief is still writing the last checkpoint."""
         return self._writer.busy
-
-    @property
-    def best_checkpoint(self) -> Mapping[str, Any]:
-        """Metric, step and value of the best checkpoint, on the chief; empty without one."""
-        return self._best.state if self._best else {}
 
     def save(self, position: Position, running: EvaluationState) -> None:
         """Start to write a checkpoint on the chief; every process must call this.
@@ -119,10 +110,8 @@ class State:
                 everyone,
                 running.callbacks.content,
                 running.callbacks.arrays,
-                self.best_checkpoint,
             )
         )
-        self._saved_step = position.step
 
     def wait(self) -> None:
         """Return when the last checkpoint is written.
@@ -131,17 +120,6 @@ class State:
             StepError: It could not be written.
         """
         self._writer.wait()
-
-    def judge(self, position: Position, metrics: Mapping[str, float]) -> None:
-        """Record on the chief if the checkpoint of an epoch is the best so far.
-
-        Args:
-            position: The end of the epoch.
-            metrics: The metrics of the epoch and of its evaluation.
-        """
-        if self._best and self._replicas.chief and position.step == self._saved_step:
-            self._best.judge(position.step, metrics)
-            self._writer.best_step = self._best.step
 
     def restore(self) -> Position:
         """Restore the chief's newest checkpoint on every process, if any; begin callbacks.
@@ -157,11 +135,6 @@ class State:
             files.sweep(self._folder)
             if found := checkpoint.newest(self._folder):
                 found.check_fits(self._variables, self._settings)
-                self._saved_step = found.position.step
-                best = found.best_checkpoint
-                if self._best and best.get("step") in checkpoint.steps(self._folder):
-                    self._best.restore(best)
-                    self._writer.best_step = self._best.step
         header = self._replicas.share(_header(found))
         if not header:
             if self._callbacks.begin(Position()):

@@ -1,10 +1,8 @@
-"""Renders findings as text for people and as JSON for programs."""
+"""Renders findings as text."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from kfp_tfjob.lint.engine import Finding
 from kfp_tfjob.lint.rule import Severity
@@ -12,7 +10,7 @@ from kfp_tfjob.storage import escaping
 from kfp_tfjob.storage.formatting import counted
 
 
-def as_text(findings: Sequence[Finding], name: str) -> str:
+def render(findings: Sequence[Finding], name: str) -> str:
     """Return the findings by rule, errors first, and their number.
 
     Args:
@@ -38,22 +36,6 @@ def summary(findings: Sequence[Finding], name: str) -> str:
     if not findings:
         return f"{name}: no problems found"
     return f"{name}: {counted(bad, 'error')}, {counted(total - bad, 'warning')}"
-
-
-def as_json(findings: Sequence[Finding], name: str) -> str:
-    """Return the findings as one JSON object.
-
-    Args:
-        findings: The findings of one file.
-        name: The file.
-    """
-    record = {
-        "file": name,
-        "errors": errors(findings),
-        "warnings": len(findings) - errors(findings),
-        "findings": [asdict(item) for item in findings],
-    }
-    return json.dumps(record, indent=1, ensure_ascii=False)
 
 
 def errors(findings: Sequence[Finding]) -> int:

@@ -11,6 +11,8 @@ REMOVED: dict[str, str] = {
     "gate.report.worst": "delete it and gate.report.rows",
     "gate.relative_margin": "use mode non_inferior with a margin in units of the metric",
     "data_options.append": "delete it; prepare_data reads every file",
+    "train_options.checkpoint_best": "delete it; train_options.early_stopping with"
+    " restore_best_weights exports the best epoch, and a ModelCheckpoint callback stores it",
     "train_options.warm_spare": "delete it; a trainer that dies is restarted in its pod anyway",
     "data_options.contract.max_js": "limit the same columns with data_options.contract.max_psi",
     "data_options.tfrecord_features": "delete it; write the feature into one of the first 1,000"

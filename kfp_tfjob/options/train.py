@@ -65,11 +65,6 @@ class TrainerOptions(Group):
         60, "The longest time between two checkpoints.", gt=0, allow_inf_nan=False
     )
     checkpoint_keep: int = option(3, "How many of the newest checkpoints are kept.", ge=1)
-    checkpoint_best: str | None = option(
-        "val_loss",
-        "The metric that selects the best checkpoint, which is kept as well; null for none.",
-        min_length=1,
-    )
     micro_batches: int = option(
         1,
         "Number of parts into which a replica splits its rows of a step, to compute one at a time.",
@@ -93,7 +88,7 @@ class TrainerOptions(Group):
 
 
 # Parts of a step give the result of the whole step, in less memory.
-_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "checkpoint_best", "micro_batches")
+_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "micro_batches")
 _OF_A_COMMAND = ("command", "stage_data", "keras")
 
 

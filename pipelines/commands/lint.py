@@ -12,8 +12,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 @click.command()
 @click.argument("file", type=click.File(encoding="utf-8"))
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-def lint(file: TextIO, form: str) -> None:
+def lint(file: TextIO) -> None:
     """Check the TFJobs in a YAML file.
 
     FILE is any YAML file, or - for standard input. For unknown fields and wrong types, use kubectl
@@ -31,6 +30,5 @@ def lint(file: TextIO, form: str) -> None:
             Problem(f"{file.name} is not text", received=error.reason, expected="YAML in UTF-8")
         ) from None
     findings = engine.lint(text, file.name)
-    render = report.as_json if form == "json" else report.as_text
-    click.echo(render(findings, file.name))
+    click.echo(report.render(findings, file.name))
     sys.exit(1 if report.errors(findings) else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import subprocess
@@ -76,21 +75,19 @@ def test_a_replica_without_data_dir_fetches_nothing(
     assert not (Path(environment["JOB_DIR"]) / "data").exists()
 
 
-def _checkpoint(store: Store, layout: RunLayout, folder: Path, step: int, best: int | None) -> None:
+def _checkpoint(store: Store, layout: RunLayout, folder: Path, step: int) -> None:
     source = folder / f"source-{step}"
     source.mkdir()
-    state = {"best_checkpoint": {"step": best} if best is not None else {}}
-    (source / "checkpoint.json").write_text(json.dumps(state))
     (source / "variables.bin").write_bytes(bytes([step]))
     push(store, source, layout.checkpoints / str(step), "checkpoint")
 
 
-def test_the_newest_and_the_best_checkpoint_come_back(
+def test_the_newest_complete_checkpoint_comes_back(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
     layout = RunLayout(base)
-    for step, best in {3: None, 5: 3, 7: 5, 9: 5}.items():
-        _checkpoint(store, layout, tmp_path, step, best)
+    for step in (3, 5, 7, 9):
+        _checkpoint(store, layout, tmp_path, step)
     store.delete(layout.checkpoints / "9" / MANIFEST)  # it was being stored when the pod died
     environment = {
         "JOB_DIR": str(tmp_path / "job"),
@@ -100,24 +97,9 @@ def test_the_newest_and_the_best_checkpoint_come_back(
     }
     assert run(Task.from_environment(environment), lambda: store) == 7
     checkpoints = tmp_path / "output" / "checkpoints"
-    assert {item.name for item in checkpoints.iterdir()} == {"5", "7"}
-    assert (checkpoints / "5" / "variables.bin").read_bytes() == b"\5"
+    assert [item.name for item in checkpoints.iterdir()] == ["7"]
+    assert (checkpoints / "7" / "variables.bin").read_bytes() == b"\7"
     assert run(Task.from_environment(environment), lambda: store) == 7, "it is there"
-
-
-def test_a_best_checkpoint_that_is_gone_or_unknown_is_no_error(
-    store: Store, base: S3Address, tmp_path: Path
-) -> None:
-    layout = RunLayout(base)
-    _checkpoint(store, layout, tmp_path, 7, best=5)
-    assert restore(store, layout, tmp_path / "output") == 7
-    other = RunLayout(base / "other")
-    source = tmp_path / "plain"
-    source.mkdir()
-    (source / "weights").write_bytes(b"x")  # of a program of the user's own
-    push(store, source, other.checkpoints / "4", "checkpoint")
-    assert restore(store, other, tmp_path / "second") == 4
-    assert [item.name for item in (tmp_path / "second" / "checkpoints").iterdir()] == ["4"]
 
 
 BESIDE = {

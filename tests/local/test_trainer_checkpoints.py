@@ -15,10 +15,8 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, MANIFEST
-from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, steps
+from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, steps
 from tests.local.trainer_jobs import STEPS, Start
-
-METRICS = ["loss", "accuracy", "val_loss", "val_accuracy"]
 
 
 def _content(step: int, *variables: tuple[str, np.ndarray]) -> Checkpoint:
@@ -48,7 +46,7 @@ def test_a_copy_does_not_change_with_the_variables() -> None:
     assert copy.take()[2][1] == 6
 
 
-def test_the_newest_few_and_the_best_stay(tmp_path: Path) -> None:
+def test_the_newest_few_stay(tmp_path: Path) -> None:
     from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter
 
     writer = CheckpointWriter(tmp_path, 2)
@@ -57,8 +55,7 @@ def test_the_newest_few_and_the_best_stay(tmp_path: Path) -> None:
         writer.begin(_content(step))
         writer.wait()
         seen.append(steps(tmp_path))
-        writer.best_step = {2: 2, 5: 5}.get(step, writer.best_step)
-    assert seen == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [5, 6]]
+    assert seen == [[1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6]]
 
 
 def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_path: Path) -> None:
@@ -73,75 +70,6 @@ def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_pat
     writer.begin(_content(1, ("w", np.array([object()]))))
     with pytest.raises(StepError, match="step 1 "):
         writer.wait()
-
-
-def _model() -> object:
-    import keras
-
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, metrics=["accuracy", _own_metric])
-    model._symbolic_build(
-        data_batch=(keras.KerasTensor((None, 6)), keras.KerasTensor((None,), "int64"))
-    )
-    return model
-
-
-def _own_metric(y: object, predicted: object) -> object:
-    import keras
-
-    return keras.ops.mean(predicted)
-
-
-def test_the_best_is_the_lowest_loss_or_the_highest_accuracy() -> None:
-    from kfp_tfjob.trainer.best import BestCheckpoint
-
-    model = _model()
-    lowest = BestCheckpoint("val_loss", model, METRICS)
-    highest = BestCheckpoint("val_accuracy", model, METRICS)
-    assert lowest.state == {}
-    for step, value in enumerate([0.5, float("nan"), 0.3, 0.3, 0.9], 1):
-        for best in (lowest, highest):
-            best.judge(step, {"val_loss": value, "val_accuracy": value})
-    assert (lowest.step, highest.step) == (3, 5)
-    again = BestCheckpoint("val_loss", model, METRICS)
-    again.restore(highest.state)
-    assert again.step is None
-    again.restore(lowest.state)
-    again.judge(9, {"val_loss": 0.31})
-    assert again.state == {"metric": "val_loss", "step": 3, "value": 0.3}
-
-
-@pytest.mark.parametrize(
-    ("metric", "words"),
-    [
-        ("val_auc", "checkpoint_best is not a metric of the model.*, or null"),
-        ("val__own_metric", "the direction of val__own_metric is unknown"),
-    ],
-)
-def test_a_metric_that_cannot_be_the_best_is_refused(metric: str, words: str) -> None:
-    from kfp_tfjob.trainer.best import BestCheckpoint
-
-    with pytest.raises(ConfigurationError, match=words):
-        BestCheckpoint(metric, _model(), [*METRICS, "val__own_metric"])
-
-
-@pytest.mark.slow
-def test_a_run_keeps_its_best_checkpoint_and_says_which_it_is(jobs: Start) -> None:
-    """The validation loss rises from a point on, because the learning rate is far too high."""
-    options = '{"checkpoint_seconds": 0.01, "checkpoint_keep": 1}'
-    settings = {"EPOCHS": "6", "HYPERPARAMETERS": '{"learning_rate": 0.2}'}
-    job = jobs("best", TRAIN_OPTIONS=options, **settings)
-    assert job.end() == [0], job.log()
-    losses = {line["step"]: line["metrics"]["val_loss"] for line in job.events("epoch")}
-    best = min(losses, key=lambda step: (losses[step], step))
-    assert job.final["best_checkpoint"] == {
-        "metric": "val_loss",
-        "step": best,
-        "value": losses[best],
-    }
-    assert steps(job.output / "checkpoints") == sorted({best, 6 * STEPS})
-    assert newest(job.output / "checkpoints").position.step == 6 * STEPS
 
 
 @pytest.mark.slow

@@ -38,7 +38,6 @@ def test_numbers_of_kfp_are_cast():
         "mixed_precision": "mixed_bfloat16",
         "checkpoint_seconds": 300.0,
         "checkpoint_keep": 3,
-        "checkpoint_best": "val_loss",
         "micro_batches": 4,
         "sync_batch_norm": True,
         "jit_compile": True,

@@ -1,9 +1,5 @@
 """Files as people have them: tutorials of the field, several documents, comments, a pipe."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 from click.testing import CliRunner
 
@@ -108,12 +104,3 @@ def test_jobs_of_a_list_are_found():
 def test_the_command_line(text, arguments, code, said):
     done = CliRunner().invoke(main, arguments, input=text, catch_exceptions=False)
     assert (done.exit_code, said in done.output) == (code, True), done.output
-
-
-def test_a_program_reads_json():
-    """As a process, with the job as its standard input."""
-    command = [sys.executable, "-m", "kfp_tfjob.pipelines", "lint", "--format", "json", "-"]
-    told = subprocess.run(command, input=UPLOADER, capture_output=True, text=True)
-    assert told.returncode == 1
-    record = json.loads(told.stdout)
-    assert record["errors"] == 7 and record["findings"][0].keys() >= {"line", "path", "rule", "fix"}

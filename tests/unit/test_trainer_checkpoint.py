@@ -32,16 +32,13 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         "iterations": np.array(5, np.int64),
         "none": np.empty((0, 4), np.float32),
     }
-    best = {"metric": "val_loss", "step": 3, "value": 0.5}
-    content = dataclasses.replace(
-        _content(5, **values), callback_arrays=[np.ones(2, np.float32)], best_checkpoint=best
-    )
+    content = dataclasses.replace(_content(5, **values), callback_arrays=[np.ones(2, np.float32)])
     assert content.write(tmp_path)
     assert not content.write(tmp_path)
     found = newest(tmp_path)
     assert found is not None
     assert (found.position, found.settings) == (Position(5, 0, 5), SETTINGS)
-    assert (found.metrics, found.best_checkpoint) == ([b"\x01\x02"], best)
+    assert found.metrics == [b"\x01\x02"]
     for (name, value), (expected, item) in zip(found.variables, values.items(), strict=True):
         assert name == expected
         assert value.dtype == item.dtype

@@ -44,7 +44,6 @@ def test_everything_can_be_said() -> None:
         "mixed_precision": True,
         "checkpoint_seconds": 5,
         "checkpoint_keep": 2,
-        "checkpoint_best": "val_accuracy",
         "micro_batches": 4,
         "sync_batch_norm": True,
         "jit_compile": True,
@@ -76,8 +75,6 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
     config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": json.dumps(options)})
     assert config.options == TrainerOptions()
     assert config.options.precision == ""
-    config = Config.from_environment(RIGHT | {"TRAIN_OPTIONS": '{"checkpoint_best": null}'})
-    assert config.options == TrainerOptions(checkpoint_best=None)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +98,6 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
         ("TRAIN_OPTIONS", '{"tf32": 1}', "tf32 is not valid.*true or false"),
         ("TRAIN_OPTIONS", '{"checkpoint_keep": 0}', "checkpoint_keep is not valid.*1 or more"),
-        ("TRAIN_OPTIONS", '{"checkpoint_best": false}', "checkpoint_best is not valid.*or null"),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
         ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
         (

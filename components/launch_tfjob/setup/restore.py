@@ -7,7 +7,6 @@ checksum of the store or, without one, by a second read. A missing file never fa
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from kfp_tfjob.storage.errors import (
 )
 from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import (
-    CHECKPOINT_STATE,
     CHECKPOINTS,
     COMPLETION,
     KERAS_MODEL,
@@ -47,9 +45,7 @@ _MOST_REASONS = 5  # in a line of the log
 def restore(store: Store, run: RunLayout, output: Path) -> int | None:
     """Restore the newest checkpoint that passes verification, and the files beside it.
 
-    The best checkpoint is restored too. Otherwise, the sidecar would treat it as removed by the
-    trainer and delete it from the store. The newest one appears last, so an interrupted restore
-    is repeated.
+    The checkpoint appears last, so an interrupted restore is repeated.
 
     Args:
         store: The store.
@@ -59,16 +55,12 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
     Returns:
         Its step, or None if there is no checkpoint to resume from.
     """
-    stored = store.numbers(run.checkpoints)
-    for step in reversed(stored):
+    for step in reversed(store.numbers(run.checkpoints)):
         if (output / CHECKPOINTS / str(step)).exists():
             return step
         if manifest := _fetch_checkpoint(store, run, output, step):
-            best = _best_step(_partial(output, step))
-            if best in stored and best != step and _bring_best(store, run, output, best):
-                log.info("checkpoint %d is restored, the best one", best)
             _restore_files(store, run, output, manifest)
-            _publish(output, step)
+            _partial(output, step).rename(output / CHECKPOINTS / str(step))
             log.info("checkpoint %d is restored", step)
             return step
     return None
@@ -87,28 +79,8 @@ def _fetch_checkpoint(store: Store, run: RunLayout, output: Path, step: int) -> 
     return None
 
 
-def _bring_best(store: Store, run: RunLayout, output: Path, step: int) -> bool:
-    if not (output / CHECKPOINTS / str(step)).exists():
-        if not _fetch_checkpoint(store, run, output, step):
-            return False
-        _publish(output, step)
-    return True
-
-
 def _partial(output: Path, step: int) -> Path:
     return files.partial_of(output / CHECKPOINTS / str(step))
-
-
-def _publish(output: Path, step: int) -> None:
-    _partial(output, step).rename(output / CHECKPOINTS / str(step))
-
-
-def _best_step(folder: Path) -> int | None:
-    """Return the best step that a checkpoint of the project's trainer names, or None."""
-    try:
-        return json.loads((folder / CHECKPOINT_STATE).read_text())["best_checkpoint"]["step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manifest) -> None:
