@@ -17,6 +17,7 @@ from kfp_tfjob.registry.versions import manifest_of
 from kfp_tfjob.storage import documents, names
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import PROMOTE, ROLLBACK, Champion, read_champion, read_record
+from kfp_tfjob.storage.checksum import file_sha256
 from kfp_tfjob.storage.errors import (
     DataError,
     ObjectNotFoundError,
@@ -130,7 +131,7 @@ def sha256_problems(
         objects: Their entries in the manifest.
     """
     for item in objects:
-        if item.sha256 and item.sha256 != _sha256(folder / item.key):
+        if item.sha256 and item.sha256 != file_sha256(folder / item.key):
             yield Problem(
                 f"{version / item.key} does not match its manifest",
                 received="a different SHA-256",
@@ -217,8 +218,3 @@ def _broken(model_name: str, champion: Champion, what: str) -> DataError:
             fix="publish a new version, or go back: kfp-tfjob models rollback",
         )
     )
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple
 
 from kfp_tfjob.components.prepare_data import weights
@@ -140,7 +139,7 @@ def _content_of(file: SourceFile) -> str:
     """Return what stands for the content of a file in the digest."""
     if isinstance(file.location, S3Address):
         return file.tag
-    return file_sha256(Path(file.location))
+    return file_sha256(file.location)
 
 
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:
