@@ -30,7 +30,7 @@ from kfp_tfjob.features.cells import (
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
 from kfp_tfjob.features.types.number import MANY, parse_number, parse_together, plain_number
-from kfp_tfjob.options.value_format import kind_in
+from kfp_tfjob.options.value_format import kind_in, patterns_of
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,8 @@ class Converter:
             float64, NaN if missing; int64, NO_DATE if missing; or strings.
         """
         cells = chunk.cells(feature.name)
+        if patterns_of(feature.format) and cells.is_numeric:  # 20241231
+            cells = Cells(as_texts(cells.column)[0], cells.nulls)
         if feature.format and not (cells.is_numeric or cells.is_temporal):
             cells = cells.rewritten(feature.type.plain(cells.texts, feature.format))
         values, invalid = feature.type.parse(cells)
@@ -157,7 +159,7 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
             numbers or dates in ISO 8601, others are invalid.
     """
     column, faults = chunk.columns[name], chunk.faults
-    is_typed = numeric(column.type) or temporal(column.type)
+    is_typed = temporal(column.type) or (numeric(column.type) and not patterns_of(format))
     with undamaged(faults.file):
         if temporal(column.type):
             column = column.cast(pa.string())

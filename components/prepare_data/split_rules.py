@@ -33,6 +33,7 @@ from kfp_tfjob.features.cells import numeric, temporal
 from kfp_tfjob.features.types import date as dates
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.value_format import patterns_of
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 
@@ -119,7 +120,7 @@ class SplitRules:
             faults.mark(beyond, "date", name, lambda i: str(column[i]))
             times = np.where(found == dates.NO_DATE, np.nan, found.astype(float))
             self._note("a date", ~np.isnan(times), faults, lambda i: str(column[i]))
-        elif numeric(column.type):
+        elif numeric(column.type) and not patterns_of(self._format_of(name)):
             times = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             self._note("a number", ~np.isnan(times), faults, lambda i: str(column[i]))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -60,7 +61,9 @@ def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
     failed_at = _time((failed or {}).get("lastTransitionTime"))
     removed = {replica_of(pod): found for pod in pods if (found := _removed(pod, failed_at))}
     ended = (item for pod in pods for item in _ended(pod))
-    causes = sorted(ended, key=lambda item: (not item.finished, item.finished))
+    # A peer that is killed makes the others fail, often in the same second.
+    killed = 128 + signal.SIGKILL
+    causes = sorted(ended, key=lambda it: (not it.finished, it.finished, it.code != killed))
     # The exit of a pod that was told to stop says nothing about the job.
     own = [
         item

@@ -63,7 +63,8 @@ _REMEDIES = {
     " from the newest stored checkpoint",
     Verdict.DEADLINE: "raise train_options.deadline_seconds, then start the run again; it resumes"
     " from the newest stored checkpoint",
-    Verdict.STALLED: "read the last log lines of the chief, then start the run again",
+    Verdict.STALLED: "read the last log lines of the chief, then start the run again; if it prints"
+    " whole lines less often, raise train_options.stall_timeout_seconds",
     Verdict.CANCELLED: "start the run again if you did not delete the job yourself",
     Verdict.ORPHANED: "start the run again; it resumes from the newest stored checkpoint",
     Verdict.REFUSED: "correct the error in the cluster's message",

@@ -42,6 +42,7 @@ def pod(name: str, code: int | None = None, at: int = 0, container="tensorflow",
         (["Failed"], [pod("chief-0", 3, container="uploader")], "preempted_or_lost", 1),
         # A peer that is killed makes the others fail with whatever code their program gives.
         (["Failed"], [pod("chief-0", 1, 2), pod("worker-0", 137, 1)], "preempted_or_lost", 137),
+        (["Failed"], [pod("chief-0", 1, 1), pod("worker-0", 137, 1)], "preempted_or_lost", 137),
         (["Failed"], [pod("chief-0", 1, 1), pod("worker-0", 137, 2)], "user_error", 1),
         # 138 and 143 are what the others end with, whichever is seen first.
         (["Failed"], [pod("chief-0", 143, 1), pod("worker-0", 1, 2)], "user_error", 1),

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
 from kfp_tfjob.components.prepare_data import kinds
 from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.date import of_patterns
 from kfp_tfjob.storage.errors import DataError
 from tests.unit.prepared_files import check, read
@@ -237,6 +239,30 @@ def test_typed_values_of_a_column_with_a_named_format_stay_as_they_are(tmp_path:
     types = {"day": {"date": "%d/%m/%Y"}}
     found = read(tmp_path / "in", delimiter=";", types=types, split={"group": "day"})
     assert not found.faults.bad and found.faults.seen == 800
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+@pytest.mark.parametrize("wrong", [None, 20241399])
+def test_days_that_are_whole_numbers(tmp_path: Path, scanned, ending: str, wrong) -> None:
+    days = [*(int(f"{day:%Y%m%d}") for day in DAYS), wrong]
+    table = pa.table({"amount": [*AMOUNTS, 1.0], "day": days, "y": ["a", "b"] * 200 + ["b"]})
+    path = tmp_path / f"f.{ending}"
+    if ending == "parquet":
+        pa.parquet.write_table(table, path)
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        pa.csv.write_csv(table, path)
+    given = {"types": {"day": {"date": "%Y%m%d"}}, "on_bad_row": "drop"}
+    found = scanned(path, **given)
+    values = [value for value in values_of(found, "day") if value != NO_DATE]
+    assert values == MICROSECONDS
+    faults = [(it.line, it.rule, it.value) for it in found.faults.examples]
+    assert [fault[1:] for fault in faults] == ([("format", "20241399")] if wrong else [])
+    by_time = read(path, **given, split={"time": "day"}, drop=["day"])
+    assert by_time.faults.bad == 1  # the wrong or missing day
+    limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
+    assert list(by_time.job.limits) == limits.astype("M8[us]").astype(float).tolist()
 
 
 def test_a_zone_in_a_date_is_utc_whatever_that_of_the_machine(
