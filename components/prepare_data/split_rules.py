@@ -29,7 +29,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
 )
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.features.cells import numeric, temporal
+from kfp_tfjob.features.cells import numeric, shown, temporal
 from kfp_tfjob.features.types import date as dates
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
@@ -117,7 +117,7 @@ class SplitRules:
         column, faults = chunk.columns[name], chunk.faults
         if temporal(column.type):
             found, beyond = dates.of_typed(column)
-            faults.mark(beyond, "date", name, lambda i: str(column[i]))
+            faults.mark(beyond, "date", name, lambda i: shown(column, i))
             times = np.where(found == dates.NO_DATE, np.nan, found.astype(float))
             self._note("a date", ~np.isnan(times), faults, lambda i: str(column[i]))
         elif numeric(column.type) and not patterns_of(self._format_of(name)):

@@ -392,6 +392,8 @@ def shown(column: pa.Array, row: int) -> str:
         value = column[row].as_py()
     except UnicodeDecodeError:
         return ""
+    except OverflowError:  # Python has no year 0 and no year 10000
+        value = column[row : row + 1].cast(pa.string())[0].as_py()
     if isinstance(value, bytes):
         return value.decode(errors="replace").strip(BLANKS)
     return "" if value is None or value != value else str(value)

@@ -30,6 +30,8 @@ from kfp_tfjob.pipelines.local.home import BUCKET
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_"
+# As text, "False" would be true in a user's function.
+_OF_PYTHON = {"True": "true", "False": "false"}
 # The defaults of a run on this machine, where they differ from those of the form.
 HERE = {
     "output_uri": f"s3://{BUCKET}",
@@ -365,6 +367,7 @@ def _typed(text: str, default: Any, is_key: bool) -> Any:
     """Return a setting as text if the parameter is text, otherwise as JSON if it parses."""
     if isinstance(default, str) and not is_key:
         return text
+    text = _OF_PYTHON.get(text, text)
     return _json(text) if _is_json(text) else text
 
 

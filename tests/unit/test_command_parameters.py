@@ -85,10 +85,17 @@ def test_a_whole_number_is_an_int_however_it_is_written(tmp_path):
 def test_a_text_in_pod_stays_as_it_is_written():
     """The variable 1.10 was 1.1 in the pods, and a node selector chose no node."""
     secret = {"secret": "s", "key": "k"}
-    texts = {"A": "1.10", "B": "1e3", "C": "true", "D": '"1.10"', "E": json.dumps(secret)}
+    texts = {"A": "1.10", "B": "1e3", "C": "True", "D": '"1.10"', "E": json.dumps(secret)}
     settings = [f"pod.all.env.{name}={text}" for name, text in texts.items()]
     found = parameters_of({"settings": [*settings, "pod.all.cpu=2"]}, here=False).values["pod"]
     assert found == {"all": {"env": texts | {"D": "1.10", "E": secret}, "cpu": 2}}
+
+
+def test_true_and_false_of_python_are_no_texts():
+    """As the text "False", a hyperparameter was true."""
+    settings = ("model_hyperparameters.norm=False", "model_hyperparameters.bias=True")
+    found = parameters_of({"settings": settings}, here=False).values
+    assert found["model_hyperparameters"] == {"norm": False, "bias": True}
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path):

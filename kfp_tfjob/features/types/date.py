@@ -387,7 +387,7 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     found = text.take(pa.array(at))
     # More digits than those of microseconds do not fit into arrow's type for all years.
     found = pc.replace_substring_regex(found, r"(\.[0-9]{6})[0-9]+", r"\1")
-    zoned = pc.match_substring_regex(found, rf":?[0-9]{{2}}{_ZONED}")
+    zoned = pc.match_substring_regex(found, rf"[0-9]{_ZONED}")
     # The end of a plain date, as in 2024-12-31, is no distance from UTC.
     zoned = pc.and_(zoned, pc.greater(pc.utf8_length(found), 10))
     zoned = zoned.to_numpy(zero_copy_only=False)
