@@ -5,9 +5,11 @@ Those of parts merge in the order of the rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -337,6 +339,8 @@ def described(
         counts = zip(label.classes or (), found.classes[i], strict=True)
         if lacking := [name for name, count in counts if not count]:
             warnings.append(f"{split} has no row of these classes: {_some(lacking)}")
+    if alike := _alike(label.classes or ()):
+        warnings.append(f"these classes may be the same one in other spellings: {_some(alike)}")
     if found.conflicts:
         warnings.append(
             "rows with the same features as an earlier row but a different label:"
@@ -397,6 +401,13 @@ def label_problem(found: Statistics, label: Label) -> Problem | None:
         fix="subtract a constant from the label, or predict the difference from another column",
         path="data_label",
     )
+
+
+def _alike(classes: Sequence[str]) -> list[str]:
+    """Return the classes that differ from another only in case, blanks or Unicode form."""
+    plain = [" ".join(normalize("NFKC", name).casefold().split()) for name in classes]
+    counts = Counter(plain)
+    return [name for name, key in zip(classes, plain, strict=True) if counts[key] > 1]
 
 
 def _feature_warnings(

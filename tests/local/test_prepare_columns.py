@@ -208,6 +208,15 @@ def test_a_kind_that_is_said_and_texts_that_are_hashed(step, store, tmp_path):
     assert len(set(raw["url"].to_pylist())) == len(codes) and codes[:, 1].max() <= 64
 
 
+def test_classes_that_look_alike_are_named(step, tmp_path):
+    classes = ("Yes", "yes", "caf\u00e9", "cafe\u0301", "No", "0")
+    lines = [f"{i},{classes[i % 6]}" for i in range(600)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y", *lines, ""]))
+    done = run(step, str(tmp_path / "a.csv"), "y", {})
+    (said,) = [it for it in done.statistics["warnings"] if "spellings" in it]
+    assert said.endswith(": Yes, cafe\u0301, caf\u00e9, yes")
+
+
 def test_rules_for_gaps(step, store, tmp_path):
     lines = [f"{'' if i % 10 == 0 else i % 7},{i},{'uv'[i % 2]}" for i in range(300)]
     (tmp_path / "a.csv").write_text("\n".join(["a,b,y", *lines, ""]))
