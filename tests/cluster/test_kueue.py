@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.images import TRAINER
 from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.uploader import push
+from tests.cluster import test_same_weights as same_weights
 from tests.cluster.access import Access
 from tests.cluster.cluster import SCARCE_NODE, Cluster
 from tests.cluster.kueue_controller import Kueue
@@ -29,6 +33,7 @@ from tests.cluster.launches import ROOT, UNTIL_GO, Launch, client_of, may_list_n
 from tests.cluster.node import SCARCE, tolerate
 from tests.cluster.test_deploy_serving import rendered
 from tests.cluster.workloads import container, pod, template
+from tests.local import tiny_dataset
 
 pytestmark = pytest.mark.kueue
 
@@ -73,18 +78,27 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def _queue(launch: Launch, *more: str, cpu: str = QUOTA, covered: tuple[str, ...] = COVERED) -> str:
-    """Make a queue whose only flavor is a node with a taint; return the LocalQueue's name.
+def _queue(
+    launch: Launch,
+    *more: str,
+    cpu: str = QUOTA,
+    covered: tuple[str, ...] = COVERED,
+    teams: tuple[str, ...] = ("team",),
+    amount: str = "8",
+) -> str:
+    """Make a queue for each team, whose only flavor is a node with a taint; return the first's name.
 
     Args:
         launch: Its namespace gives all objects their name.
-        more: Other resources that it covers, eight of each.
-        cpu: Its CPUs.
-        covered: The resources that it covers.
+        more: Other resources that they cover.
+        cpu: The CPUs of each.
+        covered: The resources that they cover.
+        teams: The names of the LocalQueues, which are of one cohort.
+        amount: How many of the other resources each has.
     """
     name = launch.namespace
     amounts = {"cpu": cpu, "memory": "4Gi", "ephemeral-storage": "4Gi"}
-    amounts = {it: amounts[it] for it in covered} | dict.fromkeys(more, "8")
+    amounts = {it: amounts[it] for it in covered} | dict.fromkeys(more, amount)
     flavor = {
         "nodeLabels": {"kubernetes.io/hostname": SCARCE_NODE},
         "nodeTaints": [{"key": SCARCE, "value": SCARCE_NODE, "effect": "NoSchedule"}],
@@ -95,15 +109,22 @@ def _queue(launch: Launch, *more: str, cpu: str = QUOTA, covered: tuple[str, ...
         "coveredResources": list(amounts),
         "flavors": [{"name": name, "resources": resources}],
     }
-    _create(launch, "ResourceFlavor", name, flavor)
-    _create(launch, "ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": [group]})
-    _create(launch, "LocalQueue", "team", {"clusterQueue": name})
-    launch.wait_for(lambda: _is_active(launch, "team"))
-    return "team"
+    queue = {
+        "cohortName": name,
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+        "resourceGroups": [group],
+    }
+    _create(launch, "ResourceFlavor", name, spec=flavor)
+    for team in teams:
+        _create(launch, "ClusterQueue", f"{name}-{team}", spec=queue)
+        _create(launch, "LocalQueue", team, spec={"clusterQueue": f"{name}-{team}"})
+    launch.wait_for(lambda: all(_is_active(launch, team) for team in teams))
+    return teams[0]
 
 
-def _create(launch: Launch, kind: str, name: str, spec: Mapping[str, Any]) -> None:
-    body = {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+def _create(launch: Launch, kind: str, name: str, **content: Any) -> None:
+    body = {"apiVersion": API, "kind": kind, "metadata": {"name": name}, **content}
     where = ("-n", launch.namespace) if kind == "LocalQueue" else ()
     launch.cluster.kubectl("create", *where, "-f", "-", stdin=json.dumps(body))
 
@@ -114,18 +135,37 @@ def _is_active(launch: Launch, queue: str) -> bool:
     return any((it["type"], it["status"]) == ("Active", "True") for it in conditions)
 
 
-def _use_up(launch: Launch, queue: str) -> None:
-    """Run another team's Job, which uses the whole quota."""
+def _use_up(
+    launch: Launch, queue: str, limits: Mapping[str, str] | None = None, **labels: str
+) -> None:
+    """Run another Job, and wait until it runs.
+
+    Args:
+        launch: Its namespace.
+        queue: The LocalQueue.
+        limits: Its resources; None for the whole CPU quota.
+        labels: More labels of the Job, without `kueue.x-k8s.io/` and with `_` for `-`.
+    """
     main = container("import time; time.sleep(600)", image=TRAINER)
     main["resources"] = {"requests": {"cpu": QUOTA, "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
+    if limits is not None:
+        main["resources"] = {"limits": {"cpu": "10m", "memory": "64Mi", **limits}}
+    labels = {key.replace("_", "-"): value for key, value in labels.items()} | {"queue-name": queue}
     body = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": "other", "labels": {"kueue.x-k8s.io/queue-name": queue}},
+        "metadata": {
+            "name": "other",
+            "labels": {f"kueue.x-k8s.io/{key}": value for key, value in labels.items()},
+        },
         "spec": {"template": template(main)},
     }
     launch.cluster.kubectl("create", "-n", launch.namespace, "-f", "-", stdin=json.dumps(body))
-    launch.wait_for(lambda: _pods(launch, "Running"))
+    launch.wait_for(lambda: any(it.startswith("other") for it in _pods(launch, "Running")))
+
+
+def _end_other(launch: Launch) -> None:
+    launch.cluster.kubectl("delete", "job", "other", "-n", launch.namespace, "--wait=false")
 
 
 def _pods(launch: Launch, phase: str = "") -> list[str]:
@@ -183,7 +223,7 @@ def test_a_run_waits_for_quota(launch, with_tfjobs, said, row, figure):
     line = next(line for line in said.messages if words in line)
     assert "insufficient unused quota for cpu" in line
     assert _pods(launch) == there and launch.ended is None
-    launch.cluster.kubectl("delete", "job", "other", "-n", launch.namespace, "--wait=false")
+    _end_other(launch)
     launch.wait_said()
     running = launch.cluster.core.read_namespaced_pod(launch.pod(), launch.namespace).spec
     assert running.node_name == SCARCE_NODE
@@ -233,6 +273,73 @@ def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, row, scarce):
     assert ended.code == 0, ended.message
     row(launch, "succeeded", 0, jobs=1)
     assert ended.launched.attempts > 1
+
+
+@on_both_kinds
+def test_a_preempted_run_continues_to_the_same_weights(launch, with_tfjobs, said, tmp_path, figure):
+    """The other Job has a higher priority and takes the whole quota while the run trains."""
+    queue = _queue(launch, cpu="1")
+    _create(launch, "WorkloadPriorityClass", launch.namespace, value=1000)
+    store, layout = launch.step.store, launch.step.layout
+    tiny_dataset.send(store, tiny_dataset.write(tmp_path / "data"), layout.dataset("d"))
+    found = []
+    for number in (1, 2):
+        one = replace(launch, step=replace(launch.step, run_id=f"r{number}"), backends=[])
+        push(store, same_weights.code(tmp_path / f"{number}"), one.step.run.code, "code")
+        training = same_weights.Training(f"run {number}", one, one.backend(), queue=queue)
+        training.between = partial(_preempt, one, queue, said) if number == 2 else None
+        found.append(training.run())
+        assert one.ended.launched.attempts == 1
+    assert found[0] == found[1]
+    figure(f"{launch.kind.name}: weights undisturbed {found[0][:16]}, preempted {found[1][:16]}")
+
+
+def _preempt(launch: Launch, queue: str, said: pytest.LogCaptureFixture) -> None:
+    """Let another Job take the place of a run, and end it once the run waits in its queue."""
+    said.clear()
+    _use_up(launch, queue, {"cpu": "900m"}, priority_class=launch.namespace)
+    words = f"suspended in queue {queue}"
+    launch.wait_for(lambda: any(words in line for line in said.messages))
+    assert not launch.ended
+    _end_other(launch)
+
+
+@on_both_kinds
+def test_what_a_cohort_lends_it_takes_back(launch, with_tfjobs, said, row, scarce, figure):
+    """A team's run uses the other team's GPUs until that team needs them."""
+    gpu = str(scarce["gpu_resource"])
+    queue = _queue(launch, gpu, cpu="2", teams=("team", "other"), amount="4")
+    pods = {"all": {"queue": queue, "gpu_resource": gpu}}
+    launch.start(launch.spec(UNTIL_GO, workers=1, gpus=4, pod=pods))
+    launch.wait_said()
+    launch.wait_for(lambda: launch.gpus_held() == 8)
+    said.clear()
+    _use_up(launch, "other", {gpu: "4"})
+    launch.wait_for(lambda: any("suspended in queue team" in line for line in said.messages))
+    line = next(line for line in said.messages if "suspended in queue team" in line)
+    assert launch.gpus_held() == 4 and launch.ended is None
+    _end_other(launch)
+    launch.wait_said()
+    launch.wait_for(lambda: launch.gpus_held() == 8)
+    launch.go()
+    assert launch.join().launched.attempts == 1
+    row(launch, "succeeded", 0, jobs=1, name="queue: borrowed GPUs are taken back")
+    figure(f"{launch.kind.name} with borrowed GPUs: {line}")
+
+
+@on_both_kinds
+def test_two_jobs_in_one_queue_want_the_same_gpus(launch, with_tfjobs, row, scarce):
+    """Each needs six of eight GPUs: one waits as a whole, and holds none that the other needs."""
+    gpu = str(scarce["gpu_resource"])
+    queue = _queue(launch, gpu, cpu="2")
+    pods = {"all": {"queue": queue, "gpu_resource": gpu}}
+    tasks = [launch.task(key) for key in ("a", "b")]
+    for task in tasks:
+        task.start(task.spec("time.sleep(5)", workers=2, gpus=2, pod=pods))
+    held = set()
+    launch.wait_for(lambda: held.add(launch.gpus_held()) or all(task.ended for task in tasks))
+    assert [task.join().launched.attempts for task in tasks] == [1, 1]
+    assert max(held) == 6
 
 
 @pytest.fixture

@@ -72,17 +72,24 @@ class Training:
         launch: Its run.
         backend: Where its job runs.
         kills: How often it is disturbed.
+        queue: Its queue in Kueue, if any.
+        between: What happens once its first checkpoint is stored.
     """
 
     where: str
     launch: Launch
     backend: Any
     kills: int = 0
+    queue: str = ""
+    between: Callable[[], None] | None = None
 
     def run(self) -> str:
         """Return the SHA-256 of the weights after the last step."""
         records, draw = Records(self.launch.step), random.Random(f"{SEED} {self.where}")
         self.launch.start(self.spec(), self.backend)
+        if self.between:
+            self.until(records.newest_checkpoint)
+            self.between()
         reached = 0
         for kill in range(self.kills):
             step = max(kill * STEPS + draw.randrange(1, STEPS), reached + 1)
@@ -99,7 +106,8 @@ class Training:
     def spec(self) -> JobSpec:
         """Return the job."""
         step, kind = self.launch.step, self.launch.kind.name.lower()
-        values = self.launch.parameters({"all": LARGE}, 1, 0, OPTIONS | {"job": kind}, BATCH)
+        pods = LARGE | ({"queue": self.queue} if self.queue else {})
+        values = self.launch.parameters({"all": pods}, 1, 0, OPTIONS | {"job": kind}, BATCH)
         spec = JobSpec.parse(**values | {"train_epochs": EPOCHS, "model_entry": "slow:build_model"})
         return replace(spec, code_uri=str(step.run.code))
 
@@ -127,14 +135,19 @@ class Training:
                         yield process
 
 
+def code(folder: Path) -> Path:
+    """Write the program of a training into a new folder; return the folder."""
+    folder.mkdir()
+    (folder / "slow.py").write_text(CODE)
+    return folder
+
+
 @pytest.fixture
 def trainings(launch: Launch, tmp_path: Path) -> Iterator[list[Training]]:
     """Undisturbed ones on each kind of job and on this machine, and the same with kills."""
     store, layout = launch.step.store, launch.step.layout
     tiny_dataset.send(store, tiny_dataset.write(tmp_path / "data"), layout.dataset("d"))
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "slow.py").write_text(CODE)
+    folder = code(tmp_path / "code")
     secret = tmp_path / "secrets" / "objstore-cred"
     secret.mkdir(parents=True)
     for name, value in launch.objects.secret.items():
@@ -146,7 +159,7 @@ def trainings(launch: Launch, tmp_path: Path) -> Iterator[list[Training]]:
             for where, kind in (("TFJob", TFJOB), ("JobSet", JOBSET), ("local", TFJOB)):
                 step = replace(launch.step, run_id=f"r{uuid.uuid4().hex[:8]}")
                 one = stack.enter_context(replace(launch, step=step, kind=kind, backends=[]))
-                push(store, code, step.run.code, "code", run_id=step.run_id)
+                push(store, folder, step.run.code, "code", run_id=step.run_id)
                 backend = local if where == "local" else one.backend()
                 found.append(Training(f"{where}, {kills} kills", one, backend, kills))
         yield found
