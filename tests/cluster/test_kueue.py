@@ -86,14 +86,16 @@ def _queue(
     teams: tuple[str, ...] = ("team",),
     amount: str = "8",
 ) -> str:
-    """Make a queue for each team, whose only flavor is a node with a taint; return the first's name.
+    """Make queues whose only flavor is a node with a taint; return the name of the first.
+
+    They are of one cohort.
 
     Args:
         launch: Its namespace gives all objects their name.
         more: Other resources that they cover.
         cpu: The CPUs of each.
         covered: The resources that they cover.
-        teams: The names of the LocalQueues, which are of one cohort.
+        teams: The names of the LocalQueues, one for each ClusterQueue.
         amount: How many of the other resources each has.
     """
     name = launch.namespace
