@@ -84,7 +84,8 @@ class TFRecordTable(Reader):
                     self._features.setdefault(key, _Feature(kind, length))
             if len(self._first) == _LOOKED or size > _MOST_BYTES:
                 break
-        self.schema = pa.schema([(key, found.type) for key, found in self._features.items()])
+        # By name: a record has no order, and protobuf draws another one in every process.
+        self.schema = pa.schema([(key, it.type) for key, it in sorted(self._features.items())])
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` records at a time."""
