@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def _shard(path: Path, rows: int, seed: int, shape: tuple[int, int, int]) -> Non
 def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     """Score the rows and judge the model as evaluate does."""
     from kfp_tfjob.components.evaluate import report  # noqa: F401  # no import is in the figures
-    from kfp_tfjob.features.served_model import Task
+    from kfp_tfjob.features.schema import Schema
     from kfp_tfjob.features.tensorflow_import import load
     from kfp_tfjob.judging.model import Scorer
     from kfp_tfjob.judging.predictions import Collector
@@ -109,20 +110,19 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     from kfp_tfjob.judging.slices import Slices
 
     load(gpus=0)
-    schema = json.loads((folder / "schema.json").read_text())
+    schema = Schema.from_bytes((folder / "schema.json").read_bytes())
     statistics = json.loads((folder / "statistics.json").read_text())
-    test, raw = schema["splits"]["test"], schema.get("test_raw", [])
-    paths = tuple(folder / name for name in raw or test["shards"])
+    test, raw = schema.splits["test"], schema.test_raw
+    paths = tuple(folder / name for name in raw or test.shards)
     tables, shards = (paths, ()) if raw else ((), paths)
-    data = TestData("d", schema, statistics, shards, test["rows"], tables)
-    task = Task.of(schema)
-    model = Scorer(folder / "output-1" / "model", task, "the model")
+    data = TestData("d", schema, statistics, shards, test.rows, tables)
+    model = Scorer(folder / "output-1" / "model", schema, "the model")
 
     class Second:
         """The champion, from a folder instead of the store."""
 
         def __init__(self, scratch: Path) -> None:
-            self.scorer = Scorer(folder / "output-2" / "model", task, "the champion")
+            self.scorer = Scorer(folder / "output-2" / "model", schema, "the champion")
             self.rows: Collector[Any] = Collector(scratch / "champion")
 
         def predict(self, batch: Any, outputs: Any) -> None:
@@ -133,13 +133,13 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
         other = Second(scratch) if champion else None
         clock = _Clock()
         slices = Slices([], schema, scratch)
-        predictions, baseline = score(data, task, model, other, slices, scratch)  # type: ignore[arg-type]
+        predictions, baseline = score(data, model, other, slices, scratch)  # type: ignore[arg-type]
         scored = clock.read()
-        judge(predictions, baseline, other.rows.finish() if other else None, task)
-        return {"rows": test["rows"], "score_cpu": scored["cpu"], **clock.read()}
+        judge(predictions, baseline, other.rows.finish() if other else None, schema.classes)
+        return {"rows": test.rows, "score_cpu": scored["cpu"], **clock.read()}
 
 
-def judge(predictions: Any, baseline: Any, champion: Any, task: Any) -> None:
+def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]) -> None:
     """Compute every metric, decide, and render the report."""
     from kfp_tfjob.components.evaluate import report
     from kfp_tfjob.judging.gate import Rival, decide
@@ -150,7 +150,7 @@ def judge(predictions: Any, baseline: Any, champion: Any, task: Any) -> None:
     from kfp_tfjob.storage.champion import Champion
     from kfp_tfjob.storage.verdict_record import EvaluatedModel
 
-    names = list(task.classes)
+    names = list(classes)
     models = {"model": Measures(predictions, names), "baseline": Measures(baseline, names)}
     rival = record = None
     if champion is not None:
@@ -161,7 +161,7 @@ def judge(predictions: Any, baseline: Any, champion: Any, task: Any) -> None:
     scored = {who: Scored.of(one, 0.95, names) for who, one in models.items()}
     judged = EvaluatedModel("m", "s3://b/m", "r", "m", "w", "s3://b/d", "d", "s", {})
     verdict = build(decision, judged, scored, 0.95, record, rival)
-    report.render(verdict, task, scored)
+    report.render(verdict, classes, scored)
     print(decision.line, verdict.ranking)
 
 
@@ -249,7 +249,6 @@ def _takes_examples(folder: Path) -> Path:
 
 def memory(rows: int) -> dict[str, float]:
     """Judge this many random predictions of a model and its champion."""
-    from kfp_tfjob.features.served_model import Task
     from kfp_tfjob.features.tensorflow_import import load
     from kfp_tfjob.judging.predictions import (
         ClassPredictions,
@@ -273,7 +272,7 @@ def memory(rows: int) -> dict[str, float]:
             held[2].add(constant_classifier(labels, [1, 1]))
         collected = clock.read()["seconds"]
         model, champion, baseline = (collector.finish() for collector in held)
-        judge(model, baseline, champion, Task("classification", ("x",), tuple(CLASSES)))
+        judge(model, baseline, champion, CLASSES)
         return {"rows": rows, "collected": collected, **clock.read()}
 
 

@@ -57,7 +57,8 @@ def write(
         "task": "classification",
         "label": {"name": "y", "classes": [str(at) for at in range(CLASSES)]},
         "splits": {"train": {"rows": rows, "shards": names}},
-        **coding.to_schema(),
+        "features": [{"name": it.name, "type": it.schema_type} for it in coding.features],
+        "coding": [it.learned for it in coding.features],
     }
     moments = {"mean": 0.0, "std": 1.0}
     statistics = {
@@ -72,11 +73,11 @@ def write(
 
 def _coding(features: int, codes: int, dates: int) -> Coding:
     texts = tuple(f"text {at}" for at in range(TEXTS))
-    missing = Missing("median", 0) if codes else None
+    missing = Missing("median", 0) if codes or dates else None
     return Coding(
         (
             *(Number(f"x{at}", missing) for at in range(features)),
-            *(Category(f"c{at}", None, texts, texts[::2]) for at in range(codes)),
-            *(Date(f"d{at}", missing) for at in range(dates)),
+            *(Category(f"c{at}", dictionary=texts, vocabulary=texts[::2]) for at in range(codes)),
+            *(Date(f"d{at}", missing, origin=0) for at in range(dates)),
         )
     )

@@ -38,10 +38,11 @@ import numpy as np
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.storage.layout import SCHEMA
 from kfp_tfjob.uploader import pull
 from tests.ports import free_port
 from tests.serve.process import ServerProcess
-from tests.serve.published import CLASSES, COLUMNS, PETS, Publisher
+from tests.serve.published import COLUMNS, PETS, Publisher
 
 SECONDS, QUICK = 600.0, 60.0
 RATE, CLIENTS = 50.0, 16
@@ -348,16 +349,15 @@ def _row(row: np.ndarray) -> dict[str, float]:
 
 def _expected(publisher: Publisher, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the predictions of version 1 and 2, by TensorFlow without the server."""
-    from kfp_tfjob.features.served_model import Block, ServedModel, Task
-    from kfp_tfjob.features.types.number import Number
+    from kfp_tfjob.features.schema import Schema
+    from kfp_tfjob.features.served_model import Block, ServedModel
 
-    types = (Number,) * len(COLUMNS)
-    task = Task("classification", COLUMNS, CLASSES, types, is_packed=True)
     found = {}
     for number in (1, 2):
         version = publisher.layout.model(PETS).version(number)
         pull(publisher.store, version, folder / str(number))
-        model = ServedModel(folder / str(number) / "model", task, "the model")
+        schema = Schema.from_bytes((folder / str(number) / SCHEMA).read_bytes())
+        model = ServedModel(folder / str(number) / "model", schema, "the model")
         found[str(number)] = model.predict(Block(COLUMNS, rows))
     return found
 

@@ -35,7 +35,7 @@ def one(columns: int, rows: int, folder: Path) -> dict[str, float]:
     from kfp_tfjob.components.evaluate import engine as evaluate
     from kfp_tfjob.components.prepare_data import engine as prepare
     from kfp_tfjob.components.step import Step
-    from kfp_tfjob.features.served_model import ServedModel, Task
+    from kfp_tfjob.features.served_model import ServedModel
     from kfp_tfjob.options.gate import DEFAULT_GATE
     from kfp_tfjob.pipelines.local.s3_server import Server
     from kfp_tfjob.storage.address import S3Address
@@ -63,7 +63,7 @@ def one(columns: int, rows: int, folder: Path) -> dict[str, float]:
         split = {"split": {"train": 0.8, "validation": 0.1, "test": 0.1}}
         with timed("prepare"):
             prepared = prepare.run(step, str(table), "label", split)
-        data = folder / "data"
+        data, schema = folder / "data", prepared.schema
         pull(store, S3Address.parse(prepared.dataset_uri), data)
         dataset = Dataset.load(data)
         found["test_rows"] = dataset.rows["test"]
@@ -72,10 +72,9 @@ def one(columns: int, rows: int, folder: Path) -> dict[str, float]:
         output = folder / "run" / "output"
         with timed("export"):
             export(model, dataset, output)
-        task = Task.of(dict(dataset.schema))
         with timed("load"):
-            served = ServedModel(output / MODEL, task, "the model")
-        row = task.example(1)
+            served = ServedModel(output / MODEL, schema, "the model")
+        row = served.example(1)
         with timed("request"):
             served.predict(row)
         with timed("again"):

@@ -6,17 +6,15 @@ page may describe an earlier attempt. All data comes from the steps' records in 
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.judging.formatting import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
-from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.registry.outcome import Outcome, outcome_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -133,7 +131,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
         yield f"**Known rows:** {known}."
     yield f"**On {counted(verdict.rows, 'test row')}:** {_metrics(verdict.metrics)}"
     dataset = S3Address.parse(verdict.dataset_uri)
-    schema = json.loads(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
+    schema = Schema.from_bytes(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
     yield f"**Trained on:** {_data(schema)}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
     if champion:
@@ -153,13 +151,12 @@ def _metrics(metrics: Mapping[str, float | None]) -> str:
     return ", ".join(f"{code(name)} {number(value)}" for name, value in in_short(metrics).items())
 
 
-def _data(schema: Mapping[str, Any]) -> str:
-    rows = ", ".join(f"{name} {split['rows']:,}" for name, split in schema["splits"].items())
-    features = counted(len(schema["features"]), "feature")
-    if picture := schema.get(PICTURE):
-        sizes = " x ".join(str(picture[key]) for key in ("height", "width", "channels"))
-        features = f"images of {sizes} values"
-    return f"{features} for the label {code(schema['label']['name'])}; rows: {rows}"
+def _data(schema: Schema) -> str:
+    rows = ", ".join(f"{name} {count:,}" for name, count in schema.rows.items())
+    features = counted(len(schema.features), "feature")
+    if schema.picture:
+        features = f"images of {' x '.join(map(str, schema.picture.shape))} values"
+    return f"{features} for the label {code(schema.label.name)}; rows: {rows}"
 
 
 def _attempts(step: Step) -> Iterator[str]:

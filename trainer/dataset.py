@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_tfjob.features.coding import Coding, Column
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
 from kfp_tfjob.options.pictures import PICTURE
@@ -42,7 +43,7 @@ class Dataset:
         label_mean: Mean in the training rows; 0 for a classification.
         label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
-        schema: The content of schema.json.
+        shard_names: The names of the TFRecord files by split.
         statistics: The content of statistics.json.
         digest: SHA-256 of its manifest; empty if it has none.
         coding: How packed rows come from the columns of the table; None for pictures.
@@ -60,7 +61,7 @@ class Dataset:
     label_mean: float
     label_std: float
     rows: Mapping[str, int]
-    schema: Mapping[str, Any]
+    shard_names: Mapping[str, tuple[str, ...]]
     statistics: Mapping[str, Any]
     digest: str = ""
     coding: Coding | None = None
@@ -80,15 +81,11 @@ class Dataset:
             DataError: They do not have the format that this trainer reads.
         """
         try:
-            schema = json.loads((folder / SCHEMA).read_bytes())
+            schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
             statistics = json.loads((folder / STATISTICS).read_bytes())
-            if schema["format"] != SCHEMA_FORMAT or schema["task"] not in (
-                CLASSIFICATION,
-                REGRESSION,
-            ):
-                raise ValueError(f"format {schema['format']!r}, task {schema['task']!r}")
-            picture = PictureInput.of_schema(schema)
-            coding = None if picture else Coding.of_schema(schema)
+            if schema.format != SCHEMA_FORMAT or schema.task not in (CLASSIFICATION, REGRESSION):
+                raise ValueError(f"format {schema.format!r}, task {schema.task!r}")
+            coding = None if schema.picture else schema.encoding
             names = coding.names if coding else (PICTURE,)
             if coding is None:
                 columns = [{"mean": HALF, "std": HALF}]
@@ -98,24 +95,24 @@ class Dataset:
                     raise ValueError(f"statistics of {found}, not of {names}")
             else:  # numbers without gaps, before codec 3
                 columns = [statistics["features"][name] for name in names]
-            regression = schema["task"] == REGRESSION
+            regression = schema.task == REGRESSION
             label = statistics["label"]["train"] if regression else {"mean": 0.0, "std": 1.0}
             return cls(
                 folder=folder,
-                task=schema["task"],
+                task=schema.task,
                 feature_names=names,
                 mean=np.array([column["mean"] for column in columns], np.float32),
                 std=_scale([column["std"] for column in columns]),
-                class_names=tuple(str(name) for name in schema["label"].get("classes") or ()),
-                label_name=str(schema["label"]["name"]),
+                class_names=schema.classes,
+                label_name=schema.label.name,
                 label_mean=float(label["mean"]),
                 label_std=float(_scale([label["std"]])[0]),
-                rows={name: int(split["rows"]) for name, split in schema["splits"].items()},
-                schema=schema,
+                rows=schema.rows,
+                shard_names={name: split.shards for name, split in schema.splits.items()},
                 statistics=statistics,
                 digest=digest,
                 coding=coding,
-                picture=picture,
+                picture=schema.picture,
                 row_weights=RowWeights.of(schema, statistics),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -127,6 +124,11 @@ class Dataset:
                     fix="prepare it again with prepare_data of the same version",
                 )
             ) from error
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The content of schema.json."""
+        return json.loads((self.folder / SCHEMA).read_bytes())
 
     @property
     def num_features(self) -> int:
@@ -199,9 +201,7 @@ class Dataset:
 
     def shards(self, split: str) -> list[Path]:
         """Return the TFRecord files of a split; none if it has no rows."""
-        listed = self.schema["splits"].get(split, {}).get("shards", [])
-        names = [item if isinstance(item, str) else item["name"] for item in listed]
-        return [below(self.folder, name) for name in names]
+        return [below(self.folder, name) for name in self.shard_names.get(split, ())]
 
     def class_weights(
         self,

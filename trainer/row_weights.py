@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.schema import Schema
+
 
 @dataclass(frozen=True)
 class RowWeights:
@@ -28,13 +30,13 @@ class RowWeights:
     means: Mapping[str, float]
 
     @classmethod
-    def of(cls, schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> RowWeights | None:
+    def of(cls, schema: Schema, statistics: Mapping[str, Any]) -> RowWeights | None:
         """Return the weights that schema.json and statistics.json declare, or None."""
-        if "weight" not in schema:
+        if not schema.weight:
             return None
         splits = statistics["weight"]["splits"]
         means = {name: float(found["mean"]) for name, found in splits.items()}
-        return cls(str(schema["weight"]["name"]), means)
+        return cls(schema.weight.name, means)
 
     def scaled(self, split: str, weights: np.ndarray) -> np.ndarray:
         """Return (rows,) float32 weights with a mean of 1 over the split."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.gate import default_metric
 from kfp_tfjob.judging.importance import SEED, Importances, importances, sample_rows
 from kfp_tfjob.judging.judge import Judged
@@ -14,7 +13,6 @@ from kfp_tfjob.judging.sample import Sample
 from kfp_tfjob.judging.scoring import Watcher
 from kfp_tfjob.options.gate import GateOptions, ReportOptions
 from kfp_tfjob.options.metric_names import is_own
-from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -44,31 +42,26 @@ class Gathering:
         self._options = gate.report if gate else ReportOptions()
         self._sample: Sample | None = None
 
-    def watchers(self, data: TestData, task: Task) -> list[Watcher]:
-        """Return what must see every batch with its predictions.
-
-        Args:
-            data: The test rows.
-            task: What the model must predict.
-        """
+    def watchers(self, data: TestData) -> list[Watcher]:
+        """Return what must see every batch of the test rows with its predictions."""
         # A shuffled picture says nothing: it is the whole row.
-        if not self._options.importance_seconds or _of_pictures(task):
+        if not self._options.importance_seconds or data.schema.picture:
             return []
-        self._sample = Sample(data.rows, sample_rows(len(task.features)), SEED)
+        self._sample = Sample(data.rows, sample_rows(len(data.schema.features)), SEED)
         return [self._sample]
 
     def finish(self, judged: Judged) -> ColumnImportance:
         """Return the importances of a model that was evaluated with the watchers."""
-        if _of_pictures(judged.task):
+        if judged.data.schema.picture:
             return ColumnImportance()
         sample = self._sample.batch() if self._sample else None
         if sample is None:
             return ColumnImportance(why_not="gate.report.importance_seconds is 0.")
-        task, metric = judged.task, judged.decision.primary_metric
+        schema, metric = judged.data.schema, judged.decision.primary_metric
         if is_own(metric):  # the function would have to run again for each column
             metric = default_metric(judged.measured["model"].predictions)
         confidence, seconds = judged.verdict.confidence, self._options.importance_seconds
-        about = (task.features, metric, confidence, seconds, list(task.classes))
+        about = (schema.names, metric, confidence, seconds, list(schema.classes))
         try:
             found = importances(judged.challenger, sample, *about)
         except DataError as error:  # of shuffled rows: the verdict does not depend on them
@@ -76,7 +69,3 @@ class Gathering:
             return ColumnImportance(why_not=f"The model failed for shuffled rows: {error}")
         why_not = "" if found else f"Too few rows of the sample define {metric}."
         return ColumnImportance(found, why_not)
-
-
-def _of_pictures(task: Task) -> bool:
-    return task.features == (PICTURE,) and not task.is_packed

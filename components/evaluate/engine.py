@@ -80,14 +80,14 @@ def run(
         judged = judge(step.store, step.layout, given, Path(scratch), gpus, gathering.watchers)
         model = judged.measured["model"]
         columns = gathering.finish(judged)
-        html = report.render(judged.verdict, judged.task, judged.measured, columns)
+        html = report.render(judged.verdict, judged.data.schema.classes, judged.measured, columns)
         if kept := _published(step, model_name):
             log.warning("the run is published, so its verdict is kept: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()
         shown = (
             kfp_metrics(judged.measured, judged.decision.slices),
             html,
-            confusion(model.measures, judged.task.classes),
+            confusion(model.measures, judged.data.schema.classes),
             roc(model.measures),
         )
     _remove(step, step.run.not_evaluated)  # of an earlier try with evaluate: false

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from kfp_tfjob.components.evaluate.changes import BASELINE
-from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.calibration import BINS
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.formatting import number
@@ -36,23 +35,23 @@ class Plot(NamedTuple):
     note: str = ""
 
 
-def confusions(task: Task, model: Scored) -> list[Plot]:
+def confusions(classes: Sequence[str], model: Scored) -> list[Plot]:
     """Return the confusion matrix; nothing for a regression, or if a prediction is not a number."""
     predictions = model.predictions
     if not isinstance(predictions, ClassPredictions) or not predictions.finite:
         return []
-    names, counts = condense(model.measures.cells, task.classes)
+    names, counts = condense(model.measures.cells, classes)
     note = "Each row is a true class; the shade is the share of its rows."
-    if len(names) < len(task.classes):
+    if len(names) < len(classes):
         note += ' The least confused classes are grouped as "other".'
     return [Plot("Confusion matrix", confusion_matrix(names, counts.tolist()), note)]
 
 
-def curves(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
+def curves(classes: Sequence[str], scored: Mapping[str, Scored]) -> list[Plot]:
     """Return all other plots; none if a prediction is not a number.
 
     Args:
-        task: What the model must predict.
+        classes: The names of the classes; none for a regression.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
     """
     predictions = scored["model"].predictions
@@ -60,15 +59,15 @@ def curves(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
         return []
     compared = {who: one for who, one in scored.items() if who != BASELINE}
     if isinstance(predictions, ClassPredictions):
-        found = _of_two(task, compared) if predictions.classes == 2 else []
+        found = _of_two(classes, compared) if predictions.classes == 2 else []
         if predictions.classes > 2:
-            found = _of_each(task, scored["model"])
-        return [*found, _calibration(task, compared)]
+            found = _of_each(classes, scored["model"])
+        return [*found, _calibration(classes, compared)]
     return _of_values(predictions)
 
 
-def _of_two(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
-    positive = short(task.classes[1], 60)
+def _of_two(classes: Sequence[str], scored: Mapping[str, Scored]) -> list[Plot]:
+    positive = short(classes[1], 60)
     curves = {who: one.measures.curves[0] for who, one in scored.items()}
     model = curves["model"]
     if not model.defined:
@@ -88,28 +87,28 @@ def _of_two(task: Task, scored: Mapping[str, Scored]) -> list[Plot]:
     ]
 
 
-def _of_each(task: Task, model: Scored) -> list[Plot]:
+def _of_each(classes: Sequence[str], model: Scored) -> list[Plot]:
     """Return the ROC curves of many classes, with the worst by name."""
     drawn = [curve for curve in model.measures.curves if curve.defined]
     if not drawn:
         return []
     worst = sorted(drawn, key=lambda curve: curve.auc)[:_NAMED_CURVES]
-    named = {task.classes[curve.index]: _points(*curve.roc(_CURVE_POINTS)[:2]) for curve in worst}
+    named = {classes[curve.index]: _points(*curve.roc(_CURVE_POINTS)[:2]) for curve in worst}
     others = [_points(*curve.roc(_THIN_POINTS)[:2]) for curve in drawn if curve not in worst]
-    areas = [f"{short(task.classes[curve.index], 40)} {number(curve.auc)}" for curve in worst]
+    areas = [f"{short(classes[curve.index], 40)} {number(curve.auc)}" for curve in worst]
     note = f"Each class against the rest; the smallest areas: {listed(areas, _NAMED_CURVES)}."
     return [Plot("ROC curves", charts.each_class(others, named), note)]
 
 
-def _calibration(task: Task, scored: Mapping[str, Scored]) -> Plot:
+def _calibration(classes: Sequence[str], scored: Mapping[str, Scored]) -> Plot:
     curves, weights = {}, {}
     for who, one in scored.items():
         found = one.measures.calibration
         used = found.weight > 0
         curves[who] = _points(found.predicted[used], found.observed[used])
         weights[who] = (found.weight[used] / found.weight.sum()).tolist()
-    what = f"the probability of {short(task.classes[1], 60)}"
-    if len(task.classes) > 2:
+    what = f"the probability of {short(classes[1], 60)}"
+    if len(classes) > 2:
         what = "the highest probability of each row"
     note = (
         f"By {what}, in {BINS} bins; larger dots contain more rows. Dashed:"

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from kfp_tfjob.components.evaluate.changes import BASELINE, SAMPLED_ROWS, Gain, changes
 from kfp_tfjob.components.evaluate.column_importance import ColumnImportance
 from kfp_tfjob.components.evaluate.plots import confusions, curves
-from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, known_rows, number, rough
 from kfp_tfjob.judging.importance import Importances
@@ -72,7 +71,7 @@ class _Column(NamedTuple):
 
 def render(
     verdict: ModelVerdict,
-    task: Task,
+    classes: Sequence[str],
     scored: Mapping[str, Scored],
     importance: ColumnImportance | None = None,
 ) -> str:
@@ -80,12 +79,12 @@ def render(
 
     Args:
         verdict: The content of verdict.json.
-        task: What the model must predict.
+        classes: The names of the classes; none for a regression.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
         importance: Which columns matter.
     """
     importance, gate = importance or ColumnImportance(), whole_numbers(verdict.gate)
-    about = (verdict.confidence, list(task.classes), verdict.primary_metric)
+    about = (verdict.confidence, list(classes), verdict.primary_metric)
     changed = changes(scored, *about)
     champion = verdict.champion
     same_weights = champion is not None and (
@@ -114,10 +113,10 @@ def render(
         tiles=_tiles(verdict, changed.against, _primary(verdict, scored, changed.gains)),
         baseline={} if changed.against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
-        confusions=confusions(task, scored["model"]),
-        curves=curves(task, scored),
+        confusions=confusions(classes, scored["model"]),
+        curves=curves(classes, scored),
         no_curves=_NOT_FINITE,
-        classes=_classes(task, scored, changed.against),
+        classes=_classes(classes, scored, changed.against),
         kinds=PER_CLASS,
         importance=importance,
         columns=columns[:_MOST_COLUMNS],
@@ -183,7 +182,7 @@ def _tiles(verdict: ModelVerdict, against: str, primary: Gain) -> Iterator[_Tile
         yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
 
 
-def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Class]:
+def _classes(classes: Sequence[str], scored: Mapping[str, Scored], against: str) -> list[_Class]:
     model = scored["model"]
     if not model.classes or not isinstance(model.predictions, ClassPredictions):
         return []
@@ -191,7 +190,7 @@ def _classes(task: Task, scored: Mapping[str, Scored], against: str) -> list[_Cl
     support = cells.by_label(cells.counts.astype(float)).astype(int).tolist()
     theirs = {} if against == BASELINE else scored[against].classes
     found = []
-    for name, rows in zip(task.classes, support, strict=True):
+    for name, rows in zip(classes, support, strict=True):
         each = [model.classes[f"{kind}/{name}"] for kind in PER_CLASS]
         f1, other = each[-1], theirs.get(f"f1/{name}")
         champion = math.nan if other is None else other.value

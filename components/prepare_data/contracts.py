@@ -15,7 +15,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample
-from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.storage.errors import Problem
@@ -42,14 +42,14 @@ class Unseen:
     examples: tuple[str, ...]
 
 
-def changes(reference: Reference, schema: Mapping[str, Any]) -> list[Problem]:
+def changes(reference: Reference, schema: Schema) -> list[Problem]:
     """Return what the raw contracts do not have in common, each with its remedy.
 
     Args:
         reference: The dataset of the champion.
         schema: The content of this schema.json.
     """
-    if schema["schema_digest"] == reference.schema["schema_digest"]:
+    if schema.schema_digest == reference.schema.schema_digest:
         return []
     found = [
         *_columns(reference, schema),
@@ -59,8 +59,8 @@ def changes(reference: Reference, schema: Mapping[str, Any]) -> list[Problem]:
     return found or [
         Problem(
             f"the schema differs from that of {reference.name}",
-            received=f"schema_digest {schema['schema_digest'][:12]}",
-            expected=reference.schema["schema_digest"][:12],
+            received=f"schema_digest {schema.schema_digest[:12]}",
+            expected=reference.schema.schema_digest[:12],
             fix="prepare the data with the version of this project that prepared it before",
         )
     ]
@@ -76,10 +76,10 @@ def consequence(reference: Reference) -> Problem:
     )
 
 
-def _columns(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
-    before = {item["name"]: item["type"] for item in reference.schema.get("features", ())}
-    now = {item["name"]: item["type"] for item in schema.get("features", ())}
-    reasons = {item["name"]: item["reason"] for item in schema.get("left_out", ())}
+def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
+    before = {item.name: item.type for item in reference.schema.features}
+    now = {item.name: item.type for item in schema.features}
+    reasons = {item.name: item.reason for item in schema.left_out}
     missing = [name for name in before if name not in now]
     for name in missing[:_MOST_NAMED]:
         kind, reason = _kind(before[name]), reasons.get(name)
@@ -122,24 +122,24 @@ def _columns(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Proble
         )
 
 
-def _label(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
-    before, now = reference.schema["label"], schema["label"]
-    if before["name"] != now["name"]:
+def _label(reference: Reference, schema: Schema) -> Iterator[Problem]:
+    before, now = reference.schema.label, schema.label
+    if before.name != now.name:
         yield Problem(
             f"the label is a different column from that of {reference.name}",
-            received=repr(now["name"]),
-            expected=repr(before["name"]),
+            received=repr(now.name),
+            expected=repr(before.name),
             fix="correct data_label",
         )
-    if reference.schema["task"] != schema["task"]:
+    if reference.schema.task != schema.task:
         yield Problem(
             f"the task differs from that of {reference.name}",
-            received=schema["task"],
-            expected=reference.schema["task"],
-            fix=f"set data_options.task={_json(reference.schema['task'])}",
+            received=schema.task,
+            expected=reference.schema.task,
+            fix=f"set data_options.task={_json(reference.schema.task)}",
         )
         return
-    old, new = before["classes"] or (), now["classes"] or ()
+    old, new = reference.schema.classes, schema.classes
     if lacking := [name for name in old if name not in new]:
         yield Problem(
             f"classes of {reference.name} do not occur",
@@ -156,8 +156,8 @@ def _label(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]
         )
 
 
-def _split(reference: Reference, schema: Mapping[str, Any]) -> Iterator[Problem]:
-    before, now = reference.schema["split"], schema["split"]
+def _split(reference: Reference, schema: Schema) -> Iterator[Problem]:
+    before, now = reference.schema.split, schema.split
     if before == now:
         return
     yield Problem(
@@ -174,7 +174,7 @@ def _rule(split: Mapping[str, Any]) -> dict[str, Any]:
     return {**split["fractions"], **given}
 
 
-def unseen(reference: Reference, schema: Mapping[str, Any], train: Sample) -> dict[str, Unseen]:
+def unseen(reference: Reference, schema: Schema, train: Sample) -> dict[str, Unseen]:
     """Return the values of categories that the data of the champion does not have, by column.
 
     Args:
@@ -183,14 +183,12 @@ def unseen(reference: Reference, schema: Mapping[str, Any], train: Sample) -> di
         train: Rows of train; the shares are those of these rows.
     """
     known = {
-        item["name"]: set(coding["dictionary"])
-        for item, coding in zip(
-            reference.schema["features"], reference.schema.get("coding", ()), strict=False
-        )
-        if "dictionary" in coding
+        item.name: set(learned["dictionary"])
+        for item, learned in zip(reference.schema.features, reference.schema.coding, strict=False)
+        if "dictionary" in learned
     }
     found, rows = {}, max(len(train.labels), 1)
-    coding = Coding.of_schema(schema)
+    coding = schema.encoding
     for coded, (_, place) in zip(coding.features, coding.places, strict=True):
         if not coded.has_dictionary or coded.name not in known:
             continue

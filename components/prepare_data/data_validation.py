@@ -21,7 +21,7 @@ from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
@@ -127,7 +127,7 @@ def validate(
         else:
             comparison = _compare(found, prepared, rows, options)
     alone = "" if isinstance(found, Reference) else str(found)
-    counts = reference.read_json(step.store, base, DISTRIBUTIONS)
+    counts = reference.read(step.store, base, DISTRIBUTIONS)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
     validation = Validation(counts, comparison, alone, suspicious, test_drift, options.max_psi)
@@ -137,9 +137,9 @@ def validate(
     return replace(validation, errors=errors)
 
 
-def _rows(store: Store, base: S3Address, schema: Mapping[str, Any]) -> dict[str, Sample]:
+def _rows(store: Store, base: S3Address, schema: Schema) -> dict[str, Sample]:
     """Return rows of train and test; none of a dataset that does not hold columns."""
-    if not sample.has_columns(schema):
+    if not schema.has_columns:
         return {}
     try:
         return {
@@ -155,10 +155,10 @@ def _compare(
     found: Reference, prepared: Prepared, rows: Mapping[str, Sample], options: Contract
 ) -> Comparison:
     changes = contracts.changes(found, prepared.schema)
-    if not rows or not sample.has_columns(found.schema):
+    if not rows or not found.schema.has_columns:
         label = _label_drift(found, prepared, None)
-        beyond = list(_drifted(found, options, {}, {}, label, prepared.schema["label"]["name"]))
-        if sample.has_columns(prepared.schema):
+        beyond = list(_drifted(found, options, {}, {}, label, prepared.schema.label.name))
+        if prepared.schema.has_columns:
             beyond.append(_unknown(found, "rows without columns in one of them"))
         return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
     unseen = contracts.unseen(found, prepared.schema, rows["train"])
@@ -172,16 +172,14 @@ def _compare(
         if options.max_psi is not None:
             beyond.append(_unknown(found, obstacle))
     else:
-        coding = Coding.of_schema(prepared.schema)
-        over = Distributions(Edges.of_file(found.distributions, coding))
+        over = Distributions(Edges.of_file(found.distributions, prepared.schema.encoding))
         for split, part in rows.items():
             over.add(split, part.rows, part.labels)
         counts = over.to_dict()
         drift = _moved(found.distributions, "train", counts, "train")
     label = _label_drift(found, prepared, counts)
-    types = {item.name: type(item) for item in Coding.of_schema(prepared.schema).features}
-    name = prepared.schema["label"]["name"]
-    beyond += _drifted(found, options, drift, types, label, name)
+    types = {item.name: item.column_type for item in prepared.schema.features}
+    beyond += _drifted(found, options, drift, types, label, prepared.schema.label.name)
     return Comparison(found, changes, beyond, unseen, gaps, drift, label, counts, obstacle)
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,14 @@ from kfp_tfjob.components.prepare_data.statistics import (
 from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
-from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import (
+    LeftOut,
+    Schema,
+    SchemaFeature,
+    SchemaLabel,
+    SchemaSplit,
+    SchemaWeight,
+)
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
@@ -44,7 +51,6 @@ from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
     MANIFEST,
     SCHEMA,
-    SCHEMA_FORMAT,
     STATISTICS,
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
@@ -62,7 +68,6 @@ class Prepared:
     Attributes:
         dataset_uri: Its directory, `s3://.../datasets/<digest>`.
         dataset_digest: 32 hexadecimal digits.
-        rows: Rows by split.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         reused: Whether it existed already.
@@ -70,17 +75,21 @@ class Prepared:
 
     dataset_uri: str
     dataset_digest: str
-    rows: dict[str, int]
-    schema: dict[str, Any]
+    schema: Schema
     statistics: dict[str, Any]
     reused: bool
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The rows by split."""
+        return self.schema.rows
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics that the pipeline shows."""
         found = {f"rows_{split}": count for split, count in self.rows.items()}
-        found["features"] = len(self.schema["features"])
-        found["classes"] = len(self.schema["label"]["classes"] or ())
+        found["features"] = len(self.schema.features)
+        found["classes"] = len(self.schema.classes)
         found["duplicate_rows"] = self.statistics["duplicates"]
         found["bad_rows_dropped"] = self.statistics["bad_rows"]["dropped"]
         return {name: float(value) for name, value in found.items()}
@@ -102,10 +111,9 @@ def find(store: Store, base: S3Address) -> Prepared | None:
         log.warning("dataset %s lacks %s and is written again", base, ", ".join(lost[:5]))
         return None
     # They grow with the number of columns and labels, so the usual limit on a read does not apply.
-    schema = json.loads(store.read(base / SCHEMA, sizes[base / SCHEMA]))
+    schema = Schema.from_bytes(store.read(base / SCHEMA, sizes[base / SCHEMA]))
     statistics = json.loads(store.read(base / STATISTICS, sizes[base / STATISTICS]))
-    rows = {split: schema["splits"][split]["rows"] for split in SPLITS}
-    return Prepared(str(base), base.name, rows, schema, statistics, reused=True)
+    return Prepared(str(base), base.name, schema, statistics, reused=True)
 
 
 def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
@@ -126,18 +134,23 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
         for split in SPLITS
     }
-    columns = plan.coding.to_schema()
+    features = plan.coding.features
+    dropped = (LeftOut(name, "data_options.drop") for name in options.drop)
     schema = schema_of(
         label,
-        columns["features"],
+        [SchemaFeature(it.name, it.schema_type) for it in features],
         options,
         scan.split_rule,
-        {"coding": columns["coding"], **_raw_columns(scan, plan.coding, options, stems)},
         "packed",
         {
-            split: {"rows": rows[split], "shards": [f"{stem}.tfrecord" for stem in found]}
+            split: SchemaSplit(rows[split], tuple(f"{stem}.tfrecord" for stem in found))
             for split, found in stems.items()
         },
+        coding=tuple(it.learned for it in features),
+        test_raw=() if plan.coding.is_identity else tuple(f"{it}.parquet" for it in stems["test"]),
+        formats={item.name: item.format for item in scan.kinds.features if item.format},
+        weight=None if options.weight is None else SchemaWeight(options.weight),
+        left_out=(*scan.kinds.left_out, *dropped),
     )
     statistics = described(summed, plan.coding, scan.kinds, label, rows, faults)
     if options.weight is not None:
@@ -235,48 +248,41 @@ def note_overlap(
 
 def schema_of(
     label: Label,
-    features: list[dict[str, Any]],
+    features: Sequence[SchemaFeature],
     options: DataOptions,
-    split_rule: dict[str, Any],
-    more: dict[str, Any],
+    split_rule: Mapping[str, Any],
     layout: str,
-    splits: dict[str, Any],
-) -> dict[str, Any]:
-    """Return schema.json; its digest covers what makes two models comparable, but no counts.
+    splits: Mapping[str, SchemaSplit],
+    **more: Any,
+) -> Schema:
+    """Return schema.json with its digest.
 
     Args:
         label: The label and its classes.
-        features: The name and the type of each feature.
+        features: The features.
         options: The typed `data_options`.
         split_rule: What decides about the split besides salt and fractions.
-        more: Keys that are not comparable.
         layout: Of the shards.
-        splits: The rows and the names of the shards, by split.
+        splits: The splits by name.
+        **more: Fields that are not comparable.
     """
-    classes = None if label.classes is None else list(label.classes)
-    split = {"salt": options.split.salt, "fractions": options.split.fractions, **split_rule}
-    comparable = {
-        "task": label.task,
-        "features": features,
-        "label": {"name": label.name, "classes": classes},
-        "split": split,
-    }
-    text = json.dumps(comparable, sort_keys=True, ensure_ascii=False)
-    return {
-        "format": SCHEMA_FORMAT,
-        **comparable,
-        "schema_digest": sha256(text.encode()).hexdigest(),
+    schema = Schema(
+        task=label.task,
+        features=tuple(features),
+        label=SchemaLabel(label.name, label.classes),
+        split={"salt": options.split.salt, "fractions": options.split.fractions, **split_rule},
+        codec={"version": CODEC_VERSION, "layout": layout},
+        splits=splits,
         **more,
-        "codec": {"version": CODEC_VERSION, "layout": layout},
-        "splits": splits,
-    }
+    )
+    return replace(schema, schema_digest=schema.digest())
 
 
 def complete(
     store: Store,
     base: S3Address,
     shards: list[ManifestObject],
-    schema: dict[str, Any],
+    schema: Schema,
     statistics: dict[str, Any],
     distributions: dict[str, Any] | None = None,
 ) -> Prepared:
@@ -290,36 +296,21 @@ def complete(
         statistics: The content of statistics.json.
         distributions: The content of distributions.json; None without one.
     """
-    rows = {split: schema["splits"][split]["rows"] for split in SPLITS}
-    documents = {SCHEMA: schema, STATISTICS: statistics, DISTRIBUTIONS: distributions}
-    objects = list(shards)
-    for name, body in documents.items():
+    written = {SCHEMA: schema.to_bytes()}
+    for name, body in ((STATISTICS, statistics), (DISTRIBUTIONS, distributions)):
         if body is not None:
             text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-            checksum = store.write(base / name, text.encode(), "application/json")
-            objects.append(ManifestObject(name, len(text.encode()), checksum))
+            written[name] = text.encode()
+    objects = list(shards)
+    for name, data in written.items():
+        checksum = store.write(base / name, data, "application/json")
+        objects.append(ManifestObject(name, len(data), checksum))
     details = {
-        "rows": rows,
-        "task": schema["task"],
-        "features": len(schema["features"]),
-        "schema_digest": schema["schema_digest"],
+        "rows": schema.rows,
+        "task": schema.task,
+        "features": len(schema.features),
+        "schema_digest": schema.schema_digest,
     }
     whole = Manifest.of("dataset", objects, details=details)
     store.write(base / MANIFEST, whole.to_bytes(), "application/json")
-    return Prepared(str(base), base.name, rows, schema, statistics, reused=False)
-
-
-def _raw_columns(
-    scan: Scan, coding: Coding, options: DataOptions, stems: dict[str, list[str]]
-) -> dict[str, Any]:
-    """Return the keys of schema.json about the columns of the source."""
-    more: dict[str, Any] = {}
-    if not coding.is_identity:
-        more["test_raw"] = [f"{stem}.parquet" for stem in stems["test"]]
-    if formats := {item.name: item.format for item in scan.kinds.features if item.format}:
-        more["formats"] = formats  # of files; the model takes numbers and dates
-    if options.weight is not None:
-        more["weight"] = {"name": options.weight}
-    left_out = [{"name": item.name, "reason": item.reason} for item in scan.kinds.left_out]
-    left_out += [{"name": name, "reason": "data_options.drop"} for name in options.drop]
-    return {**more, **({"left_out": left_out} if left_out else {})}
+    return Prepared(str(base), base.name, schema, statistics, reused=False)

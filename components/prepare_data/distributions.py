@@ -110,7 +110,7 @@ class Edges:
         """Return the bins that suit a sample of train.
 
         Args:
-            coding: The coding of the features; of a table of numbers, `Coding.of_schema(schema)`.
+            coding: The coding of the features.
             sample: Rows of train as they are in the runs.
             labels: The labels of these rows: float of shape [rows]; None for classes.
             label: The name of the label.

@@ -35,6 +35,7 @@ from kfp_tfjob.components.prepare_data.column_profile import (
 )
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.features.cells import LONGEST
+from kfp_tfjob.features.schema import LeftOut
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field, Unclear
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
@@ -84,14 +85,6 @@ class Feature:
     def takes_missing(self) -> bool:
         """Whether a gap is no fault: it has a code of its own, or a value stands for it."""
         return self.imputed or (self.gaps is None and self.type.field is CODES)
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A column that the model does not get, and why."""
-
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ the R² of the ranks of the label.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.distributions import MOST_COLUMNS, edges_of
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import CODES, missing_in
 
 SUSPICIOUS_SHARE = 0.9
@@ -53,7 +54,7 @@ class Suspicious:
         return f"AUC {self.auc:.3f}" if self.auc is not None else f"{self.figure:.1%}"
 
 
-def find(schema: Mapping[str, Any], train: Sample) -> list[Suspicious]:
+def find(schema: Schema, train: Sample) -> list[Suspicious]:
     """Return the suspicious columns, the worst first; none if there are too few rows.
 
     Args:
@@ -63,13 +64,13 @@ def find(schema: Mapping[str, Any], train: Sample) -> list[Suspicious]:
     rows, labels = train.rows[:MOST_ROWS], train.labels[:MOST_ROWS]
     if len(labels) < _FEWEST_ROWS:
         return []
-    classes = schema["label"]["classes"]
+    classes = schema.label.classes
     score = _ranks(labels) if classes is None else _classes(labels, len(classes))
     if score is None:
         return []
     found = [
         Suspicious(name, *figures)
-        for name, codes in _coded(Coding.of_schema(schema), rows)
+        for name, codes in _coded(schema.encoding, rows)
         if (figures := score(codes)) is not None
     ]
     return sorted(found, key=lambda item: -item.figure)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
@@ -40,7 +41,7 @@ class Reference:
     version: int
     run_id: str
     dataset_digest: str
-    schema: Mapping[str, Any]
+    schema: Schema
     statistics: Mapping[str, Any]
     distributions: Mapping[str, Any] | None = None
 
@@ -94,33 +95,31 @@ def of_version(
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
     """
     version = layout.model(model_name).version(champion.version)
-    verdict = read_json(store, version, VERDICT)
+    verdict = read(store, version, VERDICT)
     if verdict is None:
         return None
     dataset = S3Address.parse(verdict["dataset_uri"])
     for place in (version, dataset):  # a version keeps copies; its dataset may be gone
-        schema, statistics = (read_json(store, place, name) for name in (SCHEMA, STATISTICS))
+        schema = read(store, place, SCHEMA, Schema.from_bytes)
+        statistics = read(store, place, STATISTICS)
         if schema and statistics:
-            counts = _counts(store, version, dataset)
+            counts = read(store, version, DISTRIBUTIONS) or read(store, dataset, DISTRIBUTIONS)
             named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
             return Reference(*named, schema, statistics, counts)
     return None
 
 
-def _counts(store: Store, version: S3Address, dataset: S3Address) -> Mapping[str, Any] | None:
-    """Return the counts of the champion's rows; None if neither folder contains them."""
-    return read_json(store, version, DISTRIBUTIONS) or read_json(store, dataset, DISTRIBUTIONS)
-
-
-def read_json(store: Store, folder: S3Address, name: str) -> Any:
-    """Return the JSON of an object of a complete folder; None if there is none.
+def read(
+    store: Store, folder: S3Address, name: str, parse: Callable[[bytes], Any] = json.loads
+) -> Any:
+    """Return the document of a complete folder; None if there is none.
 
     Raises:
         DataError: The manifest of the folder is none, or the object is too large.
-        ValueError: The object is no JSON.
+        ValueError: It is not such a document.
     """
     try:
         sizes = {item.key: item.size for item in store.read_manifest(folder / MANIFEST).objects}
-        return json.loads(store.read(folder / name, sizes[name])) if name in sizes else None
+        return parse(store.read(folder / name, sizes[name])) if name in sizes else None
     except ObjectNotFoundError:
         return None

@@ -13,7 +13,7 @@ from kfp_tfjob.components.prepare_data.data_validation import Comparison, Valida
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.drift import Drift
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.features.types.number import Number
@@ -71,7 +71,7 @@ class Section:
 
 
 def sections(
-    schema: Mapping[str, Any], statistics: Mapping[str, Any], validation: Validation | None
+    schema: Schema, statistics: Mapping[str, Any], validation: Validation | None
 ) -> list[Section]:
     """Return the tables of columns; together they have at most MOST_COLUMNS rows."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in TYPES}
@@ -203,7 +203,7 @@ def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
 
 
 def render(
-    schema: Mapping[str, Any],
+    schema: Schema,
     statistics: Mapping[str, Any],
     reused: bool = False,
     validation: Validation | None = None,
@@ -228,7 +228,7 @@ def render(
     unseen = comparison.unseen.values() if comparison else []
     return fill(
         "components/prepare_data/report.html.j2",
-        title=f"{schema['task'].capitalize()} of {short(schema['label']['name'], 100)}",
+        title=f"{schema.task.capitalize()} of {short(schema.label.name, 100)}",
         schema=schema,
         statistics=statistics,
         reused=reused,
@@ -242,7 +242,7 @@ def render(
         suspicious=suspicious[:MOST_LISTED],
         all_suspicious=len(suspicious),
         unseen=sorted(unseen, key=lambda item: -item.share)[:_MOST_UNSEEN],
-        rows=sum(split["rows"] for split in schema["splits"].values()),
+        rows=sum(schema.rows.values()),
         in_train=statistics.get("also_in_train"),
         largest=max(counts["train"].values()) if counts else None,
         before=_classes_before(comparison),
@@ -305,12 +305,10 @@ def _classes_before(comparison: Comparison | None) -> Mapping[str, int]:
     return (comparison.reference.statistics["label"].get("counts") or {}).get("train", {})
 
 
-def _left_out(
-    schema: Mapping[str, Any], statistics: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
+def _left_out(schema: Schema, statistics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the model does not get, and why."""
-    for item in schema.get("left_out", ()):
-        yield f"column {item['name']}", item["reason"]
+    for item in schema.left_out:
+        yield f"column {item.name}", item.reason
     for name, rows in statistics.get("rows_left_out", {}).items():
         yield (
             f"{rows:,} rows",
@@ -320,10 +318,10 @@ def _left_out(
         yield f"{rows:,} bad rows", rule
 
 
-def _gaps(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _gaps(schema: Schema, statistics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the columns with gaps in train, those with the most gaps first."""
     found = []
-    for feature in Coding.of_schema(schema).features:
+    for feature in schema.encoding.features:
         column = statistics["features"][feature.name]
         if not column.get("missing"):
             continue

@@ -6,15 +6,12 @@ the same in each run, whatever process wrote the shards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
@@ -36,16 +33,8 @@ class Sample:
     labels: np.ndarray
 
 
-def has_columns(schema: Mapping[str, Any]) -> bool:
-    """Tell whether the shards of a dataset hold columns, and not pictures for instance."""
-    try:
-        return PICTURE not in schema and bool(Coding.of_schema(schema).names)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return False
-
-
 def read(
-    store: Store, base: S3Address, schema: Mapping[str, Any], split: str, most: int = MOST_ROWS
+    store: Store, base: S3Address, schema: Schema, split: str, most: int = MOST_ROWS
 ) -> Sample:
     """Return the first rows of a split, `most` or 32 MiB of them.
 
@@ -60,14 +49,14 @@ def read(
         ObjectNotFoundError: A shard is not there.
         DataError: A shard is damaged.
     """
-    floats, codes, dates = Coding.of_schema(schema).lengths
-    classes = schema["label"]["classes"]
+    floats, codes, dates = schema.encoding.lengths
+    classes = schema.label.classes
     count = None if classes is None else len(classes)
-    encoder = Encoder(floats, count, codes, dates, "weight" in schema)
+    encoder = Encoder(floats, count, codes, dates, schema.weight is not None)
     size = encoder.record_bytes
     wanted = size * max(1, min(most, _MOST_BYTES // size))
     data = b""
-    for name in schema["splits"][split]["shards"]:
+    for name in schema.splits[split].shards:
         if len(data) < wanted:
             data += store.read_range(base / name, 0, wanted - len(data))
     try:

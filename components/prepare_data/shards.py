@@ -76,7 +76,7 @@ class Plan:
     job: Unstored[Job]
     base: S3Address
     label: Label
-    coding: Annotated[Coding, PlainValidator(Coding.of_schema), PlainSerializer(Coding.to_schema)]
+    coding: Annotated[Coding, PlainValidator(Coding.of_plain), PlainSerializer(Coding.to_plain)]
     edges: Edges
     runs: list[tuple[str, int]]
     shards: list[Shard]

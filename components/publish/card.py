@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.components.publish.request import usual_values
-from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import COLUMNS
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.pages.template import Markdown
@@ -25,7 +25,7 @@ def render(
     verdict: ModelVerdict,
     arguments: Mapping[str, str],
     statistics: Mapping[str, Any],
-    schema: Mapping[str, Any],
+    schema: Schema,
 ) -> str:
     """Return the card of a version.
 
@@ -38,9 +38,8 @@ def render(
         statistics: The content of statistics.json.
         schema: The content of schema.json.
     """
-    pictures = PICTURE in schema
-    raw = not pictures and not Coding.of_schema(schema).is_identity
-    values = {} if pictures else usual_values(schema, statistics)
+    raw = not schema.picture and not schema.encoding.is_identity
+    values = {} if schema.picture else usual_values(schema, statistics)
     # The columns.json of a user's own program may name other columns: then there is no example.
     has_example = arguments and arguments.keys() <= values.keys()
     shown = list(arguments)[:_MOST_COLUMNS] if has_example else []
@@ -53,10 +52,10 @@ def render(
         interval=_interval,
         example={name: values[name] for name in shown},
         raw=raw,
-        argument=arguments.get(PICTURE, "") if pictures else "",
+        argument=arguments.get(PICTURE, "") if schema.picture else "",
         more=counted(more, "more column") if more else "",
         columns=f"model/{COLUMNS}",
-        request=REQUEST if has_example or (pictures and arguments) else "",
+        request=REQUEST if has_example or (schema.picture and arguments) else "",
         ask=Markdown(
             f"curl --data-binary @{REQUEST} \\\n  http://HOST:PORT/v1/models/{model_name}:predict"
         ),

@@ -7,26 +7,23 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_tfjob.features.schema import Schema
+
 _SIGNATURE = "serving_default"
 
 
-def usual_values(schema: Mapping[str, Any], statistics: Mapping[str, Any]) -> dict[str, Any]:
+def usual_values(schema: Schema, statistics: Mapping[str, Any]) -> dict[str, Any]:
     """Return a usual value of each column, as the model takes it.
 
     Args:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
     """
-    from kfp_tfjob.features.coding import Coding
-
     columns = statistics.get("features", {})
-    features = Coding.of_schema(schema).features
-    return {it.name: it.usual(columns.get(it.name, {})) for it in features}
+    return {it.name: it.usual(columns.get(it.name, {})) for it in schema.encoding.features}
 
 
-def request(
-    schema: Mapping[str, Any], statistics: Mapping[str, Any], arguments: Mapping[str, str]
-) -> str:
+def request(schema: Schema, statistics: Mapping[str, Any], arguments: Mapping[str, str]) -> str:
     """Return a request of one row for the REST interface of model servers (V1), as JSON.
 
     Args:

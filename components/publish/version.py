@@ -12,6 +12,7 @@ from pathlib import Path
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.publish.request import request
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import read as read_arguments
 from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
@@ -118,7 +119,7 @@ def _copy(
         (folder / VERDICT).write_bytes(verdict.stored)
         statistics = json.loads((folder / STATISTICS).read_bytes())
         arguments = read_arguments(folder / MODEL)
-        schema = json.loads((folder / SCHEMA).read_bytes())
+        schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
         card = render(model_name, champion, verdict, arguments, statistics, schema)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")
         if example := request(schema, statistics, arguments):

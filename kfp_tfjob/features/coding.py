@@ -11,15 +11,15 @@ column has its `parts`, and then 1 for a missing value where `indicator` is set.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.types import type_in_schema
-from kfp_tfjob.features.types.base import CODES, FIELDS, ColumnType, Field, missing_in
+from kfp_tfjob.features.types import BY_SCHEMA_TYPE
+from kfp_tfjob.features.types.base import CODES, FIELDS, ColumnType, Field, Learned, missing_in
+from kfp_tfjob.storage.documents import adapter
 from kfp_tfjob.storage.errors import DataError, Problem
 
 
@@ -93,27 +93,18 @@ class Coding:
     features: tuple[ColumnType, ...]
 
     @classmethod
-    def of_schema(cls, schema: Mapping[str, Any]) -> Coding:
-        """Return the encoding of a schema.json.
-
-        Before codec 3, a table of numbers without missing values had no key `coding`.
+    def of_plain(cls, entries: Iterable[Learned]) -> Coding:
+        """Return the encoding from the name, the schema type and what was learned of each column.
 
         Raises:
-            ValueError, KeyError, TypeError: It is not one.
+            ValueError, KeyError: It is not one.
         """
-        listed = schema["features"]
-        learned = schema.get("coding") or [{}] * len(listed)
-        if len(learned) != len(listed):
-            raise ValueError(f"{len(listed)} features with {len(learned)} codings")
-        pairs = zip(listed, learned, strict=True)
-        return cls(tuple(type_in_schema(it).of_schema(str(it["name"]), more) for it, more in pairs))
+        types = ((adapter(BY_SCHEMA_TYPE[it["type"]]), it) for it in entries)
+        return cls(tuple(type.validate_python(entry) for type, entry in types))
 
-    def to_schema(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the keys `features` and `coding` of schema.json."""
-        return {
-            "features": [{"name": it.name, "type": it.schema_type} for it in self.features],
-            "coding": [it.to_schema() for it in self.features],
-        }
+    def to_plain(self) -> list[Learned]:
+        """Return what `of_plain` reads."""
+        return [{"name": it.name, "type": it.schema_type, **it.learned} for it in self.features]
 
     @cached_property
     def is_identity(self) -> bool:

@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.types.base import ColumnType
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 
@@ -27,41 +25,6 @@ SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
 # Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
 _SUM_TOLERANCE = 1e-2
-
-
-@dataclass(frozen=True)
-class Task:
-    """The prediction task of a model.
-
-    Attributes:
-        name: `classification` or `regression`.
-        features: The names of the columns of the table, in order.
-        classes: The names of the classes; empty for a regression.
-        types: The type of each column.
-        is_packed: Whether a model may take all columns as one input: they are numbers without gaps.
-    """
-
-    name: str
-    features: tuple[str, ...]
-    classes: tuple[str, ...] = ()
-    types: tuple[type[ColumnType], ...] = ()
-    is_packed: bool = False
-
-    @classmethod
-    def of(cls, schema: dict[str, Any]) -> Task:
-        """Return the task that schema.json describes."""
-        coding = Coding.of_schema(schema)
-        names = tuple(feature.name for feature in coding.features)
-        classes = tuple(str(name) for name in schema["label"].get("classes") or ())
-        types = tuple(map(type, coding.features))
-        return cls(schema["task"], names, classes, types, coding.is_identity)
-
-    def example(self, rows: int) -> Any:
-        """Return rows with one value in every column, as `ServedModel.predict` takes them."""
-        return {
-            name: np.array([it.raw_example] * rows, it.raw_array)
-            for name, it in zip(self.features, self.types, strict=True)
-        }
 
 
 class Block(Mapping[str, np.ndarray]):
@@ -93,24 +56,27 @@ class ServedModel:
 
     Args:
         folder: The folder of the SavedModel.
-        task: The prediction task.
+        schema: The schema of the data that it predicts.
         name: Its name in messages, for instance `the model`.
 
     Raises:
         DataError: It cannot be loaded, or its signature does not fit the task.
     """
 
-    def __init__(self, folder: Path, task: Task, name: str) -> None:
+    def __init__(self, folder: Path, schema: Schema, name: str) -> None:
         import tensorflow as tf
 
-        self.task, self.name = task, name
+        self.schema, self.name = schema, name
+        self._columns = schema.encoding.features
+        # Whether it may take all columns as one input: they are numbers without gaps.
+        self._is_packed = schema.encoding.is_identity
         try:
             self._loaded = tf.saved_model.load(str(folder))  # keeps variables alive
         except Exception as error:
             raise self._unusable("cannot be loaded", error) from error
         self._mapping = signature_columns.read(folder)
         signatures = self._loaded.signatures
-        wanted = SIGNATURES if task.is_packed else SIGNATURES[1:]
+        wanted = SIGNATURES if self._is_packed else SIGNATURES[1:]
         found = next((key for key in wanted if key in signatures), None)
         if found is None:
             raise DataError(
@@ -123,6 +89,10 @@ class ServedModel:
             )
         self._signature, self._call = found, signatures[found]
         self._feed = self._fed(found)
+
+    def example(self, rows: int) -> dict[str, np.ndarray]:
+        """Return rows with one value in every column, as `predict` takes them."""
+        return {it.name: np.array([it.raw_example] * rows, it.raw_array) for it in self._columns}
 
     def predict(self, features: Mapping[str, Any]) -> np.ndarray:
         """Predict one batch.
@@ -142,19 +112,19 @@ class ServedModel:
         except Exception as error:
             raise self._unusable("failed to predict", error) from error
         values, rows = self._output(outputs), int(next(iter(features.values())).shape[0])
-        if self.task.name == "regression":
+        if self.schema.task == "regression":
             return self._vector(values, rows)
         return self._probabilities(values, rows)
 
     def _fed(self, signature: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """Return the function from raw columns to the arguments of a signature."""
         inputs = dict(self._loaded.signatures[signature].structured_input_signature[1])
-        columns = _columns(self.task.features, inputs, self._mapping)
+        columns = _columns(self.schema.names, inputs, self._mapping)
         if columns:
             return self._fed_by_column(signature, inputs, columns)
-        if self.task.is_packed and len(inputs) == 1:
+        if self._is_packed and len(inputs) == 1:
             ((name, spec),) = inputs.items()
-            shape = _row_shape(spec, len(self.task.features))
+            shape = _row_shape(spec, len(self.schema.names))
             if shape is not None:
                 return lambda features: self._packed(features, name, spec, shape)
         raise DataError(self._other_columns(signature, inputs))
@@ -168,7 +138,7 @@ class ServedModel:
         rows = (
             features.rows
             if isinstance(features, Block)
-            else np.stack([features[column] for column in self.task.features], axis=1)
+            else np.stack([features[column] for column in self.schema.names], axis=1)
         )
         return {name: tf.reshape(tf.cast(rows, spec.dtype), [-1, *shape])}
 
@@ -178,12 +148,12 @@ class ServedModel:
         """Return the function from raw columns to one argument for each."""
         import tensorflow as tf
 
-        names = {name: self.task.features[at] for name, at in columns.items()}
+        names = {name: self.schema.names[at] for name, at in columns.items()}
         wrong = []
         for name, at in sorted(columns.items(), key=lambda item: item[1]):
-            column, spec = self.task.types[at], inputs[name]
+            column, spec = self._columns[at], inputs[name]
             fits = spec.dtype.name in column.raw_types and _is_one_value(spec.shape)
-            if not fits and not self.task.is_packed:
+            if not fits and not self._is_packed:
                 types = " or ".join(column.raw_types)
                 wrong.append(
                     Problem(
@@ -200,7 +170,7 @@ class ServedModel:
         return lambda rows: {
             name: _shaped(
                 tf.cast(rows[names[name]], spec.dtype)
-                if spec.dtype.is_floating or self.task.is_packed
+                if spec.dtype.is_floating or self._is_packed
                 else tf.convert_to_tensor(rows[names[name]], spec.dtype),
                 shapes[name],
             )
@@ -209,27 +179,26 @@ class ServedModel:
 
     def _other_columns(self, signature: str, inputs: dict[str, Any]) -> Problem:
         """Describe a signature without one input for each raw column."""
-        names = signature_columns.argument_names(self.task.features)
-        known = {*names, *self.task.features, *self._mapping.values()}
+        names = signature_columns.argument_names(self.schema.names)
+        known = {*names, *self.schema.names, *self._mapping.values()}
         missing = [
             column
-            for column, name in zip(self.task.features, names, strict=True)
+            for column, name in zip(self.schema.names, names, strict=True)
             if not {column, name, self._mapping.get(column, "")} & set(inputs)
         ]
         foreign = sorted(set(inputs) - known)
         differences = [f"no input for {_few(missing)}"] if missing else []
         differences += [f"{_few(foreign)} besides"] if foreign else []
-        expected = f"one input (batch,) for each of {_few(self.task.features)}"
-        if self.task.is_packed:
-            expected = f"one input of shape (batch, {len(self.task.features)}), or {expected}"
+        expected = f"one input (batch,) for each of {_few(self.schema.names)}"
+        if self._is_packed:
+            expected = f"one input of shape (batch, {len(self.schema.names)}), or {expected}"
         else:
-            types = zip(self.task.features, self.task.types, strict=True)
-            wanted = _few([f"{column}: {it.raw_types[0]}" for column, it in types])
+            wanted = _few([f"{it.name}: {it.raw_type}" for it in self._columns])
             expected = f"one input (batch,) for each column: {wanted}"
         found = ", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items())
         return Problem(
             f"the signature {signature} of {self.name} does not take the columns of the data",
-            received="; ".join([*differences, found] if self.task.is_packed else differences)
+            received="; ".join([*differences, found] if self._is_packed else differences)
             or f"the inputs {_few(sorted(inputs))}",
             expected=expected,
             fix=f"export the model with such a signature, and name the input of each column in"
@@ -238,7 +207,7 @@ class ServedModel:
 
     def _output(self, outputs: Any) -> np.ndarray:
         """Return the one output of the signature that is the prediction."""
-        wanted = _OUTPUTS[self.task.name]
+        wanted = _OUTPUTS[self.schema.task]
         if wanted in outputs:
             return np.asarray(outputs[wanted])
         if len(outputs) == 1:
@@ -258,7 +227,7 @@ class ServedModel:
         raise self._misshapen(values, f"({rows},) or ({rows}, 1)")
 
     def _probabilities(self, values: np.ndarray, rows: int) -> np.ndarray:
-        classes = len(self.task.classes)
+        classes = len(self.schema.classes)
         if values.shape in ((rows,), (rows, 1)) and classes == 2:
             second = values.reshape(rows).astype(np.float32)
             values = np.stack([1 - second, second], axis=1)
@@ -285,7 +254,7 @@ class ServedModel:
     def _misshapen(self, values: np.ndarray, expected: str) -> DataError:
         return DataError(
             Problem(
-                f"the output shape of {self.name} does not fit the {self.task.name}",
+                f"the output shape of {self.name} does not fit the {self.schema.task}",
                 received=f"shape {values.shape}",
                 expected=f"shape {expected}",
                 fix="train and export the model for the classes and the label of this data",
@@ -305,7 +274,7 @@ class ServedModel:
 
 
 def _columns(
-    features: tuple[str, ...], inputs: dict[str, Any], mapping: dict[str, str]
+    features: Sequence[str], inputs: dict[str, Any], mapping: dict[str, str]
 ) -> dict[str, int]:
     """Return the column of each input; empty if they do not match one to one.
 

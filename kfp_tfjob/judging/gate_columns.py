@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from kfp_tfjob.features.types import type_in_schema
-from kfp_tfjob.features.types.base import ColumnType
+from kfp_tfjob.features.schema import Schema, SchemaLabel
 from kfp_tfjob.options.gate import Slice, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import OF_SEVERAL_CLASSES
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.formatting import choices, nearest
 
 
-def check_gate(gate: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+def check_gate(gate: Mapping[str, Any], schema: Schema) -> None:
     """Check that the metrics and slices of `gate` fit the data.
 
     Args:
@@ -25,23 +24,23 @@ def check_gate(gate: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
         ConfigurationError: One problem for everything that does not.
     """
     found = Problems()
-    classes = schema["label"].get("classes") or ()
-    found.of(lambda: check_metrics(gate, schema["task"], classes))
+    classes = schema.classes
+    found.of(lambda: check_metrics(gate, schema.task, classes))
     options = parse_gate(gate)
     for one in options.slices if options else ():
         problem = slice_problem(one, schema)
         if options and not problem:
-            problem = _one_class(one, options.primary_metric, schema["label"])
+            problem = _one_class(one, options.primary_metric, schema.label)
         if problem:
             found.append(problem)
     if found:
         raise ConfigurationError(*found)
 
 
-def slice_problem(one: Slice, schema: Mapping[str, Any]) -> Problem | None:
+def slice_problem(one: Slice, schema: Schema) -> Problem | None:
     """Return why a slice does not fit the columns of schema.json; None if it does."""
-    label = schema["label"]["name"]
-    known = [*(feature["name"] for feature in schema["features"]), label]
+    label = schema.label.name
+    known = [*schema.names, label]
     if one.column not in known:
         meant = nearest(one.column, known)
         question = f"did you mean {meant!r}? " if meant else ""
@@ -57,10 +56,10 @@ def slice_problem(one: Slice, schema: Mapping[str, Any]) -> Problem | None:
     shown, edges = repr(one.column), _edges(one.column, schema)
     if edges is None:
         if one.column == label:
-            text = next(name for name in schema["label"]["classes"] if number_of(name) is None)
+            text = next(name for name in schema.classes if number_of(name) is None)
             why = f"has classes that are not numbers, such as {text!r}"
         else:
-            why = f"is {_type(one.column, schema).nouns[0]}"
+            why = f"is {schema.type_of(one.column).nouns[0]}"
         what = f"{shown} {why}, so edges do not divide it"
         fix = "remove the edges, so that each value becomes a slice"
     elif are_dates == (edges is str):
@@ -73,11 +72,11 @@ def slice_problem(one: Slice, schema: Mapping[str, Any]) -> Problem | None:
     return Problem(what, received=one.edges, fix=fix, path="gate.slices")
 
 
-def _one_class(one: Slice, metric: str, label: Mapping[str, Any]) -> Problem | None:
+def _one_class(one: Slice, metric: str, label: SchemaLabel) -> Problem | None:
     """Return that the metric has no value in any slice; None if it may have one."""
-    classes = label.get("classes") or ()
+    classes = label.classes or ()
     metric = "auc" if metric == "auto" and len(classes) == 2 else metric
-    each_class = one.column == label["name"] and classes and not one.edges
+    each_class = one.column == label.name and classes and not one.edges
     if not each_class or metric not in OF_SEVERAL_CLASSES or one.thresholds:
         return None
     return Problem(
@@ -104,14 +103,9 @@ def number_of(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def _edges(column: str, schema: Mapping[str, Any]) -> type | None:
+def _edges(column: str, schema: Schema) -> type | None:
     """Return what divides the values of a column into ranges; None if nothing does."""
-    label = schema["label"]
-    if column == label["name"]:
-        classes = label.get("classes")
+    if column == schema.label.name:
+        classes = schema.label.classes
         return None if classes and class_numbers(classes) is None else float
-    return _type(column, schema).edge_type
-
-
-def _type(column: str, schema: Mapping[str, Any]) -> type[ColumnType]:
-    return type_in_schema(next(it for it in schema["features"] if it["name"] == column))
+    return schema.type_of(column).edge_type

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.estimates import Measured
@@ -50,7 +49,7 @@ log = logging.getLogger(__name__)
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
 
 # Makes what else looks at the rows while they are scored.
-Watchers = Callable[[TestData, Task], Sequence[Watcher]]
+Watchers = Callable[[TestData], Sequence[Watcher]]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,6 @@ class Judged:
         verdict: The verdict on it.
         decision: The decision of the gate.
         measured: `model`, the champion by its name if it was compared, and `baseline`.
-        task: What the model must predict.
         data: The test rows.
         challenger: The model.
         opponent: The champion; None if there is none.
@@ -114,7 +112,6 @@ class Judged:
     verdict: ModelVerdict
     decision: GateDecision
     measured: dict[str, Scored]
-    task: Task
     data: TestData
     challenger: Scorer
     opponent: Opponent | None
@@ -144,30 +141,29 @@ def judge(
     """
     _load(gpus)
     data = TestData.fetch(store, given.dataset, folder / "data")
-    task = Task.of(data.schema)
-    check_metrics(given.gate, task.name, task.classes)
+    classes = list(data.schema.classes)
+    check_metrics(given.gate, data.schema.task, classes)
     manifest = _fetched(store, given.model, folder / "run")
     challenger_folder = folder / "run" / RUN_MODEL
     digest = exported_weights_sha256(challenger_folder)
     champion = read_champion(store, layout, given.model_name)
-    challenger = Scorer(challenger_folder, task, "the model")
+    challenger = Scorer(challenger_folder, data.schema, "the model")
 
     def against(other: Champion, name: str) -> Opponent:
-        about = (given.model_name, other, digest, data, task)
-        return Opponent(store, layout, *about, folder / name)
+        return Opponent(store, layout, given.model_name, other, digest, data, folder / name)
 
     opponent = against(champion, "champion") if champion else None
     options = given.options
     slices = Slices(options.slices if options else [], data.schema, folder / "slices")
-    watchers = [*(also(data, task) if also else ())]
-    own = _own(store, options, data, task, opponent, folder / "own")
+    watchers = [*(also(data) if also else ())]
+    own = _own(store, options, data, opponent, folder / "own")
     watchers += [own] if own else []
-    predictions, baseline = score(data, task, challenger, opponent, slices, folder, watchers)
-    confidence, classes = options.confidence if options else _CONFIDENCE, list(task.classes)
+    predictions, baseline = score(data, challenger, opponent, slices, folder, watchers)
+    confidence = options.confidence if options else _CONFIDENCE
     rival = opponent.rival(classes) if opponent else None
     numbers: dict[str, Mapping[str, float]] = {}
     if own and options and predictions.finite:
-        same = trivial_outputs(task, data.statistics)
+        same = trivial_outputs(data)
         everyone = _of_ones_own(own, options, predictions, rival, baseline, same, classes)
         predictions, rival, baseline, numbers = everyone
     ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
@@ -195,19 +191,19 @@ def judge(
         exported_weights_sha256=digest,
         dataset_uri=str(given.dataset),
         dataset_digest=data.digest,
-        schema_digest=data.schema["schema_digest"],
+        schema_digest=data.schema.schema_digest,
         gate=given.gate,
         evaluator_digest=own.code.digest if own else "",
         grouped_by=_group(data),
         also_in_train=also_in_train(data),
     )
     verdict = build(decision, judged, measured, confidence, champion, rival)
-    return Judged(verdict, decision, measured, task, data, challenger, opponent)
+    return Judged(verdict, decision, measured, data, challenger, opponent)
 
 
 def _group(data: TestData) -> str:
     """Return the column of data_options.split.group, and say what it means; empty without one."""
-    column = str((data.schema.get("split") or {}).get("group") or "")
+    column = str(data.schema.split.get("group", ""))
     if column:
         log.warning(
             "rows with the same %r may be alike, and count as independent: intervals are too short,"
@@ -263,14 +259,13 @@ def _own(
     store: Store,
     options: GateOptions | None,
     data: TestData,
-    task: Task,
     opponent: Opponent | None,
     folder: Path,
 ) -> Evaluator | None:
     """Return what computes the user's own metrics; None without them."""
     if not (options and options.evaluator):
         return None
-    own = Evaluator(EvaluatorCode.read(options.evaluator, store), folder, data, task, options)
+    own = Evaluator(EvaluatorCode.read(options.evaluator, store), folder, data, options)
     if opponent:
         opponent.watch = own.add_champion
     return own

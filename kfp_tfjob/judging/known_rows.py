@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.rows import SPLIT, TestData
 from kfp_tfjob.storage.formatting import listed
@@ -51,9 +50,9 @@ def _are_copies(data: TestData, known: int) -> bool:
     at most 1 %, k is at most n / ln(100), and so few make test rows that repeat each other, too.
     Rows of other frequencies repeat each other more. Copies of rows that differ do not.
     """
-    if PictureInput.of_schema(data.schema):
+    if data.schema.picture:
         return known > _OF_PICTURES * data.rows
-    train = data.schema["splits"].get("train", {}).get("rows", 0)
+    train = data.schema.rows.get("train", 0)
     if known < _OF_ROWS * data.rows or data.rows < _OF_TRAIN * train or not train:
         return False
     kinds = train / -math.log(1 - _OF_ROWS)

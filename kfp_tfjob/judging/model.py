@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.served_model import ServedModel, Task
+from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -24,7 +25,7 @@ class Scorer:
 
     Args:
         folder: The folder of the SavedModel.
-        task: What the model must predict.
+        schema: The schema of the data.
         name: Its name in messages, for instance `the model`.
 
     Attributes:
@@ -35,9 +36,8 @@ class Scorer:
         DataError: The model cannot be loaded, or its signature does not match the task.
     """
 
-    def __init__(self, folder: Path, task: Task, name: str) -> None:
-        self.model, self.folder = ServedModel(folder, task, name), folder
-        self._task = task
+    def __init__(self, folder: Path, schema: Schema, name: str) -> None:
+        self.model, self.folder = ServedModel(folder, schema, name), folder
 
     def predict(self, batch: Batch) -> Predictions:
         """Predict one batch of test rows.
@@ -57,7 +57,7 @@ class Scorer:
 
     def predictions(self, batch: Batch, outputs: np.ndarray) -> Predictions:
         """Return what is kept of the outputs for a batch."""
-        if self._task.name == "regression":
+        if self.model.schema.task == "regression":
             return ValuePredictions.of(batch.labels, outputs, batch.weights)
         return ClassPredictions.of(batch.labels, outputs, batch.weights)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.gate import Rival
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import Scorer
@@ -38,7 +37,6 @@ class Opponent:
         champion: The record of the champion.
         exported_weights_sha256: The digest of the challenger's weights.
         data: The test rows.
-        task: What a model must predict.
         folder: Where its files are downloaded.
 
     Attributes:
@@ -56,7 +54,6 @@ class Opponent:
         champion: Champion,
         exported_weights_sha256: str,
         data: TestData,
-        task: Task,
         folder: Path,
     ) -> None:
         self.name = f"champion {champion.version}"
@@ -66,10 +63,10 @@ class Opponent:
         self._scorer: Scorer | None = None
         self._rows: Collector[Any] = Collector(folder / "predictions")
         schema = data.schema
-        if champion.schema_digest != schema["schema_digest"]:
+        if champion.schema_digest != schema.schema_digest:
             self._obstacle = (
                 "its data had a different schema (columns, types, classes or split):"
-                f" {champion.schema_digest[:12]}, not {schema['schema_digest'][:12]}"
+                f" {champion.schema_digest[:12]}, not {schema.schema_digest[:12]}"
             )
         elif champion.dataset_digest != data.digest and (
             seen := data.seen_in(store, _dataset(store, layout, model_name, champion))
@@ -82,7 +79,7 @@ class Opponent:
             with self._guarded():
                 version = layout.model(model_name).version(champion.version)
                 pull(store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
-                self._scorer = Scorer(folder / MODEL, task, self.name)
+                self._scorer = Scorer(folder / MODEL, schema, self.name)
 
     def predict(self, batch: Batch, challenger: np.ndarray) -> None:
         """Score a batch as `Scorer.predict` does, unless the champion has already failed.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.features.served_model import Block, Task
+from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.judging.own_features import Columns, of_parquet
@@ -28,7 +28,6 @@ from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import OWN, is_own
-from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import choices, counted, nearest
 
@@ -76,28 +75,27 @@ class Evaluator:
         code: The function.
         folder: Where the rows are written; the values of the metrics may stay there.
         data: The test rows.
-        task: What the model predicts.
         options: The gate.
     """
 
     def __init__(
-        self, code: EvaluatorCode, folder: Path, data: TestData, task: Task, options: GateOptions
+        self, code: EvaluatorCode, folder: Path, data: TestData, options: GateOptions
     ) -> None:
         folder.mkdir(parents=True)
-        self.code, self._folder, self._data, self._task = code, folder, data, task
+        self.code, self._folder, self._data = code, folder, data
         self.options = options
         self._rows = 0
         self._ours: OwnMetrics | None = None
         self._files = {
             name: open(folder / name, "wb") for name in ("labels", "model", "champion", "weights")
         }
-        self._packed = not data.raw and PICTURE not in data.schema
+        self._packed = not data.raw and data.schema.picture is None
         if self._packed:
             self._files["features"] = open(folder / "features", "wb")
 
     def add(self, batch: Batch, predictions: Predictions, outputs: np.ndarray) -> None:
         """Keep a batch of the model."""
-        kind = np.float32 if self._task.name == "regression" else np.int64
+        kind = np.int64 if self._data.schema.classes else np.float32
         self._rows += len(batch.labels)
         self._write("labels", batch.labels, kind)
         self._write("model", outputs, np.float32)
@@ -199,7 +197,8 @@ class Evaluator:
         """Return the arguments that the function takes."""
         taken = inspect.signature(function).parameters
         free = any(it.kind is it.VAR_KEYWORD for it in taken.values())
-        regression, classes = self._task.name == "regression", list(self._task.classes)
+        classes = list(self._data.schema.classes)
+        regression = not classes
         weighted = (self._folder / "weights").stat().st_size > 0
         makers: dict[str, Callable[[], Any]] = {
             "labels": lambda: self._array("labels", np.float32 if regression else np.int64),
@@ -225,7 +224,7 @@ class Evaluator:
             file.close()
 
     def _features(self) -> Columns:
-        columns = list(self._task.features)
+        columns = self._data.schema.names
         if self._packed:
             rows = self._array("features", np.float32, len(columns))
             return Columns(columns, lambda name: rows[:, columns.index(name)])

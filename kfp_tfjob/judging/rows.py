@@ -13,9 +13,8 @@ import numpy as np
 
 from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
 from kfp_tfjob.features.records import blocks
+from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.served_model import Block
-from kfp_tfjob.features.types import type_in_schema
-from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -63,7 +62,7 @@ class TestData:
     """
 
     digest: str
-    schema: dict[str, Any]
+    schema: Schema
     statistics: dict[str, Any]
     shards: tuple[Path, ...]
     rows: int
@@ -79,31 +78,27 @@ class TestData:
             DataError: The dataset is incomplete, or it has no test rows.
         """
         manifest = pull(store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
-        schema = json.loads((folder / SCHEMA).read_bytes())
+        schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
         statistics = json.loads((folder / STATISTICS).read_bytes())
-        split = schema["splits"].get(SPLIT, {"rows": 0, "shards": []})
-        if not split["rows"]:
+        split = schema.splits.get(SPLIT, SchemaSplit())
+        if not split.rows:
             raise DataError(
                 Problem(
                     f"{dataset} has no test rows",
-                    received=f"splits {schema['splits']}",
+                    received=f"splits {schema.rows}",
                     expected="at least one row in the test split",
                     fix="give the test split a share in data_options",
                 )
             )
-        raw = _names(schema.get("test_raw"))
-        names = raw or split["shards"]
+        raw = schema.test_raw
+        names = raw or split.shards
         pull(store, dataset, folder, set(names).__contains__)
         paths = tuple(below(folder, name) for name in names)
         shards, tables = ((), paths) if raw else (paths, ())
-        found = _contents(manifest, split["shards"])
-        others = [
-            key for name, it in schema["splits"].items() if name != SPLIT for key in it["shards"]
-        ]
-        repeated = _shared(found, _contents(manifest, others))
-        rows = int(split["rows"])
+        found = _contents(manifest, split.shards)
+        repeated = _shared(found, _contents(manifest, _others(schema)))
         digest = dataset_digest(dataset, manifest)
-        return cls(digest, schema, statistics, shards, rows, tables, repeated, found)
+        return cls(digest, schema, statistics, shards, split.rows, tables, repeated, found)
 
     def seen_in(self, store: Store, dataset: S3Address) -> tuple[str, ...]:
         """Return the test shards that are shards for training in another dataset.
@@ -114,12 +109,10 @@ class TestData:
         """
         try:
             manifest = store.read_manifest(dataset / MANIFEST)
-            schema = json.loads(store.read(dataset / SCHEMA))
-            splits = schema["splits"].items()
-            trained = [key for name, it in splits if name != SPLIT for key in it["shards"]]
-        except (DataError, ValueError, KeyError):
+            schema = Schema.from_bytes(store.read(dataset / SCHEMA))
+        except (DataError, ValueError):
             return ()
-        return _shared(self.contents, _contents(manifest, trained))
+        return _shared(self.contents, _contents(manifest, _others(schema)))
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Yield the rows in order.
@@ -131,9 +124,9 @@ class TestData:
             DataError: A record does not parse, a label or a weight is impossible, or the number of
                 rows differs from the schema.
         """
-        classes = self.schema["label"].get("classes")
+        classes = self.schema.label.classes
         rows = 0
-        size = max(1, min(size, _VALUES // len(self.schema["features"])))
+        size = max(1, min(size, _VALUES // len(self.schema.features)))
         for batch in _ahead(self._raw(size) if self.raw else self._packed(size)):
             labels, weights = batch.labels, batch.weights
             rows += len(labels)
@@ -156,8 +149,8 @@ class TestData:
         fast as to parse them. The files were verified when they were downloaded, so the checksums
         of the records are not looked at again.
         """
-        names = [feature["name"] for feature in self.schema["features"]]
-        if PictureInput.of_schema(self.schema):
+        names = self.schema.names
+        if self.schema.picture:
             yield from self._parsed(self.shards, min(size, _PICTURES))
             return
         lists = [
@@ -184,9 +177,9 @@ class TestData:
         import tensorflow as tf
 
         kind = tf.int64 if self._is_classification else tf.float32
-        name, names = "features", [feature["name"] for feature in self.schema["features"]]
+        name, names = "features", self.schema.names
         values = tf.io.FixedLenFeature([len(names)], tf.float32)
-        if is_picture := PictureInput.of_schema(self.schema) is not None:
+        if is_picture := self.schema.picture is not None:
             name, values = PICTURE, tf.io.FixedLenFeature([], tf.string)
         parts = {name: values, "label": tf.io.FixedLenFeature([], kind)}
         if self._weight:
@@ -208,8 +201,8 @@ class TestData:
         """Yield rows with (batch,) arrays by column as features."""
         from pyarrow import ArrowException, parquet
 
-        types = {it["name"]: type_in_schema(it) for it in self.schema["features"]}
-        label = self.schema["label"]["name"]
+        types = {it.name: it.column_type for it in self.schema.features}
+        label = self.schema.label.name
         number = np.int64 if self._is_classification else np.float32
         try:
             for path in self.raw:
@@ -228,12 +221,12 @@ class TestData:
 
     @property
     def _is_classification(self) -> bool:
-        return self.schema["task"] == "classification"
+        return self.schema.task == "classification"
 
     @property
     def _weight(self) -> str:
         """The column with the weights of the rows; empty where all count the same."""
-        return (self.schema.get("weight") or {}).get("name", "")
+        return self.schema.weight.name if self.schema.weight else ""
 
     def _corrupt(self, received: str, expected: str) -> DataError:
         return DataError(
@@ -270,6 +263,6 @@ def _shared(
     return tuple(key for key, content in test.items() if content in contents)
 
 
-def _names(stored: str | list[str] | None) -> list[str]:
-    """Return the names of Parquet files; older datasets have one, as a text."""
-    return [stored] if isinstance(stored, str) else list(stored or [])
+def _others(schema: Schema) -> list[str]:
+    """Return the shards of the splits other than SPLIT."""
+    return [key for name, it in schema.splits.items() if name != SPLIT for key in it.shards]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.predictions import (
@@ -36,7 +35,6 @@ class Watcher(Protocol):
 
 def score(
     data: TestData,
-    task: Task,
     challenger: Scorer,
     opponent: Opponent | None,
     slices: Slices,
@@ -47,7 +45,6 @@ def score(
 
     Args:
         data: The test rows.
-        task: What a model must predict.
         challenger: The model under evaluation.
         opponent: The champion, which keeps its own predictions; None if there is none.
         slices: Where each row finds its slices.
@@ -68,7 +65,7 @@ def score(
         ours.add(part)
         for watcher in also:
             watcher.add(batch, part, outputs)
-        trivial.add(_baseline(task, data.statistics, batch))
+        trivial.add(_baseline(data, batch))
         slices.add(batch)
         if opponent:
             opponent.predict(batch, outputs)
@@ -77,25 +74,25 @@ def score(
     return predictions, baseline
 
 
-def trivial_outputs(task: Task, statistics: Mapping[str, Any]) -> np.ndarray:
+def trivial_outputs(data: TestData) -> np.ndarray:
     """Return what the baseline predicts for each row: (classes,) shares, or () a mean."""
-    found = _of_training_rows(task, statistics)
-    return found if task.name == "regression" else found / found.sum()
+    found = _of_training_rows(data)
+    return found / found.sum() if data.schema.classes else found
 
 
-def _baseline(task: Task, statistics: Mapping[str, Any], batch: Batch) -> Predictions:
-    found = _of_training_rows(task, statistics)
-    if task.name == "regression":
+def _baseline(data: TestData, batch: Batch) -> Predictions:
+    found = _of_training_rows(data)
+    if not data.schema.classes:
         return constant_regression(batch.labels, float(found), batch.weights)
     return constant_classifier(batch.labels, found, batch.weights)
 
 
-def _of_training_rows(task: Task, statistics: Mapping[str, Any]) -> np.ndarray:
+def _of_training_rows(data: TestData) -> np.ndarray:
     """Return the (classes,) rows or weights of each class, or () the mean of the label."""
-    label = statistics["label"]
+    statistics, label = data.statistics, data.statistics["label"]
     # Where rows have weights, the best constant is a weighted one.
     weighted = ((statistics.get("weight") or {}).get("splits") or {}).get("train", {}).get("label")
-    if task.name == "regression":
+    if not data.schema.classes:
         return np.array(weighted["mean"] if weighted else label["train"]["mean"], np.float64)
     counts = weighted["counts"] if weighted else label["counts"]["train"]
-    return np.array([counts[name] for name in task.classes], np.float64)
+    return np.array([counts[name] for name in data.schema.classes], np.float64)

@@ -6,7 +6,7 @@ are divided by these numbers, one column at a time, so a slice is judged like a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.features.types import type_in_schema
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Growing, chunks
@@ -62,22 +62,18 @@ class Slices:
     """
 
     def __init__(
-        self, declared: Sequence[Slice], schema: Mapping[str, Any], folder: Path | None = None
+        self, declared: Sequence[Slice], schema: Schema, folder: Path | None = None
     ) -> None:
-        names = [feature["name"] for feature in schema["features"]]
-        label = schema["label"]
         self._columns: list[_Column] = []
         self.unfit: list[tuple[Slice, str]] = []
         for number, one in enumerate(declared):
             path = folder / f"slice-{number}" if folder else None
             if problem := slice_problem(one, schema):
                 self.unfit.append((one, f"{problem.what}: {problem.fix}"))
-            elif one.column == label["name"]:
-                classes = label.get("classes")
-                self._columns.append(_Column(one, None, path, classes=classes))
+            elif one.column == schema.label.name:
+                self._columns.append(_Column(one, None, path, classes=schema.label.classes))
             else:
-                place = names.index(one.column)
-                column = type_in_schema(schema["features"][place])
+                place, column = schema.names.index(one.column), schema.type_of(one.column)
                 self._columns.append(_Column(one, place, path, column))
         self._folder = folder
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.served_model import Task
-
 PROBABILITIES, CLASS, PREDICTION = "probabilities", "class", "prediction"
 
 
@@ -33,53 +31,51 @@ class Output:
     data: list[Any]
 
 
-def outputs_of(task: Task) -> list[dict[str, Any]]:
+def outputs_of(classes: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the outputs of a model as its metadata in V2 lists them; -1 is the number of rows."""
-    if not task.classes:
+    if not classes:
         return [{"name": PREDICTION, "datatype": "FP32", "shape": [-1]}]
     return [
-        {"name": PROBABILITIES, "datatype": "FP32", "shape": [-1, len(task.classes)]},
+        {"name": PROBABILITIES, "datatype": "FP32", "shape": [-1, len(classes)]},
         {"name": CLASS, "datatype": "BYTES", "shape": [-1]},
     ]
 
 
-def predictions(task: Task, values: np.ndarray) -> list[Any]:
+def predictions(classes: tuple[str, ...], values: np.ndarray) -> list[Any]:
     """Return `predictions` of an answer in V1.
 
     Args:
-        task: What the model predicts.
+        classes: The names of the classes; none for a regression.
         values: (rows, classes) probabilities, or (rows,) values of a regression.
     """
-    if not task.classes:
+    if not classes:
         return _plain(values)
     return [
         {PROBABILITIES: row, CLASS: name}
-        for row, name in zip(_plain(values), _names(task, values), strict=True)
+        for row, name in zip(_plain(values), _names(classes, values), strict=True)
     ]
 
 
-def tensors(task: Task, values: np.ndarray) -> list[Output]:
+def tensors(classes: tuple[str, ...], values: np.ndarray) -> list[Output]:
     """Return the outputs of an answer in V2.
 
     Args:
-        task: What the model predicts.
+        classes: The names of the classes; none for a regression.
         values: As in `predictions`.
     """
     shape = list(values.shape)
     numbers = _plain(values.reshape(-1))
-    if not task.classes:
+    if not classes:
         return [Output(PREDICTION, "FP32", shape, numbers)]
-    names = [name or "" for name in _names(task, values)]
+    names = [name or "" for name in _names(classes, values)]
     return [Output(PROBABILITIES, "FP32", shape, numbers), Output(CLASS, "BYTES", shape[:1], names)]
 
 
-def _names(task: Task, values: np.ndarray) -> list[str | None]:
+def _names(classes: tuple[str, ...], values: np.ndarray) -> list[str | None]:
     """Return the most likely class of each row; None if a probability is not finite."""
     known = np.asarray(np.isfinite(values).all(axis=1))
     best = values.argmax(axis=1)
-    return [
-        task.classes[at] if is_known else None for at, is_known in zip(best, known, strict=True)
-    ]
+    return [classes[at] if is_known else None for at, is_known in zip(best, known, strict=True)]
 
 
 def _plain(values: np.ndarray) -> list[Any]:

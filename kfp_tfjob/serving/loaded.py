@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.features import signature_columns
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.registry.chain import Proven, fetch
@@ -42,12 +42,12 @@ class LoadedModel:
 
     def __init__(self, champion: Champion, folder: Path, model_name: str) -> None:
         name = f"version {champion.version} of {model_name}"
-        schema = json.loads((folder / SCHEMA).read_bytes())
-        if schema.get("schema_digest") != champion.schema_digest:
+        schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
+        if schema.schema_digest != champion.schema_digest:
             raise DataError(
                 Problem(
                     f"{SCHEMA} of {name} is not the champion's",
-                    received=str(schema.get("schema_digest")),
+                    received=schema.schema_digest,
                     expected=champion.schema_digest,
                     fix="roll back to another version with `kfp-tfjob models rollback`",
                 )
@@ -64,7 +64,7 @@ class LoadedModel:
                     fix="roll back to another version with `kfp-tfjob models rollback`",
                 )
             )
-        self._model = ServedModel(folder / MODEL, self.columns.task, name)
+        self._model = ServedModel(folder / MODEL, schema, name)
 
     @classmethod
     def of(cls, store: Store, proven: Proven) -> LoadedModel:
@@ -78,7 +78,7 @@ class LoadedModel:
             fetch(store, proven, folder)
             loaded = cls(proven.champion, folder, proven.model_name)
         for rows in _WARM_UP:
-            loaded._model.predict(loaded.columns.task.example(rows))
+            loaded._model.predict(loaded._model.example(rows))
         log.info(
             "champion %d of %s, version %d of run %s, answers after %.1f s",
             loaded.champion.number,

@@ -9,7 +9,6 @@ from itertools import islice
 
 from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
-from kfp_tfjob.components.prepare_data.sample import has_columns
 from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.serving.monitored import Limits, Monitored
 from kfp_tfjob.serving.request_counts import RequestCounts, shown
@@ -75,13 +74,11 @@ def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champio
                 fix="publish a model again",
             )
         ) from error
-    if found and has_columns(found.schema) and found.distributions:
+    if found and found.schema.has_columns and found.distributions:
         return found
     obstacle = f"nothing below {layout.model(model_name).version(champion.version)}"
     if found:
-        obstacle = (
-            "pictures" if not has_columns(found.schema) else "no distributions of its columns"
-        )
+        obstacle = "pictures" if not found.schema.has_columns else "no distributions of its columns"
     raise DataError(
         Problem(
             f"{what} cannot be compared with requests",

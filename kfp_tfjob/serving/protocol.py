@@ -121,7 +121,7 @@ class ChampionModel(Model):
 
     def get_output_types(self) -> list[dict[str, Any]]:
         """Return the outputs for the metadata of V2."""
-        return answers.outputs_of(self.loaded.columns.task)
+        return answers.outputs_of(self.loaded.columns.classes)
 
     def _answer(self, loaded: LoadedModel, payload: Any) -> Any:
         """Return the answer to a request; runs in a thread of the pool."""
@@ -137,14 +137,14 @@ class ChampionModel(Model):
         if self._watcher:
             self._watcher(loaded, rows, values)
         if not isinstance(payload, InferRequest):
-            return {"predictions": answers.predictions(columns.task, values)}
+            return {"predictions": answers.predictions(columns.classes, values)}
         return InferResponse(
             response_id=payload.id or uuid.uuid4().hex,
             model_name=self.name,
             model_version=str(loaded.champion.version),
             infer_outputs=[
                 InferOutput(it.name, it.shape, it.datatype, it.data)
-                for it in answers.tensors(columns.task, values)
+                for it in answers.tensors(columns.classes, values)
                 if it.name in wanted
             ],
         )
@@ -166,7 +166,7 @@ class ChampionModel(Model):
 
     def _outputs(self, loaded: LoadedModel, request: InferRequest) -> set[str]:
         """Return the outputs that a request in V2 asks for."""
-        there = {it["name"] for it in answers.outputs_of(loaded.columns.task)}
+        there = {it["name"] for it in answers.outputs_of(loaded.columns.classes)}
         asked = {it.name for it in request.request_outputs or ()}
         if not asked <= there:
             raise RefusedRequest(

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.served_model import Task
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
 from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest, refuse_many
 from kfp_tfjob.storage.errors import Problem
@@ -60,17 +59,14 @@ class RequestColumns:
             TensorFlow Serving takes.
 
     Attributes:
-        task: What the model predicts, from what.
+        classes: The names of the classes; none for a regression.
         types: The type of each column by name, in the order of the table.
     """
 
-    def __init__(
-        self, schema: Mapping[str, Any], arguments: Mapping[str, str] | None = None
-    ) -> None:
-        self.task = Task.of(dict(schema))
-        self.types = dict(zip(self.task.features, self.task.types, strict=True))
-        self._label = str(schema["label"]["name"])
-        features = Coding.of_schema(schema).features
+    def __init__(self, schema: Schema, arguments: Mapping[str, str] | None = None) -> None:
+        self.classes, self._label = schema.classes, schema.label.name
+        features = schema.encoding.features
+        self.types = {it.name: type(it) for it in features}
         # The model refuses a missing value of these, or would answer it with nonsense.
         self._full = frozenset(it.name for it in features if not it.takes_missing)
         columns = {argument: name for name, argument in (arguments or {}).items()}

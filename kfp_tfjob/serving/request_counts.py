@@ -27,7 +27,6 @@ from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
 from kfp_tfjob.features.cells import LONGEST, Texts
-from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored
 from kfp_tfjob.serving.requests_sample import RequestsSample
@@ -113,7 +112,7 @@ class RequestCounts:
         self.files = self.rows = self.bad_rows = 0
         self.requested = 0.0
         self.unreadable: list[str] = []
-        coding = Coding.of_schema(trained.schema)
+        coding = trained.schema.encoding
         self._features = {it.name: it for it in coding.features}
         edges = Edges.of_file(trained.distributions or {}, coding)
         self._columns = {bins.name: _Column.of(bins) for bins in edges.columns}
@@ -128,7 +127,7 @@ class RequestCounts:
         """Add the rows of a file that came in the time; a file of other columns is unreadable."""
         about = sample.about
         name = f"the sample of {about.began}"
-        if about.schema_digest != self.trained.schema["schema_digest"]:
+        if about.schema_digest != self.trained.schema.schema_digest:
             self.unreadable.append(f"{name} has the columns of another schema")
             return
         times = sample.times.cast(pa.int64()).to_numpy(zero_copy_only=False)

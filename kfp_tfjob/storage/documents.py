@@ -53,17 +53,19 @@ def _check_size(data: bytes, longest: int) -> None:
         raise ValueError(f"more than {_MOST_CONTAINERS:,} objects and lists")
 
 
-def read(kind: type[T], data: bytes) -> T:
+def read(kind: type[T], data: bytes, longest: int | None = LONGEST) -> T:
     """Return a stored document as a dataclass; keys of later versions are ignored.
 
     Args:
         kind: The dataclass.
         data: The document.
+        longest: The most bytes that it may have; None for any number of bytes, objects and lists.
 
     Raises:
         ValueError: It is not JSON, is too large, a key is missing, or a value has another type.
     """
-    _check_size(data, LONGEST)
+    if longest is not None:
+        _check_size(data, longest)
     import pydantic
 
     try:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.features.served_model import ServedModel, Task
-from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.record import read_ends
@@ -19,6 +18,7 @@ from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.uploader import pull, push
 from tests.cluster.launches import ROOT, Launch, on_both_kinds
 from tests.local import tiny_dataset
+from tests.typed_schema import typed
 
 pytestmark = pytest.mark.cluster
 LARGE = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi", "shared_memory": "64Mi"}
@@ -66,15 +66,11 @@ def predict(launch: Launch, folder: Path) -> tuple[int, ...]:
     """Return the shape of what the stored model predicts for five rows."""
     run = launch.step.run
     pull(launch.step.store, run.base, folder, lambda key: key.startswith("output/model/"))
-    task = Task(
-        "classification",
-        tiny_dataset.FEATURES,
-        tiny_dataset.CLASSES,
-        (Number,) * len(tiny_dataset.FEATURES),
-        is_packed=True,
-    )
-    model = ServedModel(folder / "output" / "model", task, "the model")
-    return model.predict(task.example(5)).shape
+    features = [{"name": name, "type": "float32"} for name in tiny_dataset.FEATURES]
+    label = {"name": "label", "classes": tiny_dataset.CLASSES}
+    schema = typed({"features": features, "label": label})
+    model = ServedModel(folder / "output" / "model", schema, "the model")
+    return model.predict(model.example(5)).shape
 
 
 @on_both_kinds

@@ -19,6 +19,7 @@ from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
+from tests.typed_schema import keys_of
 
 ROWS = {"train": 3000, "validation": 200, "test": 400}
 CLASSES = ("low", "high")
@@ -56,7 +57,7 @@ def write(folder: Path, task: str = "classification") -> Path:
     schema = {
         "format": "kfp-tfjob/schema/1",
         "task": task,
-        **declared.to_schema(),
+        **keys_of(declared),
         "label": {"name": "income", "classes": list(CLASSES) if task == "classification" else None},
         "splits": splits,
         "schema_digest": "5" * 64,

@@ -22,7 +22,7 @@ def champion_of(version: S3Address, run_id: str, done: Any) -> Champion:
         version_uri=str(version),
         run_id=run_id,
         exported_weights_sha256="0" * 64,
-        schema_digest=done.schema["schema_digest"],
+        schema_digest=done.schema.schema_digest,
         dataset_digest=done.dataset_digest,
         metrics={},
         verdict_uri="s3://x/y",

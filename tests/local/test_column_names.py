@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.served_model import Block, Task
+from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.local import tiny_dataset
+from tests.typed_schema import keys_of, typed
 
 ORDINARY = [
     *("_c0", "_id", "-x", "(a)", "%", "Ärger", "나이", "年齢", "Age", "age", "AGE", "age_1"),
@@ -58,12 +59,12 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     model.compile("sgd", "mse")
     rows = np.random.default_rng(0).normal(size=(5, width)).astype(np.float32)
     expected = model(rows).numpy()[:, 0]
-    task = Task("regression", tuple(columns), (), (Number,) * width, is_packed=True)
+    schema = typed(keys_of(of_numbers(columns)) | {"task": "regression"})
     with TemporaryDirectory() as name:
         folder = Path(name)
         export(model, dataset, folder)
         batch = Batch(Block(columns, rows), np.zeros(5, np.float32))
-        scored = Scorer(folder / "model", task, "the model").predict(batch)
+        scored = Scorer(folder / "model", schema, "the model").predict(batch)
         np.testing.assert_allclose(scored.values, expected, rtol=1e-4, atol=1e-5)
 
         mapping = signature_columns.read(folder / "model")
@@ -96,7 +97,7 @@ def test_the_example_of_the_model_card_runs(
     champion = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
     statistics = {"features": {name: {"mean": at + 0.5} for at, name in enumerate(columns)}}
     mapping = signature_columns.read(tmp_path / "model")
-    schema = of_numbers(columns).to_schema()
+    schema = typed(keys_of(of_numbers(columns)))
     card = render("m", champion, verdict, mapping, statistics, schema)
     monkeypatch.chdir(tmp_path)
     exec(card.partition("```python\n")[2].partition("\n```\n")[0], {})

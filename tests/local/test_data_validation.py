@@ -20,7 +20,6 @@ from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import html
@@ -125,22 +124,20 @@ def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
         data.prepare([row | {"hours": row["hours"] or "1"} for row in data.table(500)], "hours"),
     ):
         base = S3Address.parse(done.dataset_uri)
-        file = reference.read_json(data.step.store, base, DISTRIBUTIONS)
+        file = reference.read(data.step.store, base, DISTRIBUTIONS)
         rows = {
             split: sample.read(data.step.store, base, done.schema, split)
             for split in ("train", "validation", "test")
         }
-        train, label = rows["train"], done.schema["label"]
-        values = train.labels if label["classes"] is None else None
-        edges = Edges.of(Coding.of_schema(done.schema), train.rows, values, label["name"])
+        train, label = rows["train"], done.schema.label
+        values = train.labels if label.classes is None else None
+        edges = Edges.of(done.schema.encoding, train.rows, values, label.name)
         counts = Distributions(edges)
         for split, part in rows.items():
             counts.add(split, part.rows, part.labels)
         assert counts.to_dict() == file
-        assert [item["name"] for item in file["columns"]] == [
-            item["name"] for item in done.schema["features"]
-        ]
-        assert ("label" in file) == (done.schema["task"] == "regression")
+        assert [item["name"] for item in file["columns"]] == done.schema.names
+        assert ("label" in file) == (done.schema.task == "regression")
         assert sum(file["columns"][0]["counts"]["test"]) <= done.rows["test"]
 
 

@@ -18,6 +18,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.rows import Rows
 from tests.local import mixed_dataset
+from tests.typed_schema import typed
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +108,10 @@ def test_the_saved_model_takes_the_raw_test_rows(dataset: Dataset, exported: Pat
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.features.served_model import ServedModel, Task
+    from kfp_tfjob.features.served_model import ServedModel
 
-    task = Task.of(dict(dataset.schema))
-    served = ServedModel(exported / "model", task, "the model").predict(_raw(dataset))
+    schema = typed(dataset.schema)
+    served = ServedModel(exported / "model", schema, "the model").predict(_raw(dataset))
     model = keras.saving.load_model(exported / "model.keras")
     expected = tf.nn.softmax(model(_rows(dataset, "test")[0], training=False)).numpy()
     np.testing.assert_array_equal(served, expected)

@@ -43,7 +43,7 @@ class World:
         people.write(folder / "train.csv", 2000, 1)
         step = Step("prepare_data", "r1", self.layout, self.store)
         done = run(step, str(folder / "train.csv"), people.LABEL, {})
-        self.schema_digest = done.schema["schema_digest"]
+        self.schema_digest = done.schema.schema_digest
         self.publish(MODEL, done)
 
     def publish(self, name: str, done) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, Layout
 from kfp_tfjob.storage.store import Store
+from tests.typed_schema import typed
 
 FORMATS = {"english": ("1,234.5", "31.12.2024"), "german": ("1.234,5", "31.12.2024")}
 # Nothing in these columns proves a format, so the user names it.
@@ -67,5 +67,5 @@ def test_every_object_is_that_of_plain_values(
     formats = schemas[style].pop("formats")
     assert formats == dict(zip(("amount", "day"), FORMATS[style], strict=True))
     assert schemas["plain"] == schemas[style]
-    features = Coding.of_schema(schemas[style]).features
+    features = typed(schemas[style]).encoding.features
     assert [item.kind for item in features] == ["number", "date", "number"]

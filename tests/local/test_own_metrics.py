@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kfp_tfjob.features.served_model import Block, Task
+from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.judging import own_metrics
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.metrics import Measures
@@ -21,6 +21,7 @@ from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from tests.typed_schema import typed
 
 LABELS = np.array([0, 1, 1, 0, 1])
 SCORES = np.array([0.2, 0.9, 0.4, 0.6, 0.7], np.float32)
@@ -36,16 +37,17 @@ def evaluator(tmp_path: Path) -> Made:
     def made(code: str, **gate: Any) -> Evaluator:
         path = tmp_path / "mine.py"
         path.write_text(code)
-        task = Task("classification", ("age", "size"), ("no", "yes"))
-        data: Any = SimpleNamespace(raw=(), schema={})
+        features = [{"name": name, "type": "float32"} for name in ("age", "size")]
+        label = {"name": "label", "classes": ["no", "yes"]}
+        data: Any = SimpleNamespace(raw=(), schema=typed({"features": features, "label": label}))
         name = f"{path}:score"
         options = parse_gate({"mode": "point", "evaluator": name} | gate)
         assert options is not None
         read = EvaluatorCode.read(name, None)
-        found = Evaluator(read, tmp_path / "own", data, task, options)
+        found = Evaluator(read, tmp_path / "own", data, options)
         for part in (slice(0, 2), slice(2, 5)):
             outputs = np.stack([1 - SCORES[part], SCORES[part]], axis=1)
-            columns = Block(task.features, FEATURES[part])
+            columns = Block(data.schema.names, FEATURES[part])
             batch = Batch(columns, LABELS[part], np.ones(len(LABELS[part])))
             found.add(batch, None, outputs)  # type: ignore[arg-type]
             found.add_champion(outputs[:, ::-1])

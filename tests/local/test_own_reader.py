@@ -56,7 +56,7 @@ def test_text_of_fixed_width_becomes_a_dataset(step: Step, base: S3Address, tmp_
     given = {"reader": f"{base}/other/own_reader.py:read"}
     source = list_source(step.store, f"{base}/in", options(EXAMPLE))
     done = run(step, f"{base}/in", "frost", given, source_digest(source))
-    kinds = {item["name"]: item["type"] for item in done.schema["features"]}
+    kinds = {item.name: item.type for item in done.schema.features}
     assert kinds == {
         "station": "category",
         "day": "date",

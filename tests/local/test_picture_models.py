@@ -21,6 +21,7 @@ from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.uploader import pull
+from tests.typed_schema import typed
 from tests.unit.picture_files import animals, deep, drawn, encoded, tree
 
 INPUTS = [
@@ -90,7 +91,7 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.features.served_model import ServedModel, Task
+    from kfp_tfjob.features.served_model import ServedModel
     from kfp_tfjob.trainer import models, user_model
     from kfp_tfjob.trainer.export import export
     from kfp_tfjob.trainer.inputs import distribute, open_split
@@ -108,8 +109,8 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
     )
     again = distribute(strategy, dataset, records, lambda: slices, None)
     export(model, dataset, tmp_path)
-    task = Task.of(dict(dataset.schema))
-    served = ServedModel(tmp_path / MODEL, task, "the model")
+    schema = typed(dataset.schema)
+    served = ServedModel(tmp_path / MODEL, schema, "the model")
     contents, labels = _contents(dataset, records, rows)
     at = 0
     for size in map(len, slices):
@@ -122,7 +123,7 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
         expected = tf.nn.softmax(logits).numpy()
         assert np.array_equal(served.predict({"picture": contents[part]}), expected)
         at += size
-    assert served.predict(task.example(3)).shape == (3, 2)
+    assert served.predict(served.example(3)).shape == (3, 2)
     signatures = tf.saved_model.load(str(tmp_path / MODEL)).signatures
     assert set(signatures) == {"serve", "serving_default"}
     reloaded = keras.saving.load_model(tmp_path / "model.keras")

@@ -71,7 +71,7 @@ def test_folders_in_s3_are_splits(store: Store, base: S3Address, step: Step) -> 
         store.write(base / "in" / name / "part.csv", rows(1_000 * i) + rows(0, i)[6:])
     done = run(step, f"{base}/in/", "y", {})
     assert done.rows == {"train": 60, "validation": 61, "test": 62}
-    assert done.schema["split"]["folders"] is True
+    assert done.schema.split["folders"] is True
     assert done.statistics["also_in_train"] == {"validation": 1, "test": 2}
     assert "2 of 62 rows of test" in str(done.statistics["warnings"])
     assert "2 of 62 rows of test" in render(done.schema, done.statistics, reused=False)
@@ -81,4 +81,4 @@ def test_folders_in_s3_are_splits(store: Store, base: S3Address, step: Step) -> 
     ):
         again = run(step, ", ".join(f"{base}/in/{name}" for name in names), "y", {})
         assert again.rows == done.rows
-        assert again.schema["schema_digest"] == done.schema["schema_digest"]
+        assert again.schema.schema_digest == done.schema.schema_digest

@@ -17,7 +17,6 @@ from examples import people
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
@@ -33,7 +32,7 @@ def _shards(store: Store, done, split: str) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
     base = S3Address.parse(done.dataset_uri)
-    floats, codes, dates = Coding.of_schema(done.schema).lengths
+    floats, codes, dates = done.schema.encoding.lengths
     spec = {"label": tf.io.FixedLenFeature([], tf.int64)}
     for name, count, kind in (
         ("features", floats, tf.float32),
@@ -43,7 +42,7 @@ def _shards(store: Store, done, split: str) -> dict[str, np.ndarray]:
         if count:
             spec[name] = tf.io.FixedLenFeature([count], kind)
     records = []
-    for name in done.schema["splits"][split]["shards"]:
+    for name in done.schema.splits[split].shards:
         data, at = store.read(base / name), 0
         while at < len(data):
             length = int.from_bytes(data[at : at + 8], "little")
@@ -65,15 +64,15 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     path = tmp_path / "people.csv"
     people.write(path, ROWS)
     done = run(step, str(path), "income", {})
-    assert done.schema["features"] == [
-        {"name": "age", "type": "float32"},
-        {"name": "hours", "type": "float32"},
-        {"name": "occupation", "type": "category"},
-        {"name": "city", "type": "category"},
-        {"name": "signed_up", "type": "date"},
-        {"name": "member", "type": "boolean"},
-    ]
-    coding = Coding.of_schema(done.schema)
+    assert {item.name: item.type for item in done.schema.features} == {
+        "age": "float32",
+        "hours": "float32",
+        "occupation": "category",
+        "city": "category",
+        "signed_up": "date",
+        "member": "boolean",
+    }
+    coding = done.schema.encoding
     dictionaries = {it.name: it.strings for it in coding.features if it.strings}
     with open(path, newline="") as file:
         written = list(csv.DictReader(file))
@@ -102,7 +101,7 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
                     for code, texts in zip(codes.tolist(), dictionaries.values(), strict=True)
                 ),
                 int(date),
-                done.schema["label"]["classes"][label],
+                done.schema.classes[label],
             )
             for floats, codes, (date,), label in zip(
                 *(lists[key] for key in ("features", "codes", "dates", "label")), strict=True
@@ -184,7 +183,7 @@ def test_text_parquet_and_csv_of_the_same_rows_are_the_same_dataset(step, store,
     for name in ("p", "c"):
         elsewhere = Step("prepare_data", "r1", Layout(step.layout.root / name), store)
         done = run(elsewhere, str(tmp_path / name), "y", {})
-        kinds = [item["type"] for item in done.schema["features"]]
+        kinds = [item.type for item in done.schema.features]
         assert kinds == ["float32", "boolean", "category", "date"]
         base = S3Address.parse(done.dataset_uri)
         stored.append({it.address.name: store.read(it.address) for it in store.list(base)})
@@ -196,12 +195,12 @@ def test_a_kind_that_is_said_and_texts_that_are_hashed(step, store, tmp_path):
     lines = [f"{i % 5},https://x.example/{i},{i * i},{'uv'[i % 3 == 0]}" for i in range(rows)]
     (tmp_path / "a.csv").write_text("\n".join(["zip,url,n,y", *lines, ""]))
     done = run(step, str(tmp_path / "a.csv"), "y", {"types": {"zip": "category"}})
-    assert [item["name"] for item in done.schema["left_out"]] == ["url"]
+    assert [item.name for item in done.schema.left_out] == ["url"]
     assert "'url'" in done.statistics["warnings"][0]
-    assert [item["type"] for item in done.schema["features"]] == ["category", "float32"]
+    assert [item.type for item in done.schema.features] == ["category", "float32"]
     types = {"zip": "category", "url": "text"}
     done = run(step, str(tmp_path / "a.csv"), "y", {"types": types, "hash_bins": 64})
-    assert done.schema["coding"][1] == {"bins": 64}
+    assert done.schema.coding[1] == {"bins": 64}
     raw = _raw(store, done)
     assert set(raw["url"].to_pylist()) <= {line.split(",")[1] for line in lines}
     codes = _shards(store, done, "test")["codes"]
@@ -222,13 +221,13 @@ def test_rules_for_gaps(step, store, tmp_path):
     (tmp_path / "a.csv").write_text("\n".join(["a,b,y", *lines, ""]))
     path = str(tmp_path / "a.csv")
     done = run(step, path, "y", {"missing": {"a": "drop"}})
-    assert done.schema["coding"] == [{}, {}] and sum(done.rows.values()) == 270
+    assert done.schema.coding == ({}, {}) and sum(done.rows.values()) == 270
     assert done.statistics["rows_left_out"] == {"a": 30}
     with pytest.raises(DataError, match="30 of 300 rows are bad .missing 30."):
         run(step, path, "y", {"missing": {"a": "fail"}})
     rule = {"rule": "constant", "value": -1, "indicator": True}
     done = run(step, path, "y", {"missing": {"a": rule}})
-    assert done.schema["coding"][0] == {"missing": rule | {"value": -1.0}}
+    assert done.schema.coding[0] == {"missing": rule | {"value": -1.0}}
     assert [item["name"] for item in done.statistics["packed"]] == ["a", "a.missing", "b"]
     with pytest.raises(DataError, match="'a'.*number"):
         run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
@@ -243,7 +242,7 @@ def test_a_label_that_float32_does_not_keep_is_refused(step, tmp_path, span, dig
     lines = [f"{i / 7:.3f},{start + i % 300 * span / 300:.{digits}f}" for i in range(900)]
     (tmp_path / "a.csv").write_text("\n".join(["a,y", *lines, ""]))
     if not refused:
-        assert run(step, str(tmp_path / "a.csv"), "y", {}).schema["task"] == "regression"
+        assert run(step, str(tmp_path / "a.csv"), "y", {}).schema.task == "regression"
         return
     with pytest.raises(DataError) as found:
         run(step, str(tmp_path / "a.csv"), "y", {"task": "regression"})

@@ -19,6 +19,7 @@ from kfp_tfjob.components.prepare_data.source.resolve import (
     source_digest,
 )
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.schema import SchemaLabel
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
@@ -93,8 +94,8 @@ def test_a_dataset_from_the_first_row_to_the_last(step, store, tmp_path):
     assert not done.reused
     assert done.dataset_uri == str(step.layout.dataset(done.dataset_digest))
     assert sum(done.rows.values()) == ROWS and all(done.rows.values())
-    assert done.schema["label"] == {"name": "species", "classes": ["cat", "dog", "ünic,orn"]}
-    assert [feature["name"] for feature in done.schema["features"]] == ["height", "weight"]
+    assert done.schema.label == SchemaLabel("species", ("cat", "dog", "ünic,orn"))
+    assert done.schema.names == ["height", "weight"]
 
     manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
     assert (manifest.kind, manifest.run_id) == ("dataset", "")
@@ -102,7 +103,7 @@ def test_a_dataset_from_the_first_row_to_the_last(step, store, tmp_path):
         "rows": done.rows,
         "task": "classification",
         "features": 2,
-        "schema_digest": done.schema["schema_digest"],
+        "schema_digest": done.schema.schema_digest,
     }
     for item in manifest.objects:
         store.prove(S3Address.parse(done.dataset_uri) / item.key, item)
@@ -110,7 +111,7 @@ def test_a_dataset_from_the_first_row_to_the_last(step, store, tmp_path):
     expected = set()
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
-            index = done.schema["label"]["classes"].index(row["species"])
+            index = done.schema.classes.index(row["species"])
             expected.add((np.float32(row["height"]), np.float32(row["weight"]), index))
     found = set()
     for split, count in done.rows.items():
@@ -206,13 +207,13 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     pa.parquet.write_table(table, tmp_path / "t.parquet", row_group_size=64)
     store.send(tmp_path / "t.parquet", base / "t.parquet", "t")
     done = run(step, str(base / "t.parquet"), "y", {})
-    assert done.schema["label"]["classes"] == ["no", "yes"]
+    assert done.schema.classes == ("no", "yes")
     parts = [_records(store, done.dataset_uri, split)[0] for split in done.rows]
     found = np.concatenate(parts)
     assert sorted(found[:, 1]) == list(range(rows))
     assert (found[:, 2] == (found[:, 1] % 2 == 0)).all()
     assert (found[:, 3] == found[:, 1] + 0.25).all()
-    types = {item["name"]: item["type"] for item in done.schema["features"]}
+    types = {item.name: item.type for item in done.schema.features}
     assert types == {"f": "float32", "i": "float32", "b": "boolean", "d": "float32"}
 
     texts = pa.array(table["y"].to_pylist(), pa.string_view())
@@ -233,7 +234,7 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     assert "2 of 200 rows" in total.what and "(missing 1, not finite 1)" in total.what
     assert any("bad.parquet, line 2, column 'f'" in it.what for it in examples)
     done = run(step, str(tmp_path / "bad.parquet"), "i", refuse | {"on_bad_row": "drop"})
-    assert (done.schema["task"], sum(done.rows.values())) == ("regression", rows - 2)
+    assert (done.schema.task, sum(done.rows.values())) == ("regression", rows - 2)
     label = done.statistics["label"]
     _, labels = _records(store, done.dataset_uri, "train")
     assert label["mean"] == label["train"]["mean"] == pytest.approx(labels.mean())
@@ -255,7 +256,7 @@ def test_the_index_of_pandas_is_no_feature(step, tmp_path):
     with pytest.raises(DataError, match=f"{index}.*index of a pandas"):
         run(step, str(tmp_path / "t.parquet"), "y", {})
     for options in ({"drop": [index]}, {"columns": ["f", index]}):
-        features = run(step, str(tmp_path / "t.parquet"), "y", options).schema["features"]
+        features = run(step, str(tmp_path / "t.parquet"), "y", options).schema.features
         assert len(features) == len(options.get("columns", "f"))
 
 
@@ -361,4 +362,4 @@ def test_data_that_nobody_here_wrote(step, path, label, options, task):
     from importlib.resources import files
 
     done = run(step, str(files(STATSMODELS).joinpath(path)), label, options)
-    assert done.schema["task"] == task
+    assert done.schema.task == task

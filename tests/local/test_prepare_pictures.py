@@ -17,6 +17,7 @@ from kfp_tfjob.components.prepare_data.images import parts
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.schema import SchemaFeature, SchemaLabel
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
@@ -39,10 +40,9 @@ def objects(store: Store, done: Prepared) -> dict[str, bytes]:
 def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
     done = prepared(store, base / "out", tree(tmp_path / "p", animals(40)))
     assert sum(done.rows.values()) == 80 and all(done.rows.values()) and not done.reused
-    assert done.schema["features"] == [{"name": "picture", "type": "picture"}]
-    assert done.schema["label"] == {"name": "class", "classes": ["cat", "dog"]}
-    assert done.schema["picture"]["height"] == done.schema["picture"]["width"] == 24
-    assert done.schema["picture"]["channels"] == 3
+    assert done.schema.features == (SchemaFeature("picture", "picture"),)
+    assert done.schema.label == SchemaLabel("class", ("cat", "dog"))
+    assert done.schema.picture.shape == (24, 24, 3)
     described = done.statistics["features"]["picture"]
     train = done.rows["train"]
     assert described["formats"] == {"JPEG": train} and described["sizes"] == [[24, 24, train]]
@@ -185,7 +185,7 @@ def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_
     modes = done.statistics["features"]["picture"]["modes"]
     assert set(modes) <= {"colour", "CMYK", "colour with alpha", "grey, 16 bits"}
     assert sum(modes.values()) == done.rows["train"]
-    assert done.schema["picture"]["height"] == 128
+    assert done.schema.picture.height == 128
     assert (done.statistics["duplicates"], done.statistics["conflicts"]) == (2, 1)
     said = "; ".join(done.statistics["warnings"])
     for words in ("1 of 85 pictures: an alpha", "16 bits", "different label", "half as large"):
@@ -201,7 +201,7 @@ def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> No
     files["test/cat/copy.jpg"] = files["train/cat/003.jpg"]
     done = prepared(store, base, tree(tmp_path / "p", files))
     assert done.rows == {"train": 60, "validation": 10, "test": 11}
-    assert done.schema["split"]["folders"] is True
+    assert done.schema.split["folders"] is True
     assert done.statistics["also_in_train"] == {"validation": 0, "test": 1}
     assert "1 of 11 pictures of test" in done.statistics["warnings"][-1]
     # Without a folder for a split, pictures of train are taken by their hash.
@@ -210,7 +210,7 @@ def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> No
     done = prepared(store, base, tmp_path / "p")
     assert done.rows["test"] == 11 and done.rows["train"] + done.rows["validation"] == 60
     done = prepared(store, base, tmp_path / "p", split={"folders": False})
-    assert sum(done.rows.values()) == 71 and done.schema["label"]["classes"] == ["cat", "dog"]
+    assert sum(done.rows.values()) == 71 and done.schema.classes == ("cat", "dog")
 
 
 def test_a_picture_that_changes_after_the_listing(

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.served_model import ServedModel, Task
-from kfp_tfjob.features.types.base import NO_DATE
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.served_model import ServedModel
+from kfp_tfjob.features.types.base import NO_DATE, Missing
 from kfp_tfjob.features.types.boolean import Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
@@ -20,10 +21,16 @@ from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.judging import rows
 from kfp_tfjob.storage.errors import DataError
 from tests.local import mixed_dataset
+from tests.typed_schema import keys_of, typed
 
-TASK = Task(
-    "regression", ("age", "city", "signed up", "member"), types=(Number, Category, Date, Boolean)
+_FAIL = Missing("fail", None)
+_COLUMNS = (
+    Number("age", _FAIL),
+    Category("city", dictionary=("Rome",), vocabulary=("Rome",)),
+    Date("signed up", _FAIL, origin=0),
+    Boolean("member", _FAIL),
 )
+SCHEMA = typed(keys_of(Coding(_COLUMNS)) | {"task": "regression"})
 TYPES = {"age": "float64", "city": "string", "signed_up": "int64", "member": "string"}
 ROWS = {
     "age": np.array([1.5, 2.5]),
@@ -60,25 +67,25 @@ def _save(
 def test_a_program_may_take_the_columns_by_name(
     tmp_path: Path, change: dict[str, str], shape: tuple[None | int, ...], name: str
 ) -> None:
-    model = ServedModel(_save(tmp_path, TYPES | change, shape, name), TASK, "the model")
+    model = ServedModel(_save(tmp_path, TYPES | change, shape, name), SCHEMA, "the model")
     assert model.predict(ROWS).tolist() == [1.5, 2.5]
 
 
 def test_columns_json_names_the_inputs(tmp_path: Path) -> None:
-    names = dict(zip(TASK.features, ("age", "b", "c", "d"), strict=True))
+    names = dict(zip(SCHEMA.names, ("age", "b", "c", "d"), strict=True))
     _save(tmp_path, dict(zip(names.values(), TYPES.values(), strict=True)))
     with pytest.raises(DataError, match="take the columns"):
-        ServedModel(tmp_path, TASK, "the model")
+        ServedModel(tmp_path, SCHEMA, "the model")
     path = tmp_path / signature_columns.COLUMNS
     path.parent.mkdir()
     path.write_text(json.dumps([{"column": k, "argument": v} for k, v in names.items()]))
-    assert ServedModel(tmp_path, TASK, "the model").predict(ROWS).tolist() == [1.5, 2.5]
+    assert ServedModel(tmp_path, SCHEMA, "the model").predict(ROWS).tolist() == [1.5, 2.5]
 
 
 def test_all_wrong_types_are_named(tmp_path: Path) -> None:
     folder = _save(tmp_path, TYPES | {"age": "int64", "city": "int64"})
     with pytest.raises(DataError) as caught:
-        ServedModel(folder, TASK, "the model")
+        ServedModel(folder, SCHEMA, "the model")
     problems = caught.value.problems
     assert [problem.expected for problem in problems] == [
         "age: (batch,) float64 or float32",
@@ -90,7 +97,7 @@ def test_all_wrong_types_are_named(tmp_path: Path) -> None:
 def test_a_missing_and_a_foreign_column_are_named(tmp_path: Path) -> None:
     types = {name: kind for name, kind in TYPES.items() if name != "member"} | {"size": "float64"}
     with pytest.raises(DataError) as caught:
-        ServedModel(_save(tmp_path, types), TASK, "the model")
+        ServedModel(_save(tmp_path, types), SCHEMA, "the model")
     (problem,) = caught.value.problems
     assert "member" in problem.received
     assert "signed up: int64" in problem.expected
@@ -99,13 +106,13 @@ def test_a_missing_and_a_foreign_column_are_named(tmp_path: Path) -> None:
 def test_packed_rows_are_no_raw_columns(tmp_path: Path) -> None:
     folder = _save(tmp_path, {"features": "float32"}, (None, 4), "serve_packed")
     with pytest.raises(DataError) as caught:
-        ServedModel(folder, TASK, "the model")
+        ServedModel(folder, SCHEMA, "the model")
     assert "serve_packed" in caught.value.problems[0].received
 
 
 def test_rows_of_check_fit_every_kind(tmp_path: Path) -> None:
-    model = ServedModel(_save(tmp_path, TYPES), TASK, "the model")
-    assert model.predict(TASK.example(3)).shape == (3,)
+    model = ServedModel(_save(tmp_path, TYPES), SCHEMA, "the model")
+    assert model.predict(model.example(3)).shape == (3,)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +124,7 @@ def _data(folder: Path, **change: Any) -> rows.TestData:
     schema = json.loads((folder / "schema.json").read_text())
     count = mixed_dataset.ROWS["test"]
     return rows.TestData(**{
-        "digest": "d", "schema": schema, "statistics": {}, "shards": (), "rows": count,
+        "digest": "d", "schema": typed(schema), "statistics": {}, "shards": (), "rows": count,
         "raw": (folder / "test.parquet",),
     } | change)  # fmt: skip
 
@@ -162,7 +169,7 @@ def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Pa
     for path, part in zip(paths, (table.slice(0, 130), table.slice(130)), strict=True):
         parquet.write_table(part, path)
     schema = json.loads((folder / "schema.json").read_text()) | {"weight": {"name": "counts"}}
-    found = list(_data(folder, raw=paths, schema=schema).batches(100))
+    found = list(_data(folder, raw=paths, schema=typed(schema)).batches(100))
     assert [len(batch.labels) for batch in found] == [100, 30, 100, 100, 70]
     labels = np.concatenate([batch.labels for batch in found])
     assert labels.tolist() == table["income"].to_pylist()
@@ -171,12 +178,12 @@ def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Pa
         table.set_column(table.num_columns - 1, "counts", pa.array(-weights)), paths[0]
     )
     with pytest.raises(DataError, match="the weight -0.125"):
-        list(_data(folder, raw=paths, schema=schema).batches())
+        list(_data(folder, raw=paths, schema=typed(schema)).batches())
 
 
 @pytest.mark.parametrize(("stored", "names"), [("a", ["a"]), (["a", "b"], ["a", "b"])])
 def test_the_raw_files_are_a_list_or_one_name(stored: object, names: list[str]) -> None:
-    assert rows._names(stored) == names
+    assert typed({"test_raw": stored}).test_raw == tuple(names)
 
 
 @pytest.mark.parametrize("damage", ["no column", "no file of Parquet", "rows"])

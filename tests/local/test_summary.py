@@ -31,8 +31,9 @@ VERDICT = published.VERDICT | {
     "dataset_digest": "d1",
 }
 SCHEMA = {
+    "task": "regression",
     "label": {"name": "on_bad`row"},
-    "features": [{}, {}],
+    "features": [{"name": name, "type": "float32"} for name in "ab"],
     "splits": {"train": {"rows": 1258}, "validation": {"rows": 270}, "test": {"rows": 269}},
 }
 

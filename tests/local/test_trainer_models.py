@@ -75,7 +75,8 @@ def test_a_column_counts_in_any_unit(classes: Dataset, scale: float, tmp_path: P
 
 
 def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "schema.json").write_text('{"format": "other/1", "task": "classification"}')
+    schema = json.loads((classes.folder / "schema.json").read_bytes())
+    (tmp_path / "schema.json").write_text(json.dumps(schema | {"format": "other/1"}))
     (tmp_path / "statistics.json").write_text("{}")
     with pytest.raises(DataError, match="other/1"):
         Dataset.load(tmp_path)

@@ -16,6 +16,7 @@ from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.records import TFRecords, evaluation_slices
+from kfp_tfjob.features.schema import SchemaWeight
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
@@ -107,14 +108,14 @@ def test_weights_are_stored_but_are_no_feature(step: Step, tmp_path: Path) -> No
     with_weights, _ = tables("classes")
     done, dataset = prepared(step, tmp_path / "w", with_weights, weight="w")
     plain, _ = prepared(step, tmp_path / "p", with_weights, drop=["w"])
-    assert done.schema["weight"] == {"name": "w"} and "weight" not in plain.schema
-    assert done.schema["schema_digest"] == plain.schema["schema_digest"]
+    assert done.schema.weight == SchemaWeight("w") and plain.schema.weight is None
+    assert done.schema.schema_digest == plain.schema.schema_digest
     assert done.rows == plain.rows and done.dataset_digest != plain.dataset_digest
-    assert [item["name"] for item in done.schema["features"]] == ["a", "b", "c"]
+    assert done.schema.names == ["a", "b", "c"]
     lines = [line.split(",") for line in with_weights.splitlines()[1:]]
     known = {line[0]: float(line[1]) for line in lines}
     found = {}
-    for name in done.schema["test_raw"]:
+    for name in done.schema.test_raw:
         data = step.store.read(S3Address.parse(done.dataset_uri) / name)
         table = pq.read_table(io.BytesIO(data))
         found |= dict(zip(table["a"].to_pylist(), table["w"].to_pylist(), strict=True))

@@ -15,6 +15,7 @@ from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.storage.address import S3Address
@@ -143,9 +144,9 @@ class Publisher:
 
 def _counts(store: Store, dataset: S3Address, folder: Path) -> dict[str, Any]:
     """Return distributions.json of a dataset of classes."""
-    schema = json.loads((folder / "schema.json").read_text())
+    schema = Schema.from_bytes((folder / "schema.json").read_bytes())
     train = sample.read(store, dataset, schema, "train")
-    counts = Distributions(Edges.of(Coding.of_schema(schema), train.rows))
+    counts = Distributions(Edges.of(schema.encoding, train.rows))
     counts.add("train", train.rows)
     return counts.to_dict()
 
@@ -209,7 +210,7 @@ def _mixed(dataset: Path, seed: int, folder: Path) -> None:
     from kfp_tfjob.features.signature_columns import COLUMNS as MAPPING
     from kfp_tfjob.features.signature_columns import argument_names, to_json
 
-    declared = Coding.of_schema(json.loads((dataset / "schema.json").read_bytes()))
+    declared = Schema.from_bytes((dataset / "schema.json").read_bytes()).encoding
     module = tf.Module()
     module.raw_columns = RawColumns(declared)
     columns = [feature.name for feature in declared.features]

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from kfp_tfjob.features.served_model import ServedModel, Task
+from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -33,8 +34,8 @@ def served(publisher: Publisher, name: str, folder: Path) -> ServedModel:
     champion = read_champion(publisher.store, publisher.layout, name)
     assert champion
     pull(publisher.store, S3Address.parse(champion.version_uri), folder)
-    schema = json.loads((folder / "schema.json").read_bytes())
-    return ServedModel(folder / "model", Task.of(schema), name)
+    schema = Schema.from_bytes((folder / "schema.json").read_bytes())
+    return ServedModel(folder / "model", schema, name)
 
 
 def people(folder: Path, rows: int) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
@@ -154,7 +155,7 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
         (v2, b"\xff\xfe", 400, "Open Inference Protocol"),
         (f"{server.url}/v3/models", {}, 404, "cannot be answered"),
         (v1.replace(":predict", ""), {}, 405, "cannot be answered"),
-        (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "do not unload"),
+        (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "cannot unload"),
         (f"{server.url}/v2/repository/models/pets/load", {}, 403, "cannot load"),
     ]  # fmt: skip
     for url, body, status, said in cases:

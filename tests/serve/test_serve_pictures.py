@@ -42,7 +42,7 @@ tf.saved_model.save(module, str(folder / "model"), signatures={"serve": serve})
 schema = {
     "task": "classification",
     "features": [{"name": "picture", "type": "picture"}],
-    "picture": picture.to_plain(),
+    "picture": vars(picture),
     "label": {"name": "class", "classes": ["dark", "light"]},
     "schema_digest": "s",
 }

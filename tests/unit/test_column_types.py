@@ -14,8 +14,8 @@ from kfp_tfjob.components.prepare_data.executors.exchange import dump
 from kfp_tfjob.components.prepare_data.kinds import decide
 from kfp_tfjob.features.cells import Cells, Texts
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.base import ColumnType, missing_in
-from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions
+from kfp_tfjob.features.types.base import ColumnType, TrainValues, missing_in
+from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions, Gaps
 
 TABLES = [it.name for it in COLUMN_TYPES if it.rules]
 WORDS = "|\t| |0|1|01|1.0|-0|1e39|1e-46|nan|inf|1,5|1.234,5|true|FALSE| yes|n\t|on|maybe|ı|İ|a\nb"
@@ -41,7 +41,8 @@ def parsed(column: type[ColumnType], text: str) -> object:
         return ["", *values.texts][values.codes[0]].encode()
     if missing_in(values)[0]:
         return column.raw_missing
-    return column("x").raw_column(values)[0].as_py()
+    rule = TrainValues(Gaps(rule="fail"), np.zeros(0))
+    return column.fit("x", rule, DataOptions()).raw_column(values)[0].as_py()
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -17,7 +17,6 @@ from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.changes import changes
 from kfp_tfjob.components.evaluate.column_importance import ColumnImportance
-from kfp_tfjob.features.served_model import Task
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import Rival, decide
 from kfp_tfjob.judging.importance import Importances
@@ -45,33 +44,32 @@ GATES = {
 }
 
 
-def classes(count: int) -> tuple[Task, Predictions, Predictions]:
+def classes(count: int) -> tuple[tuple[str, ...], Predictions, Predictions]:
     names = (NASTY, *(f"class {index} {'long ' * 20}" for index in range(1, count)))
     rng = np.random.default_rng(count)
     labels = np.arange(3000) % count
     logits = rng.normal(size=(3000, count)) + 2 * np.eye(count)[labels]
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     baseline = constant_classifier(labels, [1] * count)
-    task = Task("classification", ("a", "b"), names)
-    return task, ClassPredictions.of(labels, probabilities), baseline
+    return names, ClassPredictions.of(labels, probabilities), baseline
 
 
-def broken() -> tuple[Task, Predictions, Predictions]:
-    task, good, baseline = classes(3)
+def broken() -> tuple[tuple[str, ...], Predictions, Predictions]:
+    labels, good, baseline = classes(3)
     scores = np.full((good.rows, 3), np.nan)
-    return task, ClassPredictions.of(good.labels, scores), baseline
+    return labels, ClassPredictions.of(good.labels, scores), baseline
 
 
-def regression() -> tuple[Task, Predictions, Predictions]:
+def regression() -> tuple[tuple[str, ...], Predictions, Predictions]:
     rng = np.random.default_rng(1)
     truth = 1e5 * rng.normal(size=20_000)
     values = ValuePredictions.of(truth, truth + 2e4 * rng.normal(size=len(truth)))
-    return Task("regression", ("a",)), values, constant_regression(truth, 0.0)
+    return (), values, constant_regression(truth, 0.0)
 
 
-def diverged() -> tuple[Task, Predictions, Predictions]:
-    task, good, baseline = regression()
-    return task, ValuePredictions.of(good.labels, np.full(good.rows, 1e30)), baseline
+def diverged() -> tuple[tuple[str, ...], Predictions, Predictions]:
+    labels, good, baseline = regression()
+    return labels, ValuePredictions.of(good.labels, np.full(good.rows, 1e30)), baseline
 
 
 CASES = {
@@ -87,19 +85,19 @@ CASES = {
 
 def evaluated(
     case: str, *, rename: Callable[[int], str] = str, gate: dict[str, Any] | None = None
-) -> tuple[Task, dict[str, Any], dict[str, Scored]]:
-    """Return the task, the verdict and everybody's metrics, with a champion like the baseline."""
-    task, predictions, baseline = CASES[case]()
+) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Scored]]:
+    """Return classes, verdict and everybody's metrics, with a champion like the baseline."""
+    labels, predictions, baseline = CASES[case]()
     if rename is not str:
-        task = replace(task, classes=tuple(map(rename, range(len(task.classes)))))
-    names, gate = list(task.classes), gate or GATES[task.name]
+        labels = tuple(map(rename, range(len(labels))))
+    names, gate = list(labels), gate or GATES["classification" if labels else "regression"]
     rival = Rival("champion 7", predictions=baseline)
     champion = Champion(4, 7, "s3://b/v", "r0", "w", "s", "d", {}, "s3://b/verdict")
     decision = decide(parse_gate(gate), predictions, baseline, rival, names)
     everyone = {"model": predictions, "champion 7": baseline, "baseline": baseline}
     scored = {who: Scored.of(one, 0.95, names) for who, one in everyone.items()}
     judged = EvaluatedModel(NASTY, "s3://b/m", "r1", "m", "w", "s3://b/d", "d", "s", gate)
-    return task, build(decision, judged, scored, 0.95, champion, rival), scored
+    return labels, build(decision, judged, scored, 0.95, champion, rival), scored
 
 
 def hostile() -> ColumnImportance:
@@ -110,8 +108,8 @@ def hostile() -> ColumnImportance:
 
 def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> None:
     for case in ("two classes", "regression"):
-        task, verdict, scored = evaluated(case)
-        found = changes(scored, 0.95, list(task.classes)).gains
+        labels, verdict, scored = evaluated(case)
+        found = changes(scored, 0.95, list(labels)).gains
         gains = {gain.metric: gain for gain in found}
         assert set(gains) == set(scored["model"].measured)
         check = next(one for one in verdict.checks if one.name == "champion")
@@ -125,13 +123,13 @@ def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> 
 
 def test_of_many_rows_some_tell_the_bounds_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for case in ("two classes", "regression"):
-        task, verdict, scored = evaluated(case)
-        exact = changes(scored, 0.95, list(task.classes)).gains
+        labels, verdict, scored = evaluated(case)
+        exact = changes(scored, 0.95, list(labels)).gains
         with monkeypatch.context() as patch:
             patch.setattr("kfp_tfjob.components.evaluate.changes.SAMPLED_ROWS", 1600)
             patch.setattr("kfp_tfjob.components.evaluate.report.SAMPLED_ROWS", 1600)
-            found = changes(scored, 0.95, list(task.classes)).gains
-            html = report.render(verdict, task, scored)
+            found = changes(scored, 0.95, list(labels)).gains
+            html = report.render(verdict, labels, scored)
         assert "1,600 of these rows" in html
         for one, other in zip(found, exact, strict=True):
             assert one.gain == pytest.approx(other.gain, nan_ok=True)
@@ -146,15 +144,15 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
 
     limits = {f"{kind}/{name(at)}": {"min": 0.01} for at in range(30) for kind in PER_CLASS}
     gate = {"primary_metric": f"f1/{name(3)}", "thresholds": limits}
-    task, verdict, scored = evaluated("thirty classes", rename=name, gate=gate)
-    html = report.render(verdict, task, scored, hostile())
+    labels, verdict, scored = evaluated("thirty classes", rename=name, gate=gate)
+    html = report.render(verdict, labels, scored, hostile())
     assert len(html.encode()) < 1_000_000
     ElementTree.fromstring(html.removeprefix("<!doctype html>"))  # every element is closed
     (shown,) = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", html, re.S))
     assert shown.endswith("in verdict.json.\n")
     metrics = kfp_metrics(scored)
     assert sum(key.startswith("recall/") for key in metrics) == 30
-    found = confusion(scored["model"].predictions, list(task.classes))
+    found = confusion(scored["model"].predictions, list(labels))
     assert found and len(set(found[0])) == 30
     classification = dsl.ClassificationMetrics()
     classification.log_confusion_matrix(*found)
@@ -162,12 +160,12 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
 
 
 def test_of_many_checks_those_that_failed_come_first() -> None:
-    task, verdict, scored = evaluated("two classes")
+    labels, verdict, scored = evaluated("two classes")
     one = replace(verdict.checks[0], name="threshold", passed=True)
     checks = [replace(one, explanation=f"{NASTY * 100} {at}") for at in range(1000)]
     checks[700] = replace(one, passed=False, explanation="this fails")
     reasons = tuple(f"reason {at}; {NASTY * 30}" for at in range(1000))
-    html = report.render(replace(verdict, checks=tuple(checks), reasons=reasons), task, scored)
+    html = report.render(replace(verdict, checks=tuple(checks), reasons=reasons), labels, scored)
     assert len(html.encode()) < 1_000_000
     assert html.count('<tr class="joined">') == 200
     assert "800 more are in verdict.json" in html and "980 more are in verdict.json" in html
@@ -176,10 +174,10 @@ def test_of_many_checks_those_that_failed_come_first() -> None:
 
 
 def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, verdict, scored = evaluated("two classes")
+    labels, verdict, scored = evaluated("two classes")
     pages = []
     for _ in range(3):
-        html = report.render(verdict, task, scored, hostile())
+        html = report.render(verdict, labels, scored, hostile())
         pages.append(html)
         monkeypatch.setattr(report, "_MOST_BYTES", len(html.encode()))
     sizes = [len(page) for page in pages]
@@ -191,14 +189,14 @@ def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("case", CASES)
 def test_page_and_metadata_are_finite_and_small(case: str) -> None:
-    task, verdict, scored = evaluated(case)
-    html = report.render(verdict, task, scored)  # test_pages.py has its form
+    labels, verdict, scored = evaluated(case)
+    html = report.render(verdict, labels, scored)  # test_pages.py has its form
     assert "nan" not in html.lower() and all(escaped(reason) in html for reason in verdict.reasons)
     predictions = scored["model"].predictions
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     for name, value in kfp_metrics(scored).items():
         metrics.log_metric(name, value)
-    if found := confusion(predictions, list(task.classes)):
+    if found := confusion(predictions, list(labels)):
         classification.log_confusion_matrix(*found)
     if curve := roc(predictions):
         classification.log_roc_curve(*curve)
@@ -211,10 +209,10 @@ def test_page_and_metadata_are_finite_and_small(case: str) -> None:
 
 
 def test_metrics_of_ones_own_have_values_and_no_gain() -> None:
-    task, verdict, scored = evaluated("two classes")
+    labels, verdict, scored = evaluated("two classes")
     for who, value in (("model", 12.5), ("champion 7", 13.25), ("baseline", math.nan)):
         scored[who].measured["own/cost"] = Measured(value, math.nan, math.nan)
-    html = report.render(verdict, task, scored)
+    html = report.render(verdict, labels, scored)
     row = html.partition("<td>own/cost</td>")[2].partition("</tr>")[0]
     assert "12.5000" in row and "13.2500" in row
     assert "svg" not in row and "+" not in row  # whether more of it is better is not known

@@ -16,11 +16,12 @@ from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices
 from kfp_tfjob.options.gate import Slice, parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.typed_schema import typed
 
 ROWS = 6000
 CLASSES = ["no", "yes"]
 DAY = 86_400_000_000
-SCHEMA = {
+SCHEMA = typed({
     "features": [
         {"name": "city", "type": "category"},
         {"name": "age", "type": "float32"},
@@ -28,8 +29,7 @@ SCHEMA = {
         {"name": "since", "type": "date"},
     ],
     "label": {"name": "bought", "classes": CLASSES},
-    "coding": {},
-}
+})  # fmt: skip
 
 
 def rows() -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -149,9 +149,7 @@ def test_a_value_that_equals_an_edge_is_in_the_range_from_it(raw: bool) -> None:
     edges = [0.1, 0.7, 9.99]  # as float32, the last two are smaller
     values = np.repeat(np.float32(edges), 100)
     declared = Slice.model_validate({"column": "x", "edges": edges})
-    found = Slices(
-        [declared], {"features": [{"name": "x", "type": "float32"}], "label": {"name": ""}}
-    )
+    found = Slices([declared], typed({"features": [{"name": "x", "type": "float32"}]}))
     labels = np.zeros(300, np.int64)
     found.add(Batch({"x": values.astype(np.float64) if raw else values}, labels))
     equal = ClassPredictions.of(labels, np.full((300, 2), 0.5))
@@ -172,7 +170,7 @@ def test_many_values_share_a_slice() -> None:
 def test_packed_rows_and_files_have_the_same_slices(tmp_path: Path) -> None:
     declared = Slice.model_validate({"column": "age", "edges": [30]})
     schema = {"features": [{"name": "x", "type": "float32"}, {"name": "age", "type": "float32"}]}
-    found = Slices([declared], schema | {"label": {"name": "y"}}, tmp_path)
+    found = Slices([declared], typed(schema), tmp_path)
     packed = {"x": np.zeros(ROWS, np.float32), "age": COLUMNS["age"].astype(np.float32)}
     stored: Collector[ClassPredictions] = Collector(tmp_path / "model", most=1000)
     whole = model(1)
@@ -247,11 +245,11 @@ def test_edges_that_do_not_fit_the_column_fail_the_model(
     # With the schema at hand, they are refused before the training.
     gate = {"slices": [declared, "citty"], "primary_metric": "recall/yess"}
     with pytest.raises(ConfigurationError) as caught:
-        check_gate(gate, SCHEMA | {"task": "classification"})
+        check_gate(gate, SCHEMA)
     metric, first, second = map(str, caught.value.problems)
     assert "no class 'yess'" in metric and expected.partition(":")[0] in first
     assert "'city'?" in second
-    check_gate({"slices": [{"column": "age", "edges": [3]}]}, SCHEMA | {"task": "classification"})
+    check_gate({"slices": [{"column": "age", "edges": [3]}]}, SCHEMA)
 
 
 def test_slices_in_which_the_metric_has_no_value_do_not_pass() -> None:
@@ -273,10 +271,9 @@ def test_slices_in_which_the_metric_has_no_value_do_not_pass() -> None:
     recall = {"column": "bought", "thresholds": {"recall/yes": {"min": 0.1}}}
     (check,) = [it for it in judge(model(1), None, recall).checks if it.name == "slice_threshold"]
     assert "recall/yes" in check.explanation and "bought = no" in check.explanation
-    schema = SCHEMA | {"task": "classification"}
-    check_gate({"slices": [declared]}, schema)
+    check_gate({"slices": [declared]}, SCHEMA)
     with pytest.raises(ConfigurationError, match="bought.*auc|auc.*bought"):
-        check_gate({"slices": ["bought"]}, schema)
+        check_gate({"slices": ["bought"]}, SCHEMA)
 
 
 def test_ranges_of_a_label_are_those_of_its_values() -> None:
@@ -285,17 +282,19 @@ def test_ranges_of_a_label_are_those_of_its_values() -> None:
     declared = Slice.model_validate({"column": "stars", "edges": [3, 9.5]})
     features = [{"name": "x", "type": "float32"}]
     batch = Batch({"x": np.zeros(150, np.float32)}, labels)
-    found = Slices([declared], {"features": features, "label": {"name": "stars", "classes": stars}})
+    label = {"name": "stars", "classes": stars}
+    found = Slices([declared], typed({"features": features, "label": label}))
     found.add(batch)
     equal = ClassPredictions.of(labels, np.full((150, 5), 0.2))
     counts = {"stars < 3": 30, "3 ≤ stars < 9.5": 70, "stars ≥ 9.5": 50}
     assert {part.name: part.rows for part in found.parts(equal)} == counts
     # A regression has the values themselves.
-    found = Slices([declared], {"features": features, "label": {"name": "stars", "classes": None}})
+    label = {"name": "stars", "classes": None}
+    found = Slices([declared], typed({"features": features, "label": label}))
     found.add(batch._replace(labels=np.float32([1, 2, 3, 4, 10])[labels]))
     assert {part.name: part.rows for part in found.parts(equal)} == counts
     dates = declared.model_copy(update={"edges": ["2026-01-31"]})
-    found = Slices([dates], {"features": features, "label": {"name": "stars", "classes": None}})
+    found = Slices([dates], typed({"features": features, "label": label}))
     assert "'stars'" in found.unfit[0][1]
 
 

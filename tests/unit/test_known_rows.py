@@ -12,6 +12,7 @@ from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.rows import TestData as Split
+from tests.typed_schema import typed
 
 ROWS = 2000
 
@@ -31,7 +32,7 @@ def known(
         "splits": {"train": {"rows": train}},
     }
     counted = {"also_in_train": {"validation": 0, "test": int(share * rows)}}
-    return failed_checks(Split("d", schema, counted, (path,), rows))
+    return failed_checks(Split("d", typed(schema), counted, (path,), rows))
 
 
 def test_copies_of_rows_that_differ_fail_the_model(tmp_path: Path) -> None:
@@ -74,7 +75,6 @@ def test_gaps_and_texts_of_tables_are_equal_to_each_other(tmp_path: Path) -> Non
             {"name": "since", "type": "date"},
         ],
         "label": {"name": "y"},
-        "coding": {},
         "splits": {"train": {"rows": 4 * ROWS}},
     }
     counted = {"also_in_train": {"test": ROWS}}
@@ -86,7 +86,7 @@ def test_gaps_and_texts_of_tables_are_equal_to_each_other(tmp_path: Path) -> Non
             "y": np.zeros(ROWS),
         }
         parquet.write_table(pa.table(columns), tmp_path / "test.parquet")
-        data = Split("d", schema, counted, (), ROWS, (tmp_path / "test.parquet",))
+        data = Split("d", typed(schema), counted, (), ROWS, (tmp_path / "test.parquet",))
         assert bool(failed_checks(data)) is different
 
 
@@ -94,10 +94,10 @@ def test_pictures_that_were_copied_fail_the_model() -> None:
     picture = {"height": 8, "width": 8, "channels": 1, "resize": "stretch", "interpolation": "area"}
     schema = {"picture": picture, "splits": {"train": {"rows": 900}}}
     for count, failed in ((50, False), (51, True)):
-        data = Split("d", schema, {"also_in_train": {"test": count}}, (), 100)
+        data = Split("d", typed(schema), {"also_in_train": {"test": count}}, (), 100)
         assert bool(failed_checks(data)) is failed
 
 
 def test_data_without_the_number_is_as_before() -> None:
-    data = Split("d", {"splits": {"train": {"rows": 9}}}, {}, (), 100)
+    data = Split("d", typed({"splits": {"train": {"rows": 9}}}), {}, (), 100)
     assert also_in_train(data) is None and failed_checks(data) == []

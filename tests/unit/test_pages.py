@@ -25,6 +25,7 @@ from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.escaping import html, prose
 from kfp_tfjob.storage.verdict_record import VerdictSlice
+from tests.typed_schema import typed
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
 from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 
@@ -101,7 +102,7 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
         ]
         schema["coding"] = [learned[it["kind"]] for _, it in columns]
     validation = judgement(list(statistics["features"]), classes) if judged else None
-    return dataset.render(schema, statistics, reused=bool(classes), validation=validation)
+    return dataset.render(typed(schema), statistics, reused=bool(classes), validation=validation)
 
 
 def judgement(names: list[str], classes: int) -> Validation:
@@ -135,7 +136,7 @@ def judgement(names: list[str], classes: int) -> Validation:
 
 def evaluation_page(case: str, nasty: bool = False) -> str:
     """Return the page of an evaluation; with `nasty`, everything in it is hostile."""
-    task, verdict, scored = evaluated(case)
+    labels, verdict, scored = evaluated(case)
     slices = tuple(
         VerdictSlice(
             name=HOSTILE,
@@ -153,7 +154,7 @@ def evaluation_page(case: str, nasty: bool = False) -> str:
         for state, value in (("fail", 0.5), ("pass", 0.7), ("insufficient", None)) * 40
     )
     verdict = replace(verdict, reasons=(HOSTILE,), slices=slices if nasty else ())
-    return evaluation.render(verdict, task, scored, hostile() if nasty else None)
+    return evaluation.render(verdict, labels, scored, hostile() if nasty else None)
 
 
 def training_page() -> str:

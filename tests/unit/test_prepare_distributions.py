@@ -32,7 +32,7 @@ PEOPLE = Coding(
         Number("age", Missing("median", 40.0)),
         Boolean("member", Missing("most_frequent", 0)),
         Category("city", dictionary=CITIES[::-1], vocabulary=CITIES[:200]),
-        Date("joined", Missing("median", 0)),
+        Date("joined", Missing("median", 0), origin=0),
         String("note", bins=8),
         Number("dice", Missing("median", 3.0)),
     )
@@ -62,7 +62,7 @@ def _kind(features: int, codes: int = 0, dates: int = 0) -> np.dtype:
 
 
 def of_numbers(names: list[str]) -> Coding:
-    return Coding.of_schema({"features": [{"name": name, "type": "float32"} for name in names]})
+    return Coding(tuple(map(Number, names)))
 
 
 def entry(found: Distributions, name: str) -> dict:
@@ -117,7 +117,9 @@ def test_many_rows_with_one_value_are_one_bin() -> None:
 @pytest.mark.parametrize("beyond", [-999, 999])
 @pytest.mark.parametrize("usual", [1, 5, 400])
 def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond: int) -> None:
-    coding = Coding((Number("level", Missing("median", 0)), Date("since", Missing("median", 0))))
+    coding = Coding(
+        (Number("level", Missing("median", 0)), Date("since", Missing("median", 0), origin=0))
+    )
     rows = np.zeros(2000, _kind(1, 0, 1))
     rows["features"][:, 0] = rows["dates"][:, 0] = np.arange(2000) % usual
     first = Distributions(Edges.of(coding, rows))

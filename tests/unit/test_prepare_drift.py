@@ -13,6 +13,8 @@ from kfp_tfjob.components.prepare_data import leaks
 from kfp_tfjob.components.prepare_data.drift import Drift, measure
 from kfp_tfjob.components.prepare_data.report import drift_cell
 from kfp_tfjob.components.prepare_data.sample import Sample
+from kfp_tfjob.features.schema import Schema
+from tests.typed_schema import typed
 
 
 def test_the_figures_of_a_known_case() -> None:
@@ -56,11 +58,10 @@ def _train(columns: np.ndarray, labels: np.ndarray) -> Sample:
     return Sample(rows, labels)
 
 
-def _schema(columns: int, classes: int | None) -> dict:
-    return {
-        "features": [{"name": str(i), "type": "float32"} for i in range(columns)],
-        "label": {"classes": None if classes is None else [str(i) for i in range(classes)]},
-    }
+def _schema(columns: int, classes: int | None) -> Schema:
+    names = None if classes is None else [str(i) for i in range(classes)]
+    features = [{"name": str(i), "type": "float32"} for i in range(columns)]
+    return typed({"features": features, "label": {"name": "y", "classes": names}})
 
 
 @pytest.mark.parametrize("classes", [2, 3, None])

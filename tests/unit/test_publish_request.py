@@ -7,16 +7,18 @@ import pytest
 
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.features.types.base import Missing
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.storage.champion import Champion
+from tests.typed_schema import typed
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
 VERDICT = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
-NUMBERS = {"features": [{"name": name, "type": "float32"} for name in ("a", "b c")]}
-PICTURE = {
+NUMBERS = typed({"features": [{"name": name, "type": "float32"} for name in ("a", "b c")]})
+PICTURE = typed({
     "features": [{"name": "picture", "type": "picture"}],
     "picture": {"height": 2, "width": 2, "channels": 1},
-}
+})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,6 @@ def test_a_model_with_other_columns_has_none():
 
 @pytest.mark.parametrize("rule", ["fail", "constant"])
 def test_its_date_is_one_that_a_server_takes(rule):
-    learned = {"missing": {"rule": rule, "value": None if rule == "fail" else 86_400_000_000}}
-    date = Date.of_schema("day", learned | {"origin": 0})
+    value = None if rule == "fail" else 86_400_000_000
+    date = Date("day", Missing(rule, value), origin=0)
     assert Date.read([date.usual({})])[1] == []

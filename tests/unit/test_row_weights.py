@@ -19,6 +19,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.trainer.dataset import Dataset
@@ -119,8 +120,7 @@ def test_rows_bring_their_weights(tmp_path: Path) -> None:
     values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset) if item.init)
     values |= {"feature_names": ("a", "b"), "class_names": ("u", "v"), "task": "classification"}
     own = RowWeights("w", {"train": 1.5, "test": 0.0})
-    listed = [{"name": name, "type": "float32"} for name in "ab"]
-    coding = Coding.of_schema({"features": listed})
+    coding = Coding((Number("a"), Number("b")))
     dataset = Dataset(**values | {"row_weights": own, "coding": coding})
     rows = Rows(dataset, TFRecords([tmp_path / "train-00000.tfrecord"]))
     order = np.array([2, 0, 1])

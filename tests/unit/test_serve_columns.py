@@ -6,16 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.image import ONE_PIXEL
 from kfp_tfjob.serving.answers import predictions, tensors
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.serving.tensors import inputs_of, read
+from tests.typed_schema import typed
 
 MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
 FAIL = {"missing": {"rule": "fail", "value": None}}
-SCHEMA = {
+SCHEMA = typed({
     "task": "classification",
     "features": [
         {"name": "age", "type": "float32"},
@@ -34,12 +36,12 @@ SCHEMA = {
         {"bins": 8},
         FAIL,
     ],
-}
-NUMBERS = {
+})  # fmt: skip
+NUMBERS = typed({
     "task": "regression",
     "features": [{"name": "a", "type": "float32"}, {"name": "b c", "type": "float32"}],
     "label": {"name": "y"},
-}
+})  # fmt: skip
 ROW = {
     "age": 30,
     "job": "nurse",
@@ -59,7 +61,7 @@ class Tensor:
         return np.array(self.data)
 
 
-def problems(schema: dict[str, Any], rows: Any) -> list[str]:
+def problems(schema: Schema, rows: Any) -> list[str]:
     with pytest.raises(RefusedRequest) as refused:
         RequestColumns(schema).of_rows(rows)
     return [str(problem) for problem in refused.value.problems]
@@ -192,12 +194,10 @@ def test_what_is_no_list_of_objects_is_refused(rows: Any) -> None:
 def test_pictures_come_in_base64() -> None:
     import base64
 
-    schema = {
-        "task": "classification",
+    schema = typed({
         "features": [{"name": "picture", "type": "picture"}],
         "picture": {"height": 4, "width": 4, "channels": 1},
-        "label": {"name": "class", "classes": ["a", "b"]},
-    }
+    })  # fmt: skip
     text = base64.b64encode(ONE_PIXEL).decode()
     rows = RequestColumns(schema).of_rows([{"picture": {"b64": text}}, {"picture": text}])
     assert rows.features["picture"].tolist() == [ONE_PIXEL] * 2
@@ -244,15 +244,15 @@ def test_tensors_may_come_as_bytes() -> None:
 
 
 def test_answers_have_the_form_of_tensorflow_serving() -> None:
-    task = RequestColumns(SCHEMA).task
+    names = RequestColumns(SCHEMA).classes
     values = np.array([[0.25, 0.75], [np.nan, 0.5]], np.float32)
-    found = predictions(task, values[:1])
+    found = predictions(names, values[:1])
     assert found == [{"probabilities": [0.25, 0.75], "class": "high"}]
-    broken = predictions(task, values)[1]  # no class that would look right
+    broken = predictions(names, values)[1]  # no class that would look right
     assert broken == {"probabilities": [None, 0.5], "class": None}
-    assert [it.data for it in tensors(task, values[1:])] == [[None, 0.5], [""]]
-    assert predictions(RequestColumns(NUMBERS).task, np.array([1.5])) == [1.5]
-    probabilities, classes = tensors(task, values[:1])
+    assert [it.data for it in tensors(names, values[1:])] == [[None, 0.5], [""]]
+    assert predictions(RequestColumns(NUMBERS).classes, np.array([1.5])) == [1.5]
+    probabilities, classes = tensors(names, values[:1])
     assert (probabilities.shape, probabilities.data) == ([1, 2], [0.25, 0.75])
     assert (classes.shape, classes.data) == ([1], ["high"])
 

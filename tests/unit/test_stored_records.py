@@ -6,6 +6,7 @@ replaced; everything else is as it was stored. Verdicts and champions have other
 `tests/golden/stored-forms.json` has those.
 """
 
+import json
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,6 +15,7 @@ import pytest
 from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.components.launch_tfjob.report import progress
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
@@ -103,3 +105,9 @@ def test_the_schema_and_statistics_of_a_dataset_are_read() -> None:
     (found,) = STORED.glob("datasets/*")
     dataset = Dataset.load(found)
     assert (dataset.num_classes, sum(dataset.rows.values())) == (2, 2000)
+    data = (found / "schema.json").read_bytes()
+    schema = Schema.from_bytes(data)
+    assert schema.to_bytes() == data and schema.digest() == schema.schema_digest
+    assert dataset.schema == json.loads(data)
+    later = Schema.from_bytes(json.dumps(json.loads(data) | {"later": [{}]}).encode())
+    assert later == schema

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.features import text_hash
 from kfp_tfjob.features.coding import Coding, Column
+from kfp_tfjob.features.schema import Schema, SchemaFeature, SchemaLabel
 from kfp_tfjob.features.types import category
 from kfp_tfjob.features.types.base import NO_DATE, ColumnType, Missing
 from kfp_tfjob.features.types.boolean import Boolean
@@ -21,6 +22,7 @@ from kfp_tfjob.features.types.date import Date, date_parts
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
 from kfp_tfjob.storage.errors import DataError
+from tests.typed_schema import typed
 
 _CITIES = ("Rome", "Bonn", "Paris")
 _CODING = Coding(
@@ -94,17 +96,24 @@ def test_the_farthest_dates(far: int, day: tuple[int, int, int], hour: int) -> N
 
 
 def test_the_schema_says_everything() -> None:
-    schema = json.loads(json.dumps(_CODING.to_schema()))
-    assert Coding.of_schema(schema) == _CODING
+    features = tuple(SchemaFeature(it.name, it.schema_type) for it in _CODING.features)
+    learned = tuple(it.learned for it in _CODING.features)
+    label = SchemaLabel("y", ("no", "yes"))
+    declared = Schema(task="classification", features=features, label=label, coding=learned)
+    data = declared.to_bytes()
+    assert Schema.from_bytes(data).encoding == _CODING
+    assert Coding.of_plain(json.loads(json.dumps(_CODING.to_plain()))) == _CODING
+    schema = json.loads(data)
     assert schema["features"][:2] == [
         {"name": "city", "type": "category"},
         {"name": "age", "type": "float32"},
     ]
     assert schema["coding"][1] == {"missing": {"rule": "median", "value": 38.5, "indicator": True}}
+    assert "weight" not in schema and schema["label"] == {"name": "y", "classes": ["no", "yes"]}
 
 
 def test_a_table_of_numbers_is_not_copied() -> None:
-    plain = Coding.of_schema({"features": [{"name": "a", "type": "float32"}]})
+    plain = typed({"features": [{"name": "a", "type": "float32"}]}).encoding
     rows = np.array([[1.5], [np.nan]], np.float32)
     none = np.empty((2, 0), np.int64)
     assert plain.is_identity and not _CODING.is_identity
@@ -112,7 +121,7 @@ def test_a_table_of_numbers_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    "column", [Date("when", Missing("fail", None)), Number("n", Missing("fail", None))]
+    "column", [Date("when", Missing("fail", None), origin=0), Number("n", Missing("fail", None))]
 )
 def test_a_forbidden_gap_is_named(column: ColumnType) -> None:
     floats, dates = np.full((2, 1), np.nan, np.float32), np.full((2, 1), NO_DATE)
@@ -147,7 +156,7 @@ def test_a_code_outside_its_dictionary_is_damage(code: list[int], name: str) -> 
 )
 def test_a_wrong_schema(change: dict[str, object]) -> None:
     with pytest.raises((ValueError, KeyError)):
-        Coding.of_schema(change)
+        assert typed(change).encoding
 
 
 # From the reference implementation of SipHash-2-4: the text of n bytes is 00 01 02 ...

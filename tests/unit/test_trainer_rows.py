@@ -22,13 +22,12 @@ from kfp_tfjob.trainer.rows import Rows
 
 
 def _dataset(columns: int, classes: int | None) -> Dataset:
-    splits = {"train": {"rows": 0, "shards": []}}
     names = tuple(f"x{at}" for at in range(columns))
     classes_names = tuple(f"c{at}" for at in range(classes or 0))
     values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset) if item.init)
     coding = Coding(tuple(Number(name) for name in names))
     values |= {"feature_names": names, "class_names": classes_names, "coding": coding}
-    values["schema"] = {"splits": splits}
+    values["shard_names"] = {}
     return Dataset(**values | {"task": "regression" if classes is None else "classification"})
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from kfp_tfjob.components.publish import card
 from kfp_tfjob.storage.champion import Champion
+from tests.typed_schema import typed
 
 SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
 RECORD = """{
@@ -35,6 +36,6 @@ def test_the_model_card_says_what_its_hash_is_of():
         verdict,
         {},
         {"features": {}},
-        {"features": []},
+        typed({}),
     )
     assert "**SHA-256 of the exported weights:** `abc`\n" in text

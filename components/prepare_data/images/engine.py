@@ -22,6 +22,7 @@ from kfp_tfjob.components.prepare_data.images.plan import Plan
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
@@ -77,15 +78,15 @@ def prepare(
     # Models take the bytes of the files, so the size of their input is not comparable.
     schema = dataset.schema_of(
         Label(label, "classification", plan.classes, np.empty(0, np.int32)),
-        [{"name": PICTURE, "type": PICTURE}],
+        [SchemaFeature(PICTURE, PICTURE)],
         options,
         rule,
-        {PICTURE: wanted.to_plain()},
         "encoded",
         {
-            split: {"rows": plan.rows[split], "shards": [shard.name for shard in found]}
+            split: SchemaSplit(plan.rows[split], tuple(shard.name for shard in found))
             for split, found in shards.items()
         },
+        picture=wanted,
     )
     described = plan.statistics(label, len(source.files), faults.counts(), folders.notes, wanted)
     if by_folder:

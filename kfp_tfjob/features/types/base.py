@@ -12,7 +12,7 @@ Shards, runs and the raw test rows have one value of each column, in one of thre
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from kfp_tfjob.options.data import DataOptions, Gaps
 MOST = 0.9  # of the values make a column a number or a date
 # The values of a column of a request of shape [rows], and the wrong rows with what their value is.
 Read = tuple[np.ndarray, list[tuple[int, str]]]
+Learned = Mapping[str, Any]  # the fields of a column type without the name
 
 
 class Field(NamedTuple):
@@ -228,29 +229,13 @@ class ColumnType:
     fixed_edges: ClassVar[tuple[float, ...]] = ()
     moves_on: ClassVar[bool] = False
 
-    @classmethod
-    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
-        """Return the encoding of a column from its entry in `coding` of schema.json.
-
-        Raises:
-            ValueError, KeyError, TypeError: It is not one.
-        """
-        return cls(name, cls._missing(learned))
-
-    @classmethod
-    def _missing(cls, learned: Mapping[str, Any]) -> Missing | None:
-        if "missing" not in learned:
-            return None
-        found = learned["missing"]
-        value = None if found["value"] is None else cls.value_type(found["value"])
-        return Missing(str(found["rule"]), value, bool(found.get("indicator", False)))
-
-    def to_schema(self) -> dict[str, Any]:
-        """Return the entry in `coding` of schema.json."""
-        if not self.missing:
-            return {}
-        rule, value, indicator = self.missing.rule, self.missing.value, self.missing.indicator
-        return {"missing": {"rule": rule, "value": value, "indicator": indicator}}
+    @property
+    def learned(self) -> Learned:
+        """Its entry in `coding` of schema.json."""
+        found = {it.name: getattr(self, it.name) for it in fields(self)[1:]}
+        if self.missing:
+            found["missing"] = asdict(self.missing)
+        return {key: value for key, value in found.items() if value is not None}
 
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:

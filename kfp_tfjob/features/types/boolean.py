@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -30,6 +31,7 @@ _WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in PAIRS for word in pair}
 _ARROW = {b"true": True, b"false": False}
 
 
+@dataclass(frozen=True)
 class Boolean(ColumnType):
     """True or false. In the signature, a string that is neither is a missing value."""
 
@@ -45,10 +47,10 @@ class Boolean(ColumnType):
     drift_bins = "edges"
     fixed_edges = (0,)
 
-    @classmethod
-    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
-        """Return the encoding of a column."""
-        return cls(name, cls._missing({"missing": learned["missing"]}))
+    def __post_init__(self) -> None:
+        """Refuse a boolean without a rule for missing values."""
+        if self.missing is None:
+            raise ValueError(f"{self.name!r} has no rule for missing values")
 
     precedence = 0
     forms = tuple(dict.fromkeys(_WORDS.values()))

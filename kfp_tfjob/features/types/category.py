@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nsmallest
 from typing import Any, Self
@@ -38,8 +38,8 @@ class Category(ColumnType):
         vocabulary: The strings that have a packed code of their own.
     """
 
-    dictionary: tuple[str, ...] = ()
-    vocabulary: tuple[str, ...] = ()
+    dictionary: tuple[str, ...] = field(kw_only=True)
+    vocabulary: tuple[str, ...] = field(kw_only=True)
 
     kind = "category"
     schema_type = "category"
@@ -49,20 +49,13 @@ class Category(ColumnType):
     title = "Categories"
     drift_bins = "values"
 
-    @classmethod
-    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
-        """Return the encoding of a column."""
-        lists = (tuple(map(str, learned[key])) for key in ("dictionary", "vocabulary"))
-        found = cls(name, None, *lists)
-        if found.size > MOST_CODES:
-            raise ValueError(f"{name!r} has {found.size:,} codes; expected 2 to {MOST_CODES:,}")
-        if "" in found.vocabulary or len(set(found.vocabulary)) < len(found.vocabulary):
+    def __post_init__(self) -> None:
+        """Refuse a vocabulary that cannot be one."""
+        name, texts = self.name, self.vocabulary
+        if self.size > MOST_CODES:
+            raise ValueError(f"{name!r} has {self.size:,} codes; expected 2 to {MOST_CODES:,}")
+        if "" in texts or len(set(texts)) < len(texts):
             raise ValueError(f"the vocabulary of {name!r} contains an empty string or a duplicate")
-        return found
-
-    def to_schema(self) -> dict[str, Any]:
-        """Return the dictionary and the vocabulary."""
-        return {"dictionary": list(self.dictionary), "vocabulary": list(self.vocabulary)}
 
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
@@ -70,7 +63,8 @@ class Category(ColumnType):
         counts = values.rows.tolist()[1:]
         pairs = zip(values.dictionary, counts, strict=False)
         found = sorted((-count, text) for text, count in pairs if count >= options.min_count)
-        return cls(name, None, values.dictionary, tuple(text for _, text in found))
+        frequent = tuple(text for _, text in found)
+        return cls(name, dictionary=values.dictionary, vocabulary=frequent)
 
     @property
     def size(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
@@ -77,7 +77,7 @@ class Date(ColumnType):
         origin: The first one of the training rows.
     """
 
-    origin: int = 0
+    origin: int = field(kw_only=True)
 
     kind = "date"
     schema_type = "date"
@@ -97,19 +97,15 @@ class Date(ColumnType):
     drift_bins = "edges"
     moves_on = True
 
-    @classmethod
-    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
-        """Return the encoding of a column."""
-        return cls(name, cls._missing({"missing": learned["missing"]}), int(learned["origin"]))
-
-    def to_schema(self) -> dict[str, Any]:
-        """Return the rule for missing values, and the origin."""
-        return super().to_schema() | {"origin": self.origin}
+    def __post_init__(self) -> None:
+        """Refuse a date without a rule for missing values."""
+        if self.missing is None:
+            raise ValueError(f"{self.name!r} has no rule for missing values")
 
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
         """Return the encoding of a column, learned from train."""
-        return cls(name, cls.learn_missing(values), values.first)
+        return cls(name, cls.learn_missing(values), origin=values.first)
 
     @classmethod
     def constant(cls, text: str) -> int | None:

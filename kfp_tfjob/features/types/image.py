@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,15 +44,6 @@ class PictureInput:
     channels: int
     resize: str = "stretch"
     interpolation: str = "bilinear"
-
-    @classmethod
-    def of_schema(cls, schema: Mapping[str, Any]) -> PictureInput | None:
-        """Return the input of a dataset; None if its rows are no images."""
-        return cls(**schema[PICTURE]) if PICTURE in schema else None
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the value of `picture` in schema.json."""
-        return asdict(self)
 
     @property
     def shape(self) -> tuple[int, int, int]:

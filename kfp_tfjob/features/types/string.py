@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +23,7 @@ class String(ColumnType):
         bins: The number of bins.
     """
 
-    bins: int = 0
+    bins: int = field(kw_only=True)
 
     kind = "text"
     schema_type = "text"
@@ -32,22 +32,15 @@ class String(ColumnType):
     nouns = ("a text", "texts")
     title = "Hashed texts"
 
-    @classmethod
-    def of_schema(cls, name: str, learned: Mapping[str, Any]) -> Self:
-        """Return the encoding of a column."""
-        found = cls(name, None, int(learned["bins"]))
-        if not 1 < found.size <= MOST_CODES:
-            raise ValueError(f"{name!r} has {found.size:,} codes; expected 2 to {MOST_CODES:,}")
-        return found
-
-    def to_schema(self) -> dict[str, Any]:
-        """Return the number of bins."""
-        return {"bins": self.bins}
+    def __post_init__(self) -> None:
+        """Refuse a number of bins that float32 cannot hold."""
+        if not 1 < self.size <= MOST_CODES:
+            raise ValueError(f"{self.name!r} has {self.size:,} codes; expected 2 to {MOST_CODES:,}")
 
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
         """Return the encoding, which only depends on the options."""
-        return cls(name, None, options.hash_bins)
+        return cls(name, bins=options.hash_bins)
 
     @property
     def size(self) -> int:

@@ -1,0 +1,168 @@
+"""schema.json of a dataset: which columns, classes and shards it has, and how rows are encoded.
+
+Its digest covers what makes two models comparable, but no counts. Publish keeps a copy of its
+bytes beside the model, so every reader takes what earlier versions wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types import BY_SCHEMA_TYPE
+from kfp_tfjob.features.types.base import ColumnType, Learned
+from kfp_tfjob.features.types.image import PictureInput
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.layout import SCHEMA_FORMAT
+
+_OPTIONAL = ("coding", "test_raw", "formats", "weight", "left_out", "picture")
+# Older datasets have one name, as a string.
+_Names = Annotated[
+    tuple[str, ...], BeforeValidator(lambda it: (it,) if isinstance(it, str) else tuple(it or ()))
+]
+
+
+@dataclass(frozen=True)
+class SchemaFeature:
+    """A column: its name, and the `schema_type` of its type."""
+
+    name: str
+    type: str
+
+    @property
+    def column_type(self) -> type[ColumnType]:
+        """Its type; raises KeyError if this version does not have it."""
+        return BY_SCHEMA_TYPE[self.type]
+
+
+@dataclass(frozen=True)
+class SchemaLabel:
+    """The label column, and the classes in the order of their numbers; None for a regression."""
+
+    name: str
+    classes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class SchemaSplit:
+    """The rows of a split, and the names of its shards."""
+
+    rows: int = 0
+    shards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SchemaWeight:
+    """The column with the weights of the rows."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A column that the model does not get, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The content of schema.json.
+
+    Attributes:
+        format: SCHEMA_FORMAT.
+        task: `classification` or `regression`.
+        features: The columns, in the order of the table.
+        label: The label.
+        split: The keys of data_options.split that decide, and `fractions` by split.
+        schema_digest: What `digest` returns.
+        coding: What was learned from train, by feature; none for images and, before codec 3, for
+            numbers without missing values.
+        test_raw: The Parquet files of the test rows, if the shards lack the raw values.
+        formats: How the source writes columns; the model takes numbers and dates.
+        weight: The column of weights, if there is one.
+        left_out: What the model does not get.
+        picture: The model's input, if the rows are images.
+        codec: `version` and `layout` of the shards.
+        splits: The splits by name.
+    """
+
+    format: str = SCHEMA_FORMAT
+    task: str
+    features: tuple[SchemaFeature, ...]
+    label: SchemaLabel
+    split: Mapping[str, Any] = field(default_factory=dict)
+    schema_digest: str = ""
+    coding: tuple[Learned, ...] = ()
+    test_raw: _Names = ()
+    formats: Mapping[str, str] = field(default_factory=dict)
+    weight: SchemaWeight | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    picture: PictureInput | None = None
+    codec: Mapping[str, int | str] = field(default_factory=dict)
+    splits: Mapping[str, SchemaSplit] = field(default_factory=dict)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Schema:
+        """Read it back; it grows with columns and classes, so no limit of documents applies.
+
+        Raises:
+            ValueError: It is not JSON, a key is missing, or a value has another type.
+        """
+        return documents.read(cls, data, None)
+
+    def to_bytes(self) -> bytes:
+        """Return it as JSON."""
+        body = asdict(replace(self, coding=())) | {"coding": self.coding}
+        body = {key: it for key, it in body.items() if it or key not in _OPTIONAL}
+        return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return [it.name for it in self.features]
+
+    def type_of(self, name: str) -> type[ColumnType]:
+        """Return the type of a column."""
+        return next(it.column_type for it in self.features if it.name == name)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes; none for a regression."""
+        return self.label.classes or ()
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The rows by split."""
+        return {name: it.rows for name, it in self.splits.items()}
+
+    def digest(self) -> str:
+        """Return SHA-256 of what makes two models comparable."""
+        body = asdict(replace(self, coding=()))
+        body = {key: body[key] for key in ("task", "features", "label", "split")}
+        return sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+    @cached_property
+    def encoding(self) -> Coding:
+        """How rows are encoded; raises ValueError or KeyError if it is damaged."""
+        learned = self.coding or ({},) * len(self.features)
+        if len(learned) != len(self.features):
+            raise ValueError(f"{len(self.features)} features with {len(learned)} codings")
+        pairs = zip(self.features, learned, strict=True)
+        return Coding.of_plain({**vars(it), **more} for it, more in pairs)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the shards hold columns, and not images or what this version cannot read."""
+        try:
+            return self.picture is None and bool(self.encoding.names)
+        except (ValueError, KeyError):
+            return False

@@ -1,0 +1,22 @@
+"""Schemas of which only some keys matter to a test."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.schema import Schema
+
+
+def typed(body: Mapping[str, Any]) -> Schema:
+    """Return a schema with these keys of schema.json, and what every one has."""
+    usual = {"task": "classification", "features": [], "label": {"name": "label"}}
+    return Schema.from_bytes(json.dumps(usual | dict(body)).encode())
+
+
+def keys_of(coding: Coding) -> dict[str, Any]:
+    """Return the keys of schema.json that describe columns."""
+    return {
+        "features": [{"name": it.name, "type": it.schema_type} for it in coding.features],
+        "coding": [it.learned for it in coding.features],
+    }
