@@ -301,7 +301,7 @@ def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
     if claim := spec.pod.chief.output_claim:
         yield "persistentvolumeclaims", claim, "pod.chief.output_claim"
     for role, settings in spec.pod.of_replicas.items():
-        for volume in settings.volumes or ():
-            yield "persistentvolumeclaims", volume.claim, f"pod.{role}.volumes"
+        for claim in filter(None, (it.claim for it in settings.volumes or ())):
+            yield "persistentvolumeclaims", claim, f"pod.{role}.volumes"
         if settings.service_account:
             yield "serviceaccounts", settings.service_account, f"pod.{role}.service_account"

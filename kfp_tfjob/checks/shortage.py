@@ -13,6 +13,7 @@ from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.pod import SecretKey
 
 _STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_VOLUMES = "volumes"
 _FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _TOGETHER = (
     "place all pods of a job together: with Kueue (pod.all.queue), or with Volcano or the"
@@ -26,7 +27,7 @@ class SecretUse:
 
     Attributes:
         name: The name of the Secret.
-        key: The key in it; empty for a Secret to pull images with.
+        key: The key in it; empty for a Secret to pull images with or to mount.
         parameter: The run parameter that names it; empty if none does.
     """
 
@@ -99,6 +100,8 @@ def secrets_of(spec: JobSpec) -> list[SecretUse]:
         if its.image_pull_secret:
             where = key(spec, role, "image_pull_secret")
             found.append(SecretUse(its.image_pull_secret, "", where))
+        for secret in filter(None, (it.secret_name for it in its.volumes or ())):
+            found.append(SecretUse(secret, "", key(spec, role, _VOLUMES)))
         own = getattr(spec.pod, role).env or {}
         for name, value in (its.env or {}).items():
             if isinstance(value, SecretKey):
@@ -116,7 +119,8 @@ def secret_fix(uses: Sequence[SecretUse], exists: bool, namespace: str = "") -> 
         namespace: The run's namespace, if it is known.
     """
     keys = list(dict.fromkeys(it.key for it in uses if it.key))
-    make = f"create the Secret: `{_create_secret(uses[0].name, keys, namespace)}`"
+    is_mounted = any(it.parameter.endswith(_VOLUMES) for it in uses)
+    make = f"create the Secret: `{_create_secret(uses[0].name, keys, is_mounted, namespace)}`"
     if exists:
         many = "s" if len(keys) > 1 else ""
         make = f"add the key{many} {' and '.join(keys)} to Secret {uses[0].name}"
@@ -124,9 +128,9 @@ def secret_fix(uses: Sequence[SecretUse], exists: bool, namespace: str = "") -> 
     return f"{make}, or correct {wrong}" if wrong else make
 
 
-def _create_secret(name: str, keys: Iterable[str], namespace: str) -> str:
-    values = " ".join(f"--from-literal={key}=..." for key in keys)
-    values = values or "--docker-server=... --docker-username=... --docker-password=..."
+def _create_secret(name: str, keys: Iterable[str], is_mounted: bool, namespace: str) -> str:
+    given = [*(f"--from-literal={key}=..." for key in keys), *["--from-file=..."] * is_mounted]
+    values = " ".join(given) or "--docker-server=... --docker-username=... --docker-password=..."
     kind = "generic" if "--from" in values else "docker-registry"
     return f"kubectl {f'-n {namespace} ' if namespace else ''}create secret {kind} {name} {values}"
 

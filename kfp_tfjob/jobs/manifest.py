@@ -34,7 +34,7 @@ from kfp_tfjob.jobs.labels import (
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pod_template import spec_hash
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.pod import PodSettings
+from kfp_tfjob.options.pod import PodSettings, Volume
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor import keras
@@ -203,7 +203,7 @@ class _PodTemplate:
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *(
-                {"name": f"claim-{i}", "mountPath": volume.path}
+                {"name": _volume_name(i, volume), "mountPath": volume.path}
                 | ({"readOnly": True} if volume.read_only else {})
                 for i, volume in enumerate(settings.volumes or ())
             ),
@@ -296,7 +296,7 @@ class _PodTemplate:
             pod_template.storage_volume(self.spec.storage_secret),
             {"name": "shared-memory", "emptyDir": memory},
             *(
-                {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
+                {"name": _volume_name(i, volume)} | volume.source
                 for i, volume in enumerate(self.settings.volumes or ())
             ),
         ]
@@ -311,6 +311,10 @@ def keys_of_the_store(spec: JobSpec) -> list[Object]:
         {"name": reference["key"], "valueFrom": {"secretKeyRef": reference}}
         for reference in references
     ]
+
+
+def _volume_name(number: int, volume: Volume) -> str:
+    return f"{'claim' if volume.claim else 'secret'}-{number}"
 
 
 def _podinfo() -> list[Object]:

@@ -309,6 +309,6 @@ class JobSpec:
                     f"pod.{role}.volumes cannot be mounted at {path}",
                     received=path,
                     expected="a unique path outside /kfp-tfjob, /dev, /etc and /proc",
-                    fix="mount the claim elsewhere",
+                    fix="mount it elsewhere",
                     path=f"pod.{role}.volumes",
                 )

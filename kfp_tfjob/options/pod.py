@@ -145,11 +145,27 @@ class Affinity(Group):
 
 
 class Volume(Group):
-    """A claim (PVC) to mount into the container `tensorflow`."""
+    """A claim (PVC), or a Secret as files, to mount into the container `tensorflow`."""
 
-    claim: ObjectName
+    claim: ObjectName | None = None
+    secret_name: ObjectName | None = None
     path: Path
     read_only: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _one(self) -> Volume:
+        if (self.claim is None) == (self.secret_name is None):
+            raise ValueError(
+                'either claim or secret_name, for instance {"claim": "c", "path": "/c"}'
+            )
+        return self
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The source as Kubernetes spells it."""
+        if self.claim:
+            return {"persistentVolumeClaim": {"claimName": self.claim}}
+        return {"secret": {"secretName": self.secret_name}}
 
 
 class PodSettings(Group):
@@ -205,7 +221,7 @@ class PodSettings(Group):
         "Size of /dev/shm, which NCCL uses between the GPUs of a replica. Default:"
         f" {DEFAULTS['shared_memory']}.",
     )
-    volumes: tuple[Volume, ...] | None = option(None, "Claims to mount.")
+    volumes: tuple[Volume, ...] | None = option(None, "Claims and Secrets to mount.")
     grace_seconds: int | None = option(
         None,
         f"Time between SIGTERM and SIGKILL. Default: {DEFAULTS['grace_seconds']}; on the"

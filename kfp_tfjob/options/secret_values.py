@@ -22,7 +22,8 @@ _LIKELY = {"token", "auth", "bearer", "authorization"}
 _KEYS = {"access", "account", "api", "auth", "encryption", "license", "master", "private"}
 _KEYS |= {"service", "signing", "ssh", "storage", "subscription"}
 # Names of objects and files, not secrets.
-_NAMES = {"image_pull_secret", "secretName", "storage_secret", "GOOGLE_APPLICATION_CREDENTIALS"}
+_NAMES = {"image_pull_secret", "secretName", "secret_name", "storage_secret"}
+_NAMES |= {"GOOGLE_APPLICATION_CREDENTIALS"}
 _PLACES = {"dir", "file", "folder", "path"}  # the last word
 # A password in a URL, whatever its name; $(NAME) stands for a variable, as Kubernetes writes it.
 _LOGIN = re.compile(r"://[^/\s:@]*:(?!\$\()[^/\s@]+@")

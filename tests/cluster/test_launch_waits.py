@@ -54,6 +54,18 @@ def test_more_cpu_than_any_node_has(launch, row, said, figure):
     figure(f"the scheduler's reason was in the log after {_after(said, words):.1f} s")
 
 
+def test_a_secret_as_files(launch, row, said):
+    """The pods wait for the Secret, and the log says so."""
+    settings = {"all": {"volumes": [{"secret_name": "gcp", "path": "/gcp"}]}}
+    launch.start(launch.spec("print(pathlib.Path('/gcp/key.json').read_text())", pod=settings))
+    launch.wait_for(lambda: any('secret "gcp" not found' in line for line in said.messages))
+    secret = {"metadata": {"name": "gcp"}, "stringData": {"key.json": "a key of a file"}}
+    launch.cluster.core.create_namespaced_secret(launch.namespace, secret)
+    assert launch.join().code == 0
+    row(launch, "succeeded", 0, jobs=1)
+    assert launch.said("a key of a file")
+
+
 def test_many_replicas_that_wait_take_one_short_line(launch, row, said):
     """Fifty workers: none of them ever gets a node."""
     settings = {"worker": {"memory": "900Ti"}, "chief": {"memory": "900Ti"}}

@@ -91,6 +91,7 @@ EVERYTHING: dict[str, Any] = {
             "volumes": [
                 {"claim": "cache", "path": "/cache"},
                 {"claim": "reference", "path": "/reference/", "read_only": True},
+                {"secret_name": "gcp", "path": "/gcp", "read_only": True},
             ],
             "priority_class": "training",
             "scheduler": "volcano",

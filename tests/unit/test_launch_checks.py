@@ -157,7 +157,7 @@ def test_paths_of_the_machine_of_a_person_are_refused():
 
 
 def test_every_object_that_is_named_is_asked_for():
-    volumes = [{"claim": "cache", "path": "/cache"}]
+    volumes = [{"claim": "cache", "path": "/cache"}, {"secret_name": "gcp", "path": "/gcp"}]
     found = set(_named(spec(volumes=volumes, service_account="a", image_pull_secret="r")))
     assert found == {
         ("serviceaccounts", "a", "pod.all.service_account"),

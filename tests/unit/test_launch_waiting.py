@@ -292,6 +292,15 @@ def test_missing_secrets_are_read_from_containers():
         (0, {"ps": {"env": {"A": KEY}, "replicas": 1}}, [("hub", "k", "pod.ps.env.A")]),
         (0, {"chief": {"image_pull_secret": "p"}}, [("p", "", "pod.chief.image_pull_secret")]),
         (
+            1,
+            {
+                "all": {
+                    "volumes": [{"secret_name": "g", "path": "/g"}, {"claim": "c", "path": "/c"}]
+                }
+            },
+            [("g", "", "pod.all.volumes")],
+        ),
+        (
             0,
             {"all": {"env": {"A": KEY, "B": KEY | {"key": "l"}}, "image_pull_secret": "hub"}},
             [
@@ -308,6 +317,14 @@ def test_the_secrets_of_a_run_have_their_keys_and_parameters(workers, pod, expec
     found = [astuple(it) for it in secrets_of(JobSpec.parse(**DEFAULTS | given))]
     store = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     assert found == [*(("objstore-cred", key, "storage_secret") for key in store), *expected]
+
+
+def test_a_secret_that_is_mounted_is_created_from_files():
+    wanted = spec(all={"volumes": [{"secret_name": "gcp", "path": "/gcp"}]})
+    missing = waiting.MissingSecret("gcp", "", "chief-0", "container tensorflow", "not found")
+    found = secret_remedy(wanted, [missing])
+    assert "create secret generic gcp --from-file=...`" in found
+    assert found.endswith("pod.all.volumes")
 
 
 def test_a_secret_of_two_variables_is_created_with_both_keys():

@@ -30,12 +30,15 @@ def test_a_name_with_a_dot_is_not_a_key_of_another_name() -> None:
 
 
 def test_a_problem_names_the_place() -> None:
-    volumes = [{"claim": "a", "path": "/a"}, {"claim": "A!"}]
+    volumes = [{"claim": "a", "path": "/a"}, {"claim": "A!"}, {"path": "/b"}]
+    volumes += [{"claim": "c", "secret_name": "c", "path": "/c"}]
     wrong = {"all": {"volumes": volumes, "env": {"a b": "1"}}, "worker": {"memroy": "1Gi"}}
     assert problems(PodOptions, wrong) == [
         ("x.all.env.a b", "a b", ""),
         ("x.all.volumes.1.claim", "'A!'", ""),
         ("x.all.volumes.1.path", "nothing", ""),
+        ("x.all.volumes.2", "{'path': '/b'}", ""),
+        ("x.all.volumes.3", "{'claim': 'c', 'secret_name': 'c', 'path': '/c'}", ""),
         ("x.worker.memroy", "memroy", "memory"),
     ]
 
