@@ -114,9 +114,17 @@ def test_labels_are_the_same_text_however_a_block_is_parsed(path: Path) -> None:
     assert quick == data_of(path)[1] == ["0.1", "3", "9007199254740993"]
 
 
+def test_columns_do_not_depend_on_the_keys_that_the_first_rows_lack(path: Path) -> None:
+    """Other rows first were another schema, and the same rows were in other splits."""
+    rows = [{"b": 1, "y": "u"}, {"a": 2, "b": 3, "y": "v"}]
+    for order in (rows, rows[::-1]):
+        write(path, order)
+        assert header_of(path) == ["a", "b", "y"]
+
+
 def test_elements_of_a_list_are_dropped_and_chosen_by_its_name(path: Path) -> None:
     write(path, [{"p": [1, 2], "a": 3, "y": "u"}, {"p": [4, 5], "a": 6, "y": "v"}])
-    assert header_of(path) == ["p[0]", "p[1]", "a", "y"]
+    assert header_of(path) == ["a", "p[0]", "p[1]", "y"]
     assert names_of(read(path, drop=["p"])) == ["a"]
     assert names_of(read(path, columns=["a", "p"])) == ["a", "p[0]", "p[1]"]
     assert names_of(read(path, columns=["p[1]"])) == ["p[1]"]

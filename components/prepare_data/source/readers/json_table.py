@@ -1,7 +1,7 @@
 """Reads JSON Lines as arrow columns: blocks at once, and line by line where that fails.
 
-The columns are the keys of the first MiB, in the order in which they occur. A key that a row lacks,
-or whose value is null, is a gap. A list of numbers is one column for each element.
+The columns are the keys of the first MiB in the order of their names, because rows may lack keys.
+Such a key, or one whose value is null, is a gap. A list of numbers is one column for each element.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class JsonTable(Reader):
                     " CSV or Parquet",
                 )
             )
-        return found
+        return dict(sorted(found.items()))
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines."""
