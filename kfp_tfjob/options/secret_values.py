@@ -15,8 +15,9 @@ MASK = "******"
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 # Secret for any value.
 _CERTAIN = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential"}
-_CERTAIN |= {"credentials", "apikey", "dsn", "webhook"}
+_CERTAIN |= {"credentials", "creds", "apikey", "dsn", "webhook"}
 _CERTAIN_ENDS = ("password", "passwd", "secret")  # PGPASSWORD
+_OF_VARIABLES = {"key", "keys", "pass", "pat", "tokens"}  # the last word: KAGGLE_KEY, DB_PASS
 # A number with such a name is a size or an index: token_dim, pad_token.
 _LIKELY = {"token", "auth", "bearer", "authorization"}
 _KEYS = {"access", "account", "api", "auth", "encryption", "license", "master", "private"}
@@ -25,8 +26,9 @@ _KEYS |= {"service", "signing", "ssh", "storage", "subscription"}
 _NAMES = {"image_pull_secret", "secretName", "secret_name", "storage_secret"}
 _NAMES |= {"GOOGLE_APPLICATION_CREDENTIALS"}
 _PLACES = {"dir", "file", "folder", "path"}  # the last word
-# A password in a URL, whatever its name; $(NAME) stands for a variable, as Kubernetes writes it.
-_LOGIN = re.compile(r"://[^/\s:@]*:(?!\$\()[^/\s@]+@")
+# A password or a token in a URL, whatever its name; $(NAME) stands for a variable, as Kubernetes
+# writes it.
+_LOGIN = re.compile(r"://[^/\s:@]*:(?!\$\()[^/\s@]+@|https?://(?!\$\()[^/\s:@]{16,}@")
 # Variables of a replica that hold JSON.
 _JSON = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
 
@@ -48,7 +50,7 @@ def looks_secret(name: str, value: Any = "text") -> bool:
         return False
     if _CERTAIN & set(words) or any(word.endswith(_CERTAIN_ENDS) for word in words):
         return True
-    is_variable = name.isupper() and words[-1:] in (["key"], ["pat"])  # KAGGLE_KEY
+    is_variable = name.isupper() and not _OF_VARIABLES.isdisjoint(words[-1:])
     if is_variable or words[-2:] == ["connection", "string"]:
         return not isinstance(value, int | float)
     keys = any(a in _KEYS and b == "key" for a, b in zip(words, words[1:], strict=False))

@@ -43,7 +43,7 @@ JOB = DEFAULTS | {
     + ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "api_key", "apiKey", "SSH_PRIVATE_KEY"]
     + ["apikey", "credentials", "WANDB_API_KEY", "auth", "passphrase", "db.pwd"]
     + ["PGPASSWORD", "KAGGLE_KEY", "SENTRY_DSN", "SLACK_WEBHOOK_URL"]
-    + ["AZURE_STORAGE_CONNECTION_STRING"],
+    + ["AZURE_STORAGE_CONNECTION_STRING", "DB_PASS", "GCP_CREDS", "API_KEYS", "HUB_TOKENS"],
 )
 def test_a_name_that_looks_secret(name: str) -> None:
     assert looks_secret(name, SECRET)
@@ -181,7 +181,14 @@ def test_a_password_in_a_url_is_hidden_whatever_its_name() -> None:
     assert masked(given) == {"all": {"env": {"DATABASE_URL": MASK}}, "mirrors": [MASK]}
     assert list(secrets_in(given)) == [url, url]
     assert masked_job({"name": "DATABASE_URL", "value": url})["value"] == MASK
-    for public in ("s3://bucket/a:b@c", "postgres://me:$(DB_PASSWORD)@db/x", "http://me@host:80/"):
+    with_token = "https://github_pat_4711abcdef@github.com/x"
+    assert masked({"index": with_token}) == {"index": MASK}
+    for public in (
+        "s3://bucket/a:b@c",
+        "https://$(GITHUB_TOKEN_OF_US)@github.com",
+        "postgres://me:$(DB_PASSWORD)@db/x",
+        "http://me@host:80/",
+    ):
         assert masked({"place": public}) == {"place": public}
 
 
