@@ -116,20 +116,23 @@ def sync(
     configured = {it: server for it, server in found.items() if server}
     if not configured:
         return []
-    try:
-        wanted = _wanted(store, layout, model_name)
-    except (StepError, ValueError, TypeError) as error:
-        log.warning("the mirrors of %s cannot be updated: %s", model_name, error)
-        return []
-    if not wanted:
-        return []
-    outcomes = []
-    for it, server in configured.items():
-        outcome = _sync(it, server, secret, wanted, seconds)
-        level = logging.INFO if outcome.done else logging.WARNING
-        log.log(level, "%s at %s: %s", it.name, outcome.server, outcome.said)
-        outcomes.append(outcome)
-    return outcomes
+    outcomes: list[Outcome] = []
+    champion = None
+    while True:
+        try:
+            wanted = _wanted(store, layout, model_name)
+        except (StepError, ValueError, TypeError) as error:
+            log.warning("the mirrors of %s cannot be updated: %s", model_name, error)
+            return outcomes
+        # Another run may have published meanwhile, and told the mirrors before this one did.
+        if not wanted or wanted["champion"] == champion:
+            return outcomes
+        champion, outcomes = wanted["champion"], []
+        for it, server in configured.items():
+            outcome = _sync(it, server, secret, wanted, seconds)
+            level = logging.INFO if outcome.done else logging.WARNING
+            log.log(level, "%s at %s: %s", it.name, outcome.server, outcome.said)
+            outcomes.append(outcome)
 
 
 def _sync(
