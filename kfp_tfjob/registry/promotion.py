@@ -70,10 +70,17 @@ def _promote(store: Store, layout: Layout, model_name: str, champion: Champion) 
         wanted = there
     else:
         log.info("version %d is the champion of %s", wanted.version, model_name)
-    newest = read_champion(store, layout, model_name)
-    if newest:
-        store.write(place.champion_copy, newest.to_bytes(), "application/json")
     return wanted
+
+
+def keep_copy(store: Store, layout: Layout, model_name: str) -> None:
+    """Write champion.json, the copy of the newest record that other programs read."""
+    copy, written = layout.model(model_name).champion_copy, None
+    # Another run may be promoted meanwhile, and write its copy before this one does.
+    while (newest := read_champion(store, layout, model_name)) != written:
+        assert newest is not None
+        store.write(copy, newest.to_bytes(), "application/json")
+        written = newest
 
 
 def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:

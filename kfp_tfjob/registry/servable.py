@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from kfp_tfjob.registry.chain import Proven, prove, sha256_problems
+from kfp_tfjob.registry.promotion import keep_copy
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.formatting import counted, listed
@@ -28,7 +29,7 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
     """Complete the servable folder of the newest champion; files that are right stay as they are.
 
     The number of a folder belongs to one champion, so a file that differs was altered. It is
-    copied again.
+    copied again. The copy of the record, champion.json, is written first.
 
     Args:
         store: The store.
@@ -41,6 +42,7 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
     Raises:
         DataError: The champion cannot be verified.
     """
+    keep_copy(store, layout, model_name)
     champion = prove(store, layout, model_name)
     if champion is None:
         return None

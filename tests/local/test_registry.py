@@ -122,6 +122,41 @@ def test_the_last_run_to_tell_a_mirror_tells_it_the_champion(
 
 
 @pytest.mark.slow
+def test_the_copy_of_the_record_is_that_of_the_champion(
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, write = layout.model(NAME), store.write
+    for run_id in ("r1", "r2"):
+        publish(store, layout, run_id)
+
+    def copy() -> int:
+        return json.loads(store.read(place.champion_copy))["version"]
+
+    def killed(address: S3Address, *more: object) -> str:
+        if address == place.champion_copy:
+            raise KeyboardInterrupt
+        return write(address, *more)
+
+    monkeypatch.setattr(store, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        back(store, layout)
+    monkeypatch.setattr(store, "write", write)
+    back(store, layout, 1)
+    assert newest(store, layout).version == copy() == 1
+
+    def late(address: S3Address, *more: object) -> str:
+        if address == place.champion_copy:  # another run is promoted just before this write
+            monkeypatch.setattr(store, "write", write)
+            publish(store, layout, "r4")
+        return write(address, *more)
+
+    monkeypatch.setattr(store, "write", late)
+    publish(store, layout, "r3")
+    assert newest(store, layout).run_id == "r4"
+    assert newest(store, layout).version == copy()
+
+
+@pytest.mark.slow
 def test_a_late_champion_gets_a_number_above_the_others(store: Store, layout: Layout) -> None:
     late = write_version(store, layout, "late")
     publish(store, layout, "early")  # version 2, record 1
