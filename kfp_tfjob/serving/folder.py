@@ -18,6 +18,7 @@ from kfp_tfjob.registry.chain import Proven, fetch, prove
 from kfp_tfjob.storage.champion import no_champion
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
@@ -61,7 +62,8 @@ class ChampionFolder:
 
         Raises:
             DataError: There is no champion, it cannot be verified, or its files are damaged.
-            ConfigurationError: The folder cannot be written, or there is no space.
+            ConfigurationError: The folder cannot be written, has versions of others, or there is no
+                space.
             StoreUnavailableError: The store is unreachable.
         """
         proven = prove(self._store, self._layout, self._model_name)
@@ -119,6 +121,16 @@ class ChampionFolder:
         same time could mix two versions.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
+        if (others := self._numbers()) and not (self._folder / _LOCK).exists():
+            raise ConfigurationError(
+                Problem(
+                    f"{self._folder} has versions that this command did not put there, and it"
+                    " would delete them",
+                    received=listed(map(str, sorted(others)), 5),
+                    expected="an empty folder, or one that this command keeps",
+                    fix="choose another folder",
+                )
+            )
         with open(self._folder / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_right(target, proven.manifest):
@@ -130,10 +142,13 @@ class ChampionFolder:
                 (incoming / MODEL).rename(target)
             shutil.rmtree(incoming, ignore_errors=True)
 
+    def _numbers(self) -> set[int]:
+        return {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
+
     def _remove_others(self, proven: Proven) -> None:
         """Remove the folders below the current one but the last, and those of removed records."""
         current = proven.serving
-        there = {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
+        there = self._numbers()
         outdated = sorted((number for number in there if number < current), reverse=True)
         outdated = outdated[_KEPT - 1 :] + [number for number in there if number > current]
         following = self._layout.model(self._model_name).champion(proven.champion.number + 1)

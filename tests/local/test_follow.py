@@ -95,6 +95,21 @@ def test_a_folder_of_another_model_or_half_a_file_is_replaced(
     assert {path.name for path in served.parent.iterdir()} == {".lock", "1"}
 
 
+@pytest.mark.parametrize("number", ["1", "1700000000"])
+def test_versions_of_others_are_not_deleted(
+    store: Store, layout: Layout, tmp_path: Path, number: str
+) -> None:
+    """Programs that export for TensorFlow Serving name their folders by the time."""
+    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    theirs = tmp_path / "models" / number / "saved_model.pb"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    with pytest.raises(ConfigurationError, match=number):
+        ChampionFolder(store, layout, MODEL, tmp_path / "models").update()
+    assert [path.name for path in theirs.parents[1].iterdir()] == [number]
+    assert theirs.read_bytes() == b"theirs"
+
+
 def removed(store: Store, layout: Layout, number: int) -> None:
     """Do what docs/models.md says about a damaged record that is the newest."""
     record = layout.model(MODEL).champion(number)
