@@ -236,11 +236,13 @@ def _forget_secrets(home: Home) -> None:
 
 def _new_token(home: Home) -> str:
     """Return the token of this run, after ending processes of a killed run."""
-    path = home.folder / "token"
-    if path.exists() and (left := processes.end(path.read_text(), 0.0)):
+    path, folder = home.folder / "token", str(home.folder.stat().st_ino)
+    # A copy of the folder has the token too: those processes belong to the run of the other one.
+    before, _, owner = (path.read_text() if path.exists() else "").partition(" ")
+    if before and owner == folder and (left := processes.end(before, 0.0)):
         log.warning("ended %d processes of an earlier run", left)
     token = secrets.token_hex(16)
-    path.write_text(token)
+    path.write_text(f"{token} {folder}")
     return token
 
 

@@ -1,15 +1,18 @@
 """No process of a run outlives its command line, however that ended."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.pipelines.local import processes
+from kfp_tfjob.pipelines.local import processes, run
+from kfp_tfjob.pipelines.local.home import Home
 
 # Starts a child in a session of its own which ignores SIGTERM, and ends: the child is an orphan.
 DEAF = (
@@ -41,6 +44,18 @@ def test_an_orphan_that_ignores_the_first_signal_is_ended(token: str) -> None:
     start_orphan(token)
     assert len(processes.carriers(token)) == 1
     assert processes.end(token, grace=0.5) == 1
+    assert processes.carriers(token) == []
+
+
+def test_a_run_in_a_copy_of_the_folder_ends_no_process_of_the_original(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.make()
+    token = run._new_token(home)
+    start_orphan(token)
+    copy = Home(shutil.copytree(home.folder, tmp_path / "copy"))
+    assert run._new_token(copy) != token
+    assert len(processes.carriers(token)) == 1
+    run._new_token(home)
     assert processes.carriers(token) == []
 
 
