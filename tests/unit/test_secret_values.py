@@ -52,7 +52,15 @@ def test_a_name_that_looks_secret(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["units", "key", "key_dim", "num_keys", "tokens", "tokenizer", "keyboard", "monitor", "passes"]
-    + ["NCCL_DEBUG", "image_pull_secret", "storage_secret", "primary_key", "secretary", "author"],
+    + [
+        "NCCL_DEBUG",
+        "image_pull_secret",
+        "secret_name",
+        "storage_secret",
+        "primary_key",
+        "secretary",
+        "author",
+    ],
 )
 def test_a_name_that_does_not(name: str) -> None:
     assert not looks_secret(name, "text")
