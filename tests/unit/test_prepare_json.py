@@ -120,11 +120,13 @@ def test_columns_do_not_depend_on_the_keys_that_the_first_rows_lack(path: Path) 
     for order in (rows, rows[::-1]):
         write(path, order)
         assert header_of(path) == ["a", "b", "y"]
+    write(path, [{"b": 1, "a": 2, "y": "u"}, {"b": None, "a": 4, "y": "v"}])
+    assert header_of(path) == ["b", "a", "y"], "as in the file"
 
 
 def test_elements_of_a_list_are_dropped_and_chosen_by_its_name(path: Path) -> None:
     write(path, [{"p": [1, 2], "a": 3, "y": "u"}, {"p": [4, 5], "a": 6, "y": "v"}])
-    assert header_of(path) == ["a", "p[0]", "p[1]", "y"]
+    assert header_of(path) == ["p[0]", "p[1]", "a", "y"]
     assert names_of(read(path, drop=["p"])) == ["a"]
     assert names_of(read(path, columns=["a", "p"])) == ["a", "p[0]", "p[1]"]
     assert names_of(read(path, columns=["p[1]"])) == ["p[1]"]

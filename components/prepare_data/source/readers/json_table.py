@@ -1,7 +1,8 @@
 """Reads JSON Lines as arrow columns: blocks at once, and line by line where that fails.
 
-The columns are the keys of the first MiB in the order of their names, because rows may lack keys.
-Such a key, or one whose value is null, is a gap. A list of numbers is one column for each element.
+The columns are the keys of the first MiB, in the order of the first row or, if any row has other
+keys, of their names. A key that a row lacks, or whose value is null, is a gap. A list of numbers is
+one column for each element.
 """
 
 from __future__ import annotations
@@ -161,11 +162,14 @@ class JsonTable(Reader):
 
     def _find_keys(self) -> dict[str, _Key]:
         found: dict[str, _Key] = {}
+        orders: set[tuple[str, ...]] = set()
         text = self._head[: self._head.rfind(b"\n", 0, _LOOKED) + 1] or self._head
         if len(self._head) < _LOOKED:
             text = self._head
         for line in text.split(b"\n"):
             row = _object(line) if line.strip() else None
+            if row is not None:
+                orders.add(tuple(row))
             for key, value in (row or {}).items():
                 found.setdefault(key, _Key()).add(value)
         names = [key for key in found if not _is_text(key)]
@@ -181,7 +185,8 @@ class JsonTable(Reader):
                     " CSV or Parquet",
                 )
             )
-        return dict(sorted(found.items()))
+        # Otherwise, the keys that the first rows happen to lack would decide about the order.
+        return found if len(orders) == 1 else dict(sorted(found.items()))
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines."""
