@@ -16,6 +16,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import push
+from tests.typed_schema import typed
 
 NAME = "pets"
 # A verdict, as far as no test is about it.
@@ -100,7 +101,7 @@ def judged(
     manifest = push(store, folder, run.base, "output", run_id, 1)
     data = folder.parent / "data"
     data.mkdir(exist_ok=True)
-    (data / "schema.json").write_text(json.dumps({"features": []}))
+    (data / "schema.json").write_bytes(typed({}).to_bytes())
     (data / "statistics.json").write_text("{}")
     push(store, data, layout.dataset(DATASET), "dataset")
     newest = read_champion(store, layout, NAME)

@@ -58,7 +58,7 @@ EVERY_KIND = Coding(
         Boolean("member", Missing("most_frequent", 1)),
         Boolean("asked", Missing("constant", 0, indicator=True)),
         Number("hours", Missing("constant", -1e-40)),
-        Category("none"),
+        Category("none", dictionary=(), vocabulary=()),
     )
 )
 _ROWS = st.lists(st.tuples(*(_VALUES[it.kind] for it in EVERY_KIND.features)), min_size=1)
