@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.judging.formatting import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
@@ -131,8 +130,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
         yield f"**Known rows:** {known}."
     yield f"**On {counted(verdict.rows, 'test row')}:** {_metrics(verdict.metrics)}"
     dataset = S3Address.parse(verdict.dataset_uri)
-    schema = Schema.from_bytes(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
-    yield f"**Trained on:** {_data(schema)}"
+    yield f"**Trained on:** {_data(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
     if champion:
         yield f"**Champion:** version {champion.version}, {code(champion.version_uri)}"
@@ -151,7 +149,10 @@ def _metrics(metrics: Mapping[str, float | None]) -> str:
     return ", ".join(f"{code(name)} {number(value)}" for name, value in in_short(metrics).items())
 
 
-def _data(schema: Schema) -> str:
+def _data(stored: bytes) -> str:
+    from kfp_tfjob.features.schema import Schema  # it loads pyarrow, which most steps need not
+
+    schema = Schema.from_bytes(stored)
     rows = ", ".join(f"{name} {count:,}" for name, count in schema.rows.items())
     features = counted(len(schema.features), "feature")
     if schema.picture:
