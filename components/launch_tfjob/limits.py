@@ -147,6 +147,8 @@ class JobLimits:
         graces = (pod["metadata"].get("deletionGracePeriodSeconds") or 0 for pod in lost)
         never = quota.never(seen.job, waiting.not_made(seen.events())) if missing else ""
         why = unscheduled or not_made[-1:]
+        partly = bool((unscheduled or (missing and not_made)) and placed)
+        held = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
         return {
             "no status": Limit(
                 not self._is_cared_for(seen),
@@ -186,19 +188,17 @@ class JobLimits:
                 lambda: _joined("the cluster does not allow pods to be created", forbidden[-1:]),
             ),
             "partly": Limit(
-                bool((unscheduled or (missing and not_made)) and placed),
+                partly,
                 min(options.partly_placed_seconds, left),
                 Verdict.PARTLY_PLACED,
-                lambda: _joined(
-                    f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait", why
-                ),
+                lambda: _joined(held, why),
             ),
             "pending": Limit(
                 self._is_pending(seen),
                 left,
-                Verdict.UNSCHEDULABLE,
+                Verdict.PARTLY_PLACED if partly else Verdict.UNSCHEDULABLE,
                 lambda: _joined(
-                    f"not all pods have started after {self.pending:.0f} s",
+                    held if partly else f"not all pods have started after {self.pending:.0f} s",
                     why or _reasons(seen) or _unknown(seen),
                 ),
             ),
