@@ -199,6 +199,17 @@ def test_waiting_of_earlier_attempts_counts():
     assert dogs.look(Snapshot(job("Running"), PARTLY)).verdict == "partly_placed"
 
 
+def test_pods_that_get_their_nodes_just_before_the_limit_are_partly_placed():
+    now = 0.0
+    dogs = JobLimits(OPTIONS, waited=95, clock=lambda: now)
+    assert dogs.look(Snapshot(job("Created"), WAITING)) is None
+    now = 4
+    assert dogs.look(Snapshot(job("Running"), PARTLY)) is None
+    now = 5
+    found = dogs.look(Snapshot(job("Running"), PARTLY))
+    assert (found.verdict, "hold their nodes" in found.sentence) == ("partly_placed", True)
+
+
 def test_a_job_that_is_over_is_left_alone():
     dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
     assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
