@@ -148,7 +148,7 @@ class ServedModel:
         """Return the function from raw columns to one argument for each."""
         import tensorflow as tf
 
-        names = {name: self.schema.names[at] for name, at in columns.items()}
+        names = {name: self._columns[at].name for name, at in columns.items()}
         wrong = []
         for name, at in sorted(columns.items(), key=lambda item: item[1]):
             column, spec = self._columns[at], inputs[name]
