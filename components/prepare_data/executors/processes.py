@@ -10,6 +10,7 @@ three are killed before another task is done, the step fails, because it is prob
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import multiprocessing
@@ -181,6 +182,8 @@ def spare() -> Iterator[None]:
     # Another thread could hold a lock.
     is_safe = threading.active_count() == 1 and bool(found) and found <= _OF_LIBRARIES
     if count > 1 and is_safe and _spare is None:
+        # A garbage collection in a fork would write to all objects, so their pages would be copied.
+        gc.freeze()
         pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _begin)
         with suppress(OSError), warnings.catch_warnings():  # the server will say why
             warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: has threads
