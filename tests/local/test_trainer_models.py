@@ -531,6 +531,12 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
         (
             _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"), loss=own_loss),
             _sequential(_dense(3), keras.layers.Softmax(), loss=own_loss),
+            _sequential(  # the last layer casts, as in the guide of Keras to mixed precision
+                keras.Input((FEATURES,)),
+                _dense(3, "softmax"),
+                keras.layers.Activation("linear", dtype="float32"),
+                loss=own_loss,
+            ),
             functional,
             own,
         )
