@@ -202,7 +202,7 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
                 for chunk in table.chunks(Columns((), name)):
                     times = rules.as_times(chunk, name)
                     times = times[chunk.faults.good]
-                    times.tofile(spill)
+                    spill.write(times.data)  # `tofile` would not notice that a disk is full
                     rows += len(times)
     if len(rules.forms) > 1:
         raise DataError(

@@ -110,7 +110,7 @@ class Evaluator:
         self._write("champion", outputs, np.float32)
 
     def _write(self, name: str, values: Any, kind: Any) -> None:
-        np.ascontiguousarray(np.asarray(values), kind).tofile(self._files[name])
+        self._files[name].write(np.ascontiguousarray(np.asarray(values), kind).data)
 
     def of_model(self) -> OwnMetrics:
         """Return the metrics of the model.
@@ -321,7 +321,7 @@ def _write(values: Values, path: Path) -> Filed:
     kind = np.dtype(bool if share else np.float64)
     with open(path, "wb") as file:
         for _, part in _chunks(values):
-            np.ascontiguousarray(part, kind).tofile(file)
+            file.write(np.ascontiguousarray(part, kind).data)
     return Filed(path, kind, (), len(values))
 
 

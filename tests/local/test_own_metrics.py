@@ -1,6 +1,7 @@
 """Metrics of the user's own: what the function gets, and how wrong ones are named."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,19 @@ def test_values_by_row(evaluator: Made, monkeypatch, in_memory: bool) -> None:
     assert (cost.value, cost.sign, cost.proportion) == (6.5 / 5, -1, False)
     assert (right.value, right.sign, right.proportion) == (0.6, 1, True)
     assert model.names[-2:] == ("own/cost", "own/right")
+
+
+def test_a_disk_that_is_full_for_a_moment_loses_no_rows(evaluator: Made) -> None:
+    own = evaluator("def score(labels, predictions):\n    return {'rows': len(labels)}")
+    batch = Batch(Block(("age", "size"), np.ones((500, 2), np.float32)), np.ones(500))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            for _ in range(30):
+                own.add(batch, None, np.ones((500, 2)))  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_all_that_needs_a_value_for_each_row_gets_one(evaluator: Made) -> None:

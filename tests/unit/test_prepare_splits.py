@@ -1,5 +1,6 @@
 """Splits that something else than the hash of a row decides."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
-from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place
+from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place, time_limits
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.unit.prepared_files import check, names_of, options, read, rows_of
@@ -97,6 +98,27 @@ def test_the_newest_rows_are_the_test(tmp_path: Path, form: str) -> None:
     _, splits = scanned(path, split={"time": "when"}, drop=["when"])
     seen = [sorted({int(row[0]) for row in rows}) for rows in splits]
     assert seen == [list(range(350)), list(range(350, 425)), list(range(425, 500))]
+
+
+def test_a_disk_that_is_full_for_a_moment_loses_no_times(tmp_path: Path, monkeypatch) -> None:
+    path, mapped = tmp_path / "f.parquet", np.memmap
+    table = pa.table({"when": np.arange(10_000), "y": np.arange(10_000) % 2})
+    pa.parquet.write_table(table, path, row_group_size=300)
+    wanted = options(split={"time": "when"})
+    source = list_source(STORE, str(path), wanted)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def with_space(*arguments: object, **more: object) -> np.memmap:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        return mapped(*arguments, **more)
+
+    monkeypatch.setattr(np, "memmap", with_space)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            time_limits(source, wanted, tmp_path, 1 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_times_of_two_forms_are_refused(tmp_path: Path) -> None:
