@@ -100,6 +100,8 @@ class Supervisor:
     def _run_command(self) -> tuple[int, str]:
         """Run the command, restart it if that helps, and return its exit code and the problem."""
         code = exit_codes.DONE
+        # From its first line on, the launcher counts how long a chief is silent.
+        log(f"starting {self.command[0]}")
         while not self._stop:
             try:
                 restarts = {"RESTARTS": str(self._restarts.count)}

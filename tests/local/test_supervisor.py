@@ -109,6 +109,11 @@ def test_sets_of_strings_have_one_order_in_every_replica(supervisor: Path, tmp_p
     assert "seed=7\n" in own[1]
 
 
+def test_a_program_that_hangs_before_its_first_line_counts_as_silent(replica: Replica) -> None:
+    process = replica.start("sleep", "600")
+    assert process.stdout and process.stdout.readline().endswith("supervisor: starting sleep\n")
+
+
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
