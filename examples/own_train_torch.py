@@ -135,6 +135,7 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int) -> None:
     """Write a checkpoint; one rename makes it visible, and it is in S3 seconds later."""
     partial = CHECKPOINTS / f".{epochs * STEPS}.tmp"
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed here
     partial.mkdir(parents=True)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
     torch.save(state, partial / "state.pt")

@@ -117,7 +117,7 @@ class Meter:
         found = []
         for handle in self._handles:
             rates = _known(pynvml.nvmlDeviceGetUtilizationRates, handle)
-            memory = _known(pynvml.nvmlDeviceGetMemoryInfo, handle)
+            memory = _known(_memory, handle)
             used = memory and memory.used >> 20
             found.append({"percent": rates and rates.gpu, "memory_mib": used})
         return found
@@ -128,6 +128,11 @@ def _handle(identity: str) -> Any:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{identity}")
     except pynvml.NVMLError:
         return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{identity}")
+
+
+def _memory(handle: Any) -> Any:
+    # Without a version, `used` includes some 480 MiB that the driver reserves.
+    return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
 def _known(read: Callable[[Any], Any], handle: Any) -> Any:

@@ -8,7 +8,7 @@ the sum of Keras, the only private method of an optimizer that this project reli
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -30,7 +30,7 @@ class StepsResult(NamedTuple):
     Attributes:
         done: Number of steps done.
         loss: Loss of the last step, over all replicas.
-        data_seconds: Seconds from the request for a batch to its arrival.
+        data_seconds: Seconds from the request for a batch to its arrival; 0 with deterministic_ops.
     """
 
     done: int
@@ -50,6 +50,7 @@ class TrainSteps:
             with the whole batch.
         jit_compile: Whether XLA compiles the forward and the backward pass. The sum over replicas
             stays outside: XLA on CPUs has none.
+        deterministic_ops: Whether TensorFlow allows only deterministic operations.
 
     Raises:
         ConfigurationError: The rows of a replica are not a multiple of `micro_batches`.
@@ -63,6 +64,7 @@ class TrainSteps:
         batch: int,
         micro_batches: int = 1,
         jit_compile: bool = False,
+        deterministic_ops: bool = False,
     ) -> None:
         self.model = model
         self.replicas = replicas
@@ -70,6 +72,8 @@ class TrainSteps:
         _check_micro_batches(micro_batches, batch, replicas.count)
         self._sums_asked_for = leave_sums_to_us(model.optimizer)
         self._traced = False
+        # TensorFlow refuses a clock where all operations are deterministic.
+        self._now = (lambda: tf.constant(0.0, tf.float64)) if deterministic_ops else tf.timestamp
         # No autograph: converting Python to a graph takes much of the time of a restart.
         self._train = tf.function(self._train_in_graph, autograph=False)
         self._evaluate = tf.function(self._evaluate_in_graph, autograph=False)
@@ -139,10 +143,10 @@ class TrainSteps:
             return (done < steps) & tf.math.is_finite(loss)
 
         def step(done: tf.Tensor, _: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            asked = tf.timestamp()
+            asked = self._now()
             with tf.control_dependencies([asked]):
                 batch = next(iterator)
-            batch, got = _timed(batch)
+            batch, got = _timed(batch, self._now)
             data += got - asked
             total = strategy.run(self._train_replica, args=(batch,))
             return done + 1, strategy.experimental_local_results(total)[0], data
@@ -310,7 +314,7 @@ def _added(first: Any, second: Any) -> Any:
     return None if first is None else first + second
 
 
-def _timed(tensors: Any) -> tuple[Any, tf.Tensor]:
+def _timed(tensors: Any, clock: Callable[[], tf.Tensor]) -> tuple[Any, tf.Tensor]:
     """Return these tensors, and () float64, the time in seconds when all of them were ready.
 
     Operations that use the tensors wait until the clock is read. Otherwise one core would read it
@@ -318,7 +322,7 @@ def _timed(tensors: Any) -> tuple[Any, tf.Tensor]:
     """
     parts = tf.nest.flatten(tensors, expand_composites=True)
     with tf.control_dependencies(parts):
-        now = tf.timestamp()
+        now = clock()
     with tf.control_dependencies([now]):
         parts = [tf.identity(part) for part in parts]
     return tf.nest.pack_sequence_as(tensors, parts, expand_composites=True), now

@@ -104,6 +104,13 @@ def test_the_saved_model_takes_raw_columns_and_packed_rows_alike(alone: Job) -> 
         assert names == [tiny_dataset.CLASSES[at] for at in expected.argmax(1)]
 
 
+def test_deterministic_ops_compute_the_same(jobs: Start, alone: Job) -> None:
+    job = jobs("same", code=CODE, TRAIN_OPTIONS='{"deterministic_ops": true}')
+    assert job.end() == [0], job.log()
+    assert job.final["metrics"] == pytest.approx(alone.final["metrics"], rel=1e-4)
+    assert job.final["seconds"]["data"] == 0  # nothing may read a clock
+
+
 @pytest.mark.slow
 def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
     """SIGKILL of the chief, which starts again in place, SIGTERM of the worker, then to the end."""

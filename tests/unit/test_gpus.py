@@ -126,8 +126,8 @@ int nvmlDeviceGetHandleByUUID(const char *name, void **handle) {
 int nvmlDeviceGetUtilizationRates(void *handle, unsigned *rates) {
     rates[0] = 73; return handle == devices ? 0 : 3;
 }
-int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long *memory) {
-    memory[2] = (handle == devices ? 40000ull : 900ull) << 20; return 0;
+int nvmlDeviceGetMemoryInfo_v2(void *handle, unsigned long long *memory) {
+    memory[4] = (handle == devices ? 40000ull : 900ull) << 20; return 0;
 }
 """
 
