@@ -18,6 +18,10 @@ from kfp_tfjob.judging.predictions import (
 )
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.judging.slices import Slices
+from kfp_tfjob.storage.errors import DataError, Problem
+
+_ALONE = 4  # rows
+_CLOSE = 0.05  # of the range of the answers: other kernels compute a batch of another size
 
 
 class Watcher(Protocol):
@@ -55,12 +59,15 @@ def score(
         The predictions of the model, and those of the trivial baseline.
 
     Raises:
-        DataError: The rows do not match their schema, or the model failed.
+        DataError: The rows do not match their schema, or the model failed, or it answers a row
+            that is alone differently.
     """
     ours: Collector[Any] = Collector(folder / "predictions")
     trivial: Collector[Any] = Collector(folder / "baseline")
-    for batch in data.batches():
+    for number, batch in enumerate(data.batches()):
         outputs = challenger.outputs(batch)
+        if not number:
+            _check_alone(challenger, batch, outputs)
         part = challenger.predictions(batch, outputs)
         ours.add(part)
         for watcher in also:
@@ -72,6 +79,25 @@ def score(
     predictions, baseline = ours.finish(), trivial.finish()
     assert predictions is not None and baseline is not None  # the split has rows
     return predictions, baseline
+
+
+def _check_alone(model: Scorer, batch: Batch, outputs: np.ndarray) -> None:
+    """Refuse a model whose answer for a row depends on the rows beside it in a request."""
+    for at in range(min(_ALONE, len(outputs))):
+        row = {name: values[at : at + 1] for name, values in batch.features.items()}
+        alone, again = (model.model.predict(row)[0] for _ in range(2))
+        room = _CLOSE * np.ptp(outputs) + 1e-5 * np.abs(outputs).max()
+        if np.array_equal(alone, again) and (np.abs(alone - outputs[at]) > room).any():
+            raise DataError(
+                Problem(
+                    "the model answers differently for a row when other rows are beside it",
+                    received=f"row {at + 1} of the test: {alone} alone, {outputs[at]} among"
+                    f" {len(outputs)} rows",
+                    expected="the same answer, however many rows a request has",
+                    fix="let no layer compute over axis 0 when the model predicts, and export it"
+                    " with training=False",
+                )
+            )
 
 
 def trivial_outputs(data: TestData) -> np.ndarray:

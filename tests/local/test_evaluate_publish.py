@@ -442,6 +442,35 @@ def test_infinite_probabilities_are_not_clipped_to_certain_ones(bench: Bench) ->
     assert "numbers that are not finite" in verdict["reasons"][0]
 
 
+@pytest.mark.parametrize("is_random", [False, True])
+def test_a_model_that_needs_other_rows_beside_a_row_is_refused(
+    bench: Bench, is_random: bool
+) -> None:
+    def centred(weights: np.ndarray, folder: Path) -> None:
+        import tensorflow as tf
+
+        module = tf.Module()
+        module.weights = tf.Variable(weights)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
+        def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
+            scores = features @ module.weights
+            if is_random:  # as with dropout, which is not an error
+                scores += tf.random.normal(tf.shape(scores))
+            else:
+                scores -= tf.reduce_mean(scores, axis=0)
+            return {"probabilities": tf.nn.softmax(scores)}
+
+        tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
+
+    bench.train("r1", 0.1, centred)
+    if is_random:
+        assert bench.evaluate("r1")[0].metrics
+        return
+    with pytest.raises(DataError, match="other rows are beside it"):
+        bench.evaluate("r1")
+
+
 def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
     def logits(weights: np.ndarray, folder: Path) -> None:
         import keras
