@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -287,7 +287,13 @@ class ClusterClient:
         reply = self._call(method, path, query, body, content, seconds)
         return json.loads(reply.data or b"{}"), str(reply.headers.get("Date", ""))
 
-    def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
+    def lines(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        silence: float,
+        heard: Callable[[int], None] = lambda size: None,
+    ) -> Iterator[bytes]:
         """Yield the lines of an endless reply: a watch or a log.
 
         There is no retry, because only the caller knows where to continue.
@@ -296,6 +302,8 @@ class ClusterClient:
             path: The path of a list or a log.
             query: For instance follow=true.
             silence: Seconds without a byte after which the connection counts as dead.
+            heard: Called when bytes arrive, with the size of the line that has not ended: that of
+                a progress bar may take hours.
 
         Raises:
             ApiError: The API returned an error.
@@ -303,7 +311,7 @@ class ClusterClient:
         """
         reply = self._call("GET", path, query, None, "application/json", (CALL_SECONDS[0], silence))
         try:
-            yield from _lines(reply, _LONGEST_EVENT if "watch" in query else _LONGEST_LINE)
+            yield from _lines(reply, _LONGEST_EVENT if "watch" in query else _LONGEST_LINE, heard)
         finally:
             reply.close()
 
@@ -352,11 +360,15 @@ def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
         )
 
 
-def _lines(reply: Any, longest: int = _LONGEST_LINE) -> Iterator[bytes]:
+def _lines(
+    reply: Any, longest: int = _LONGEST_LINE, heard: Callable[[int], None] = lambda size: None
+) -> Iterator[bytes]:
     """Split a stream into lines, and keep only the beginning of long lines."""
-    rest, cut = b"", False
+    rest, cut, size = b"", False, 0
     for chunk in reply.stream(_CHUNK, decode_content=False):
         *whole, rest = (rest + chunk).split(b"\n")
+        size = len(rest) if whole else size + len(chunk)
+        heard(size)
         for line in whole:
             if not cut:
                 yield line

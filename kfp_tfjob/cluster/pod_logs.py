@@ -85,13 +85,23 @@ class PodLogs:
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
         newest, pause, told, spoke, refused = "", 0.2, False, 0.0, 0
+
+        bar = 0  # bytes so far of a line that has not ended
+
+        def heard(size: int) -> None:
+            nonlocal spoke, bar
+            if size > bar:  # else it comes again with a new stream
+                spoke, bar = time.monotonic(), size
+                if container == main and replica in self._heard:
+                    self._heard[replica] = spoke
+
         while not self._ended.is_set():
             done = self._is_done(pod, container)
             left = newest
             if left:
                 query["sinceTime"] = f"{left[:19]}Z"
             try:
-                for line in self._api.lines(path, query, _SILENCE):
+                for line in self._api.lines(path, query, _SILENCE, heard):
                     stamp, text = cut(line)
                     if stamp:
                         new = stamp > left  # else it arrived before the stream broke
@@ -100,7 +110,7 @@ class PodLogs:
                             self._heard[replica] = spoke
                         if not new:
                             continue
-                        newest = max(newest, stamp)
+                        newest, bar = max(newest, stamp), 0
                         pause = 0.2
                     self._put(LogLine(where, uid, stamp, text))
             except ApiError as error:

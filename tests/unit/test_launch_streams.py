@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -53,6 +54,9 @@ class Server(BaseHTTPRequestHandler):
         self.end_headers()
         if text := "".join(f"{line}\n" for line in lines).encode():
             self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
+        for piece in self.server.bar:
+            time.sleep(0.1)
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         self.server.ended.wait()
         with suppress(OSError):  # the client may have gone
             self.wfile.write(b"0\r\n\r\n")
@@ -83,6 +87,7 @@ def server():
     found = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     found.daemon_threads = True
     found.ended, found.asked, found.pod, found.refusals = threading.Event(), [], CHIEF, 0
+    found.bar = []
     threading.Thread(target=found.serve_forever, daemon=True).start()
     yield found
     found.ended.set()
@@ -107,6 +112,16 @@ def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
     silence = logs.silence("chief-0")
     logs.close()
     assert silence >= 0.6
+
+
+def test_a_progress_bar_breaks_the_silence_without_an_end_of_its_line(server, api):
+    server.bar = [b"2026-01-01T10:00:02.5Z 0%", *(b"\r%d%%" % at for at in range(1, 15))]
+    logs = PodLogs(api, lambda: [CHIEF], lambda: False)
+    lines = iter(logs)
+    assert [next(lines).text, next(lines).text] == ["a step", "the last words"]
+    spoke = time.monotonic()
+    until(lambda: logs.silence("chief-0") < time.monotonic() - spoke - 0.5)
+    logs.close()
 
 
 def test_the_log_of_a_container_that_has_ended_is_asked_for_again(server, api) -> None:

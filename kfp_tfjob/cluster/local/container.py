@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _LAST_LINES_SECONDS = 2.0
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
+_CHUNK = 1 << 16
+_BAR_SECONDS = 5.0  # between two lines from a progress bar, which has no end of line
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -232,9 +235,18 @@ class LocalContainer:
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
+        rest, said = b"", time.monotonic()
         with process.stdout as output:
-            for line in output:
-                self._line(line.decode(errors="replace").rstrip())
+            while chunk := os.read(output.fileno(), _CHUNK):
+                *lines, rest = (rest + chunk).split(b"\n")
+                if b"\r" in rest.strip() and time.monotonic() - said >= _BAR_SECONDS:
+                    bar, _, rest = rest.rpartition(b"\r")
+                    lines.append(bar.rpartition(b"\r")[2])
+                for line in lines:
+                    said = time.monotonic()
+                    self._line(line.decode(errors="replace").rstrip())
+        if rest:
+            self._line(rest.decode(errors="replace").rstrip())
 
 
 def now() -> str:

@@ -1,0 +1,31 @@
+"""The lines of a process on this machine."""
+
+import sys
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from kfp_tfjob.cluster.local import container
+from kfp_tfjob.cluster.local.container import LocalContainer
+
+BAR = """
+import sys, time
+for step in range(30):
+    sys.stdout.write(f"\\rstep {step} of 30")
+    sys.stdout.flush()
+    time.sleep(0.1)
+print("\\nall done", end="")
+"""
+
+
+def test_a_progress_bar_has_lines_before_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(container, "_BAR_SECONDS", 0.5)
+    lines: list[str] = []
+    command = [sys.executable, "-c", BAR]
+    made = LocalContainer("c", command, {}, tmp_path, False, lines.append, Event().set)
+    assert made.ended.wait(60)
+    assert len(lines) >= 4 and lines[0].startswith("step ") and "\r" not in lines[0]
+    assert lines[-2].endswith("step 29 of 30") and lines[-1] == "all done"
