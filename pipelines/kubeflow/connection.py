@@ -288,6 +288,7 @@ def equals(key: str, value: str) -> str:
 def _client(connection: Connection) -> kfp.Client:
     """Return the client of the SDK, without its prints, its warnings and its waiting."""
     import kfp
+    import urllib3
     from kfp.client import ServiceAccountTokenVolumeCredentials
 
     # Each call is repeated, and said, here. The generated client sets the logger above it.
@@ -295,6 +296,12 @@ def _client(connection: Connection) -> kfp.Client:
 
     class Client(kfp.Client):
         healthzs: Any  # the SDK adds it when it connects
+
+        def _load_config(self, *given: Any, **named: Any) -> Any:
+            """Return the configuration; urllib3 would send every call three more times."""
+            found = super()._load_config(*given, **named)
+            found.retries = urllib3.Retry(connect=0, read=0)
+            return found
 
         def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
             """Return what the back end says about itself, without five attempts."""

@@ -1,5 +1,7 @@
 """The connection to Kubeflow Pipelines, against a fake API server."""
 
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,22 @@ def test_a_back_end_that_does_not_answer_is_named_at_once():
         Connection("http://127.0.0.1:1").open(patience=0.5)
     assert "http://127.0.0.1:1" in problem(found).what
     assert found.value.code == 145
+
+
+def test_a_back_end_that_accepts_and_never_answers_is_asked_once_for_each_call(monkeypatch):
+    """A port that is forwarded to a pod that is gone is like this."""
+    monkeypatch.setattr(module, "_SECONDS", (1, 0.3))
+    monkeypatch.setattr(module, "_CONNECT", 0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        with pytest.raises(BackEndAwayError):
+            Connection(f"http://127.0.0.1:{server.getsockname()[1]}").open()
+        asked = 0
+        with suppress(TimeoutError):
+            while True:
+                server.accept()[0].close()
+                asked += 1
+    assert asked == 1
 
 
 def test_a_short_absence_is_waited_for(fake):
