@@ -265,6 +265,24 @@ def test_days_that_are_whole_numbers(tmp_path: Path, scanned, ending: str, wrong
     assert list(by_time.job.limits) == limits.astype("M8[us]").astype(float).tolist()
 
 
+@pytest.mark.parametrize(
+    "pattern, whole, lost",
+    [
+        ("%m%d%Y", "01152024", "1152024"),
+        ("%d%m%Y", "01012024", "1012024"),
+        ("%y%m%d", "050131", "50131"),
+        ("%Y%m%d %H:%M", "20240111 9:05", "2024111 9:05"),
+        ("%d%b%Y", "1JAN2024", "JAN2024"),
+    ],
+)
+def test_a_date_without_its_first_zero_is_no_other_date(
+    pattern: str, whole: str, lost: str
+) -> None:
+    found = of_patterns(pa.array([whole, lost]), [pattern]).to_pylist()
+    assert found[0].startswith(("2024-01-", "2005-01-"))
+    assert found[1] == f"{lost}?"
+
+
 def test_a_zone_in_a_date_is_utc_whatever_that_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,10 +8,12 @@ microseconds since 1970, UTC.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -66,6 +68,8 @@ _NAMED = (
     rf"([0-9]{{1,2}}(st|nd|rd|th)?[ ./-]+{_MONTH}[ ,./-]+([0-9]{{4}}|[0-9]{{2}})"
     rf"|{_MONTH} +[0-9]{{1,2}}(st|nd|rd|th)?,? +([0-9:]+ +)?[0-9]{{4}})([ T,].*)?$"
 )
+_NUMBERS = re.compile(r"(?:%[dmyYHIMSj]){2,}")  # directives of strptime with nothing between them
+_WIDTHS = {"Y": 4, "j": 3}
 DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
 
 
@@ -342,8 +346,20 @@ def of_patterns(text: pa.Array, patterns: Sequence[str]) -> pa.Array:
 def _in_iso(text: str, patterns: Iterable[str]) -> str:
     for pattern in patterns:
         with suppress(ValueError):
-            return datetime.strptime(text.strip(), pattern).isoformat()
+            found = datetime.strptime(text.strip(), pattern)
+            if _digits_of(pattern).search(text):
+                return found.isoformat()
     return f"{text}?"
+
+
+@cache
+def _digits_of(pattern: str) -> re.Pattern[str]:
+    """Return what a text of a pattern has: all digits of numbers that nothing separates.
+
+    Otherwise 1152024, which is 15 January without its first zero, would be 5 November.
+    """
+    widths = (sum(_WIDTHS.get(it, 2) for it in run[1::2]) for run in _NUMBERS.findall(pattern))
+    return re.compile(".*".join(f"[0-9]{{{width}}}" for width in widths))
 
 
 def is_dotted(text: pa.Array) -> np.ndarray:
