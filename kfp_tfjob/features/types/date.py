@@ -68,7 +68,8 @@ _NAMED = (
     rf"([0-9]{{1,2}}(st|nd|rd|th)?[ ./-]+{_MONTH}[ ,./-]+([0-9]{{4}}|[0-9]{{2}})"
     rf"|{_MONTH} +[0-9]{{1,2}}(st|nd|rd|th)?,? +([0-9:]+ +)?[0-9]{{4}})([ T,].*)?$"
 )
-_NUMBERS = re.compile(r"(?:%[dmyYHIMSj]){2,}")  # directives of strptime with nothing between them
+# Directives of strptime: numbers with nothing between them, others; and what is between them.
+_PARTS = re.compile(r"(?P<numbers>(?:%[dmyYHIMSj]){2,})|%[dmyYHIMSj]|(?P<other>%.)|\s+|[^%\s]")
 _WIDTHS = {"Y": 4, "j": 3}
 DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
 
@@ -347,19 +348,28 @@ def _in_iso(text: str, patterns: Iterable[str]) -> str:
     for pattern in patterns:
         with suppress(ValueError):
             found = datetime.strptime(text.strip(), pattern)
-            if _digits_of(pattern).search(text):
+            if _digits_of(pattern).fullmatch(text.strip()):
                 return found.isoformat()
     return f"{text}?"
 
 
 @cache
 def _digits_of(pattern: str) -> re.Pattern[str]:
-    """Return what a text of a pattern has: all digits of numbers that nothing separates.
+    """Return what a text of a pattern is like, with all digits of numbers that nothing separates.
 
     Otherwise 1152024, which is 15 January without its first zero, would be 5 November.
     """
-    widths = (sum(_WIDTHS.get(it, 2) for it in run[1::2]) for run in _NUMBERS.findall(pattern))
-    return re.compile(".*".join(f"[0-9]{{{width}}}" for width in widths))
+
+    def part(found: re.Match[str]) -> str:
+        if found["numbers"]:
+            widths = (_WIDTHS.get(it, 2) for it in found["numbers"][1::2])
+            return f"[0-9]{{{sum(widths)}}}"
+        if found[0][0] == "%":
+            return ".*?" if found["other"] else " ?[0-9]+"
+        return r"\s+" if found[0].isspace() else re.escape(found[0])
+
+    is_open = not any(found["numbers"] for found in _PARTS.finditer(pattern))
+    return re.compile(".*" if is_open else _PARTS.sub(part, pattern), re.IGNORECASE | re.DOTALL)
 
 
 def is_dotted(text: pa.Array) -> np.ndarray:
