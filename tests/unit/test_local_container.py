@@ -29,3 +29,11 @@ def test_a_progress_bar_has_lines_before_its_end(
     assert made.ended.wait(60)
     assert len(lines) >= 4 and lines[0].startswith("step ") and "\r" not in lines[0]
     assert lines[-2].endswith("step 29 of 30") and lines[-1] == "all done"
+
+
+def test_output_without_lines_needs_no_memory_for_all_of_it(tmp_path: Path) -> None:
+    lines: list[str] = []
+    command = [sys.executable, "-c", "for _ in range(300): print('x' * 100_000, end='')"]
+    made = LocalContainer("c", command, {}, tmp_path, False, lines.append, Event().set)
+    assert made.ended.wait(60)
+    assert sum(map(len, lines)) == 30_000_000 and max(map(len, lines)) < 2_000_000

@@ -25,6 +25,7 @@ _LAST_LINES_SECONDS = 2.0
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
 _CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 20  # bytes; the rest of a longer one is a line of its own
 _BAR_SECONDS = 5.0  # between two lines from a progress bar, which has no end of line
 
 
@@ -239,7 +240,9 @@ class LocalContainer:
         with process.stdout as output:
             while chunk := os.read(output.fileno(), _CHUNK):
                 *lines, rest = (rest + chunk).split(b"\n")
-                if b"\r" in rest.strip() and time.monotonic() - said >= _BAR_SECONDS:
+                if len(rest) > _LONGEST_LINE:
+                    lines, rest = [*lines, rest], b""
+                elif b"\r" in rest.strip() and time.monotonic() - said >= _BAR_SECONDS:
                     bar, _, rest = rest.rpartition(b"\r")
                     lines.append(bar.rpartition(b"\r")[2])
                 for line in lines:
