@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 # Signals are handled and lines are written only between two groups of steps.
 _RUN_SECONDS = 1.0
 _GROWTH = 8  # the first groups are short, because the duration of a step is not yet known
+_SILENCE = 60.0  # seconds without a line, after which an evaluation says how far it is
 _SHORTEST_EPOCH = 5.0  # seconds; the end of a shorter epoch is not worth a checkpoint
 
 
@@ -264,6 +265,7 @@ class Training:
         self.model.reset_metrics()
         self._call("on_test_begin")
         at, all_steps, every = 0, self._evaluation.steps, self._callbacks.test_steps
+        said = time.monotonic()
         while at < all_steps:
             if every and at % every == 0:
                 self._call("on_test_batch_begin", at)
@@ -273,6 +275,9 @@ class Training:
             if every and (at % every == 0 or at == all_steps):
                 self._call("on_test_batch_end", at - 1, self._steps.results())
             self._control(time.monotonic() - start, steps, False, running=running)
+            if time.monotonic() - said >= _SILENCE:  # the launcher ends a chief that is silent
+                said = time.monotonic()
+                log.info("evaluated %d of %d steps", at, all_steps)
         metrics = self._steps.results()
         self._call("on_test_end", metrics)
         return {f"val_{name}": value for name, value in metrics.items()}

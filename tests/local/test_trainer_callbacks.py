@@ -84,6 +84,22 @@ def train(
     return Training(config, dataset, model, replicas, stop, callbacks).run(), model
 
 
+def test_a_long_evaluation_is_not_silent(
+    dataset: Dataset,
+    tmp_path: Path,
+    short_runs: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The launcher ends a training whose chief logs nothing for stall_timeout_seconds."""
+    from kfp_tfjob.trainer import loop
+
+    monkeypatch.setattr(loop, "_SILENCE", 0.0)
+    with caplog.at_level("INFO"):
+        train(dataset, tmp_path / "output")
+    assert "evaluated 1 of 1 steps" in caplog.text
+
+
 def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
     """Train on the same batches with model.fit; return the history and the model."""
     import tensorflow as tf
