@@ -126,10 +126,12 @@ def test_rows_that_do_not_belong_to_the_header_are_one_problem():
     assert problem.what.startswith("5 of 5 rows")
 
 
-def test_numbers_that_mean_missing():
-    _, features, _, _, faults = _read("a,y\n1,u\n-999,u\n", null_values=["-999"])
+@pytest.mark.parametrize("declared", ["-999", "-999.0"])
+@pytest.mark.parametrize("written", ["-999", "-999.0"])
+def test_numbers_that_mean_missing(written: str, declared: str):
+    _, features, _, _, faults = _read(f"a,y\n1,u\n{written},u\n", null_values=[declared])
     assert features.tolist() == [[1]]
-    assert faults_of(faults) == [(3, "a", "-999", "missing")]
+    assert faults_of(faults) == [(3, "a", written, "missing")]
 
 
 def test_columns_are_found_by_name_and_the_rest_is_not_looked_at():
