@@ -12,7 +12,6 @@ from typing import Any
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
-from kfp_tfjob.components.evaluate.column_importance import Gathering
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.registry.records import record_of
@@ -76,11 +75,9 @@ def run(
     """
     given = Given.parse(model_name, model_uri, dataset_uri, gate)
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
-        gathering = Gathering(given.options)
-        judged = judge(step.store, step.layout, given, Path(scratch), gpus, gathering.watchers)
+        judged = judge(step.store, step.layout, given, Path(scratch), gpus)
         model = judged.measured["model"]
-        columns = gathering.finish(judged)
-        html = report.render(judged.verdict, judged.data.schema.classes, judged.measured, columns)
+        html = report.render(judged.verdict, judged.data.schema.classes, judged.measured)
         if kept := _published(step, model_name):
             log.warning("the run is published, so its verdict is kept: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from kfp_tfjob.components.evaluate.changes import BASELINE, SAMPLED_ROWS, Gain, changes
-from kfp_tfjob.components.evaluate.column_importance import ColumnImportance
 from kfp_tfjob.components.evaluate.plots import confusions, curves
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, known_rows, number, rough
-from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.options.metric_names import PER_CLASS
@@ -28,7 +26,6 @@ _MOST_BYTES = 1_000_000
 _MOST_REASONS = 20
 _MOST_CHECKS = 200
 _MOST_SLICES = 100
-_MOST_COLUMNS = 25
 _MOST_OF_GATE = 60_000  # bytes on the page
 _LONGEST = 60  # characters of the name of a class or a metric
 _NOT_FINITE = "the model predicts numbers that are not finite"
@@ -62,35 +59,22 @@ class _Class(NamedTuple):
     drawn: Markup
 
 
-class _Column(NamedTuple):
-    name: str
-    value: str
-    interval: str
-    drawn: Markup
-
-
-def render(
-    verdict: ModelVerdict,
-    classes: Sequence[str],
-    scored: Mapping[str, Scored],
-    importance: ColumnImportance | None = None,
-) -> str:
+def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, Scored]) -> str:
     """Return the report as HTML, below 1 MB and without external references.
 
     Args:
         verdict: The content of verdict.json.
         classes: The names of the classes; none for a regression.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
-        importance: Which columns matter.
     """
-    importance, gate = importance or ColumnImportance(), whole_numbers(verdict.gate)
+    gate = whole_numbers(verdict.gate)
     about = (verdict.confidence, list(classes), verdict.primary_metric)
     changed = changes(scored, *about)
     champion = verdict.champion
     same_weights = champion is not None and (
         champion.exported_weights_sha256 == verdict.exported_weights_sha256
     )
-    columns, shown_gate = _columns(importance.importances), _as_json(gate)
+    shown_gate = _as_json(gate)
     if sum(len(html(line).encode()) for line in shown_gate) > _MOST_OF_GATE:
         shown_gate = [f"The gate has {len(shown_gate):,} lines: see gate in verdict.json."]
     # That the primary metric has a value says nothing that its tile does not.
@@ -118,9 +102,6 @@ def render(
         no_curves=_NOT_FINITE,
         classes=_classes(classes, scored, changed.against),
         kinds=PER_CLASS,
-        importance=importance,
-        columns=columns[:_MOST_COLUMNS],
-        more_columns=len(columns[_MOST_COLUMNS:]),
         slice_drawn=_slice_drawing(verdict),
         facts=_facts(verdict),
         margin=gate.get("margin"),
@@ -215,25 +196,6 @@ def _slice_drawing(verdict: ModelVerdict) -> Any:
         return small.estimate(_known(it.value), interval, ends, _known(mark), style)
 
     return draw
-
-
-def _columns(found: Importances | None) -> list[_Column]:
-    """Return the importances as text, all with as many digits and on one scale."""
-    if found is None:
-        return []
-    drawn = list(found.columns.values())[:_MOST_COLUMNS]
-    ends = _ends([0.0, *(end for it in drawn for end in (it.value, it.low, it.high))])
-    most = max(abs(end) for end in ends)
-    digits = min(max(2 - math.floor(math.log10(most)), 0), 12) if most > 0 else 0
-    return [
-        _Column(
-            name,
-            f"{it.value:,.{digits}f}",
-            f"{it.low:,.{digits}f} to {it.high:,.{digits}f}",
-            small.amount(it.value, (it.low, it.high), ends) if place < _MOST_COLUMNS else Markup(),
-        )
-        for place, (name, it) in enumerate(found.columns.items())
-    ]
 
 
 def _ends(values: Iterable[float | None]) -> tuple[float, float]:

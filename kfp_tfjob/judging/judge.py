@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import TestData
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.judging.scoring import Watcher, score, trivial_outputs
+from kfp_tfjob.judging.scoring import score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import build
 from kfp_tfjob.options.gate import GateOptions, check_metrics, parse_gate
@@ -49,7 +49,6 @@ log = logging.getLogger(__name__)
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
 
 # Makes what else looks at the rows while they are scored.
-Watchers = Callable[[TestData], Sequence[Watcher]]
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,6 @@ def judge(
     given: Given,
     folder: Path,
     gpus: int = 0,
-    also: Watchers | None = None,
 ) -> Judged:
     """Judge a model.
 
@@ -133,7 +131,6 @@ def judge(
         given: The model, the dataset and the gate.
         folder: An empty folder for downloads and predictions; it must stay as long as the result.
         gpus: How many GPUs the models may use; without any, they see none.
-        also: Makes what else looks at the rows while they are scored.
 
     Raises:
         ConfigurationError: There are fewer GPUs.
@@ -155,10 +152,8 @@ def judge(
     opponent = against(champion, "champion") if champion else None
     options = given.options
     slices = Slices(options.slices if options else [], data.schema, folder / "slices")
-    watchers = [*(also(data) if also else ())]
     own = _own(store, options, data, opponent, folder / "own")
-    watchers += [own] if own else []
-    predictions, baseline = score(data, challenger, opponent, slices, folder, watchers)
+    predictions, baseline = score(data, challenger, opponent, slices, folder, own)
     confidence = options.confidence if options else _CONFIDENCE
     rival = opponent.rival(classes) if opponent else None
     numbers: dict[str, Mapping[str, float]] = {}

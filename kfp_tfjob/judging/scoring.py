@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.opponent import Opponent
+from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import (
     Collector,
     Predictions,
@@ -24,26 +24,13 @@ _ALONE = 4  # rows
 _CLOSE = 0.05  # of the range of the answers: other kernels compute a batch of another size
 
 
-class Watcher(Protocol):
-    """Looks at the rows while they are scored."""
-
-    def add(self, batch: Batch, predictions: Predictions, outputs: np.ndarray) -> None:
-        """Look at a batch.
-
-        Args:
-            batch: The rows.
-            predictions: What is kept of the predictions of the model.
-            outputs: (batch, classes) probabilities, or (batch,) values of a regression.
-        """
-
-
 def score(
     data: TestData,
     challenger: Scorer,
     opponent: Opponent | None,
     slices: Slices,
     folder: Path,
-    also: Sequence[Watcher] = (),
+    own: Evaluator | None = None,
 ) -> tuple[Predictions, Predictions]:
     """Score all test rows in one pass.
 
@@ -53,7 +40,7 @@ def score(
         opponent: The champion, which keeps its own predictions; None if there is none.
         slices: Where each row finds its slices.
         folder: Where many rows are kept.
-        also: What else looks at every batch.
+        own: The user's evaluator, which gets every batch; None without one.
 
     Returns:
         The predictions of the model, and those of the trivial baseline.
@@ -70,8 +57,8 @@ def score(
             _check_alone(challenger, batch, outputs)
         part = challenger.predictions(batch, outputs)
         ours.add(part)
-        for watcher in also:
-            watcher.add(batch, part, outputs)
+        if own:
+            own.add(batch, part, outputs)
         trivial.add(_baseline(data, batch))
         slices.add(batch)
         if opponent:

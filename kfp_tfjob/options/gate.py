@@ -154,17 +154,6 @@ def edge_value(edge: float | str) -> float:
     return float((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 
-class ReportOptions(Group):
-    """What the report of an evaluation shows besides the verdict."""
-
-    importance_seconds: float = option(
-        20.0,
-        "Time limit for measuring on 2,000 test rows which columns matter; 0 to skip it.",
-        ge=0,
-        le=3600,
-    )
-
-
 class GateOptions(Group):
     """The keys of `gate`."""
 
@@ -221,9 +210,6 @@ class GateOptions(Group):
         " with Holm's correction for the number of slices.",
     )
 
-    report: ReportOptions = option(
-        ReportOptions(), "What the report of the evaluation shows besides the verdict."
-    )
     evaluator: Text | None = option(
         None,
         "Your own function that computes more metrics: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 # What to do instead, by path: a parameter, or a parameter and its keys.
 REMOVED: dict[str, str] = {
-    "gate.report.rows": "delete it; inspect a model's predictions in a notebook",
-    "gate.report.worst": "delete it and gate.report.rows",
+    "gate.report": "delete it; inspect predictions in a notebook, and measure which columns matter"
+    " with scikit-learn's permutation_importance",
     "gate.relative_margin": "use mode non_inferior with a margin in units of the metric",
     "data_options.append": "delete it; prepare_data reads every file",
     "train_options.checkpoint_best": "delete it; train_options.early_stopping with"

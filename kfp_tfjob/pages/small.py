@@ -85,17 +85,6 @@ def estimate(
     return markup(svg)
 
 
-def amount(value: float, interval: Interval, ends: Interval) -> Markup:
-    """Draw a value as a bar from 0, and its interval as a line, as `estimate` does."""
-    svg = _row("amount and interval", ends, 0.0)
-    zero, here = _place(0.0, ends), _place(value, ends)
-    left, width = min(zero, here), abs(here - zero)
-    add(svg, "rect", x=left, y=2, width=width, height=_LOW - 4, class_="soft")
-    low, high = (_place(end if math.isfinite(end) else value, ends) for end in interval)
-    add(svg, "path", d=f"M{low:.1f} {_LOW / 2}H{high:.1f}", class_="whisker")
-    return markup(svg)
-
-
 def _row(label: str, ends: Interval, mark: float) -> ElementTree.Element:
     svg = drawing(label, _NARROW, _LOW)
     add(svg, "path", d=f"M0 {_LOW / 2}H{_NARROW}", class_="grid")

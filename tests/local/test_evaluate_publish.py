@@ -1,7 +1,6 @@
 """evaluate and publish on the real store with real SavedModels: who becomes champion."""
 
 import json
-import re
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -304,7 +303,6 @@ def test_metrics_of_ones_own(bench: Bench) -> None:
     assert done.blessed and "own/cost" in verdict["reasons"][0]
     assert "beats champion 1" in verdict["reasons"][0]
     assert verdict["champion"]["metrics"]["own/cost"] == cost
-    assert "loss of accuracy" in done.html  # of the columns: the function would run for each
     done, verdict = bench.evaluate("next", **gate | {"thresholds": {"own/coast": {"max": 1}}})
     (reason,) = verdict["reasons"]
     assert "own/coast" in reason and "own/columns, own/cost" in reason
@@ -392,10 +390,6 @@ def test_slices_of_two_models(bench: Bench) -> None:
     assert "column 0 ≥ 0.5" in done.html and "&lt;b&gt;owl" in done.html
     html = unescape(done.html)
     assert "champion 1" in html
-    columns = re.findall(r'<td class="name">(column \d)</td>', html)
-    assert sorted(columns) == [f"column {at}" for at in range(FEATURES)]
-    html = bench.evaluate("better", report={"importance_seconds": 0})[0].html
-    assert "gate.report.importance_seconds is 0" in html
 
 
 def test_a_damaged_champion_fails_closed(bench: Bench) -> None:

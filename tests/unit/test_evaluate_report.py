@@ -16,10 +16,8 @@ from kfp import dsl
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.changes import changes
-from kfp_tfjob.components.evaluate.column_importance import ColumnImportance
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import Rival, decide
-from kfp_tfjob.judging.importance import Importances
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -100,12 +98,6 @@ def evaluated(
     return labels, build(decision, judged, scored, 0.95, champion, rival), scored
 
 
-def hostile() -> ColumnImportance:
-    """Return importances in which every name is hostile."""
-    columns = {f"{NASTY} {at}": Measured(0.1 / (at + 1), -0.01, 0.2) for at in range(60)}
-    return ColumnImportance(Importances(NASTY, 0.8, 2000, 5, columns, (NASTY,) * 3))
-
-
 def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> None:
     for case in ("two classes", "regression"):
         labels, verdict, scored = evaluated(case)
@@ -145,7 +137,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     limits = {f"{kind}/{name(at)}": {"min": 0.01} for at in range(30) for kind in PER_CLASS}
     gate = {"primary_metric": f"f1/{name(3)}", "thresholds": limits}
     labels, verdict, scored = evaluated("thirty classes", rename=name, gate=gate)
-    html = report.render(verdict, labels, scored, hostile())
+    html = report.render(verdict, labels, scored)
     assert len(html.encode()) < 1_000_000
     ElementTree.fromstring(html.removeprefix("<!doctype html>"))  # every element is closed
     (shown,) = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", html, re.S))
@@ -177,7 +169,7 @@ def test_what_does_not_fit_is_left_out_curves_first(monkeypatch: pytest.MonkeyPa
     labels, verdict, scored = evaluated("two classes")
     pages = []
     for _ in range(3):
-        html = report.render(verdict, labels, scored, hostile())
+        html = report.render(verdict, labels, scored)
         pages.append(html)
         monkeypatch.setattr(report, "_MOST_BYTES", len(html.encode()))
     sizes = [len(page) for page in pages]
