@@ -128,7 +128,7 @@ def gives_logits(model: keras.Model, dataset: Dataset) -> bool:
     if hasattr(loss, "from_logits"):
         return bool(loss.from_logits)
     outputs = getattr(model, "outputs", None)  # a user's subclass has none
-    last = outputs[0]._keras_history.operation if outputs else None
+    last: Any = outputs[0]._keras_history.operation if outputs else None
     # Such a layer only casts, in mixed precision: the one before it says what the numbers are.
     while isinstance(last, keras.layers.Activation) and last.activation is keras.activations.linear:
         last = last.input._keras_history.operation

@@ -299,7 +299,7 @@ def _client(connection: Connection) -> kfp.Client:
 
         def _load_config(self, *given: Any, **named: Any) -> Any:
             """Return the configuration; urllib3 would send every call three more times."""
-            found = super()._load_config(*given, **named)
+            found: Any = super()._load_config(*given, **named)
             found.retries = urllib3.Retry(connect=0, read=0)
             return found
 
