@@ -102,6 +102,7 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     """Score the rows and judge the model as evaluate does."""
     from kfp_tfjob.components.evaluate import report  # noqa: F401  # no import is in the figures
     from kfp_tfjob.features.schema import Schema
+    from kfp_tfjob.features.statistics import StatisticsDocument
     from kfp_tfjob.features.tensorflow_import import load
     from kfp_tfjob.judging.model import Scorer
     from kfp_tfjob.judging.predictions import Collector
@@ -111,7 +112,7 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
 
     load(gpus=0)
     schema = Schema.from_bytes((folder / "schema.json").read_bytes())
-    statistics = json.loads((folder / "statistics.json").read_text())
+    statistics = StatisticsDocument.from_bytes((folder / "statistics.json").read_bytes())
     test, raw = schema.splits["test"], schema.test_raw
     paths = tuple(folder / name for name in raw or test.shards)
     tables, shards = (paths, ()) if raw else ((), paths)

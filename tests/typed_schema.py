@@ -1,4 +1,4 @@
-"""Schemas of which only some keys matter to a test."""
+"""Schemas and statistics of which only some keys matter to a test."""
 
 import json
 from collections.abc import Mapping
@@ -6,12 +6,18 @@ from typing import Any
 
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import StatisticsDocument
 
 
 def typed(body: Mapping[str, Any]) -> Schema:
     """Return a schema with these keys of schema.json, and what every one has."""
     usual = {"task": "classification", "features": [], "label": {"name": "label"}}
     return Schema.from_bytes(json.dumps(usual | dict(body)).encode())
+
+
+def statistics_of(body: Mapping[str, Any]) -> StatisticsDocument:
+    """Return a statistics.json with these keys."""
+    return StatisticsDocument.from_bytes(json.dumps(body).encode())
 
 
 def keys_of(coding: Coding) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ import numpy as np
 
 from kfp_tfjob.features.coding import Coding, Column
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import PackedColumn, StatisticsDocument
 from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
@@ -44,7 +47,6 @@ class Dataset:
         label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
         shard_names: The names of the TFRecord files by split.
-        statistics: The content of statistics.json.
         digest: SHA-256 of its manifest; empty if it has none.
         coding: How packed rows come from the columns of the table; None for pictures.
         picture: What the model gets of a picture; None for tables.
@@ -62,7 +64,6 @@ class Dataset:
     label_std: float
     rows: Mapping[str, int]
     shard_names: Mapping[str, tuple[str, ...]]
-    statistics: Mapping[str, Any]
     digest: str = ""
     coding: Coding | None = None
     picture: PictureInput | None = None
@@ -82,34 +83,32 @@ class Dataset:
         """
         try:
             schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
-            statistics = json.loads((folder / STATISTICS).read_bytes())
+            statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
             if schema.format != SCHEMA_FORMAT or schema.task not in (CLASSIFICATION, REGRESSION):
                 raise ValueError(f"format {schema.format!r}, task {schema.task!r}")
             coding = None if schema.picture else schema.encoding
             names = coding.names if coding else (PICTURE,)
             if coding is None:
-                columns = [{"mean": HALF, "std": HALF}]
-            elif "packed" in statistics:
-                columns = statistics["packed"]
-                if (found := tuple(column["name"] for column in columns)) != names:
-                    raise ValueError(f"statistics of {found}, not of {names}")
-            else:  # numbers without gaps, before codec 3
-                columns = [statistics["features"][name] for name in names]
-            regression = schema.task == REGRESSION
-            label = statistics["label"]["train"] if regression else {"mean": 0.0, "std": 1.0}
+                columns = (PackedColumn(PICTURE, HALF, HALF),)
+            else:
+                columns = statistics.packed_columns
+            if (found := tuple(column.name for column in columns)) != names:
+                raise ValueError(f"statistics of {found}, not of {names}")
+            label = ColumnMoments(mean=0.0, std=1.0)
+            if schema.task == REGRESSION and not (label := statistics.label.train):
+                raise ValueError("no statistics of the label")
             return cls(
                 folder=folder,
                 task=schema.task,
                 feature_names=names,
-                mean=np.array([column["mean"] for column in columns], np.float32),
-                std=_scale([column["std"] for column in columns]),
+                mean=np.array([column.mean for column in columns], np.float32),
+                std=_scale([column.std for column in columns]),
                 class_names=schema.classes,
                 label_name=schema.label.name,
-                label_mean=float(label["mean"]),
-                label_std=float(_scale([label["std"]])[0]),
+                label_mean=label.mean,
+                label_std=float(_scale([label.std])[0]),
                 rows=schema.rows,
                 shard_names={name: split.shards for name, split in schema.splits.items()},
-                statistics=statistics,
                 digest=digest,
                 coding=coding,
                 picture=schema.picture,
@@ -129,6 +128,11 @@ class Dataset:
     def schema(self) -> Mapping[str, Any]:
         """The content of schema.json."""
         return json.loads((self.folder / SCHEMA).read_bytes())
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Any]:
+        """The content of statistics.json."""
+        return json.loads((self.folder / STATISTICS).read_bytes())
 
     @property
     def num_features(self) -> int:

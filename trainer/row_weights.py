@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import StatisticsDocument
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,13 @@ class RowWeights:
     means: Mapping[str, float]
 
     @classmethod
-    def of(cls, schema: Schema, statistics: Mapping[str, Any]) -> RowWeights | None:
+    def of(cls, schema: Schema, statistics: StatisticsDocument) -> RowWeights | None:
         """Return the weights that schema.json and statistics.json declare, or None."""
         if not schema.weight:
             return None
-        splits = statistics["weight"]["splits"]
-        means = {name: float(found["mean"]) for name, found in splits.items()}
+        if not statistics.weight:
+            raise ValueError("no statistics of the weights")
+        means = {name: found.mean for name, found in statistics.weight.splits.items()}
         return cls(schema.weight.name, means)
 
     def scaled(self, split: str, weights: np.ndarray) -> np.ndarray:

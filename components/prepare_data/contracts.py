@@ -16,6 +16,7 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.storage.errors import Problem
@@ -204,13 +205,10 @@ def unseen(reference: Reference, schema: Schema, train: Sample) -> dict[str, Uns
     return found
 
 
-def gap_shares(statistics: Mapping[str, Any]) -> dict[str, float]:
+def gap_shares(statistics: StatisticsDocument) -> dict[str, float]:
     """Return the share of gaps in each column of train."""
-    found = {}
-    for name, column in statistics["features"].items():
-        gaps = column.get("missing", 0)
-        found[name] = gaps / max(gaps + column["count"], 1)
-    return found
+    columns = statistics.features.items()
+    return {name: it.missing / max(it.missing + it.count, 1) for name, it in columns}
 
 
 def beyond_limits(

@@ -15,7 +15,11 @@ from typing import Any
 from kfp_tfjob.components.prepare_data import contracts, leaks, reference, sample
 from kfp_tfjob.components.prepare_data.contracts import Unseen
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.distributions import (
+    Distributions,
+    DistributionsDocument,
+    Edges,
+)
 from kfp_tfjob.components.prepare_data.drift import Drift, measure
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
@@ -64,7 +68,7 @@ class Comparison:
     gaps: dict[str, tuple[float, float]] = field(default_factory=dict)
     drift: dict[str, Drift] = field(default_factory=dict)
     label: Drift | None = None
-    now: Mapping[str, Any] | None = None
+    now: DistributionsDocument | None = None
     obstacle: str = ""
 
 
@@ -82,7 +86,7 @@ class Validation:
         errors: What data_options.contract does not allow.
     """
 
-    distributions: Mapping[str, Any] | None
+    distributions: DistributionsDocument | None
     comparison: Comparison | None
     alone: str
     suspicious: list[Suspicious]
@@ -127,7 +131,7 @@ def validate(
         else:
             comparison = _compare(found, prepared, rows, options)
     alone = "" if isinstance(found, Reference) else str(found)
-    counts = reference.read(step.store, base, DISTRIBUTIONS)
+    counts = reference.distributions(step.store, base)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
     test_drift = _moved(counts, "train", counts, "test") if counts else {}
     validation = Validation(counts, comparison, alone, suspicious, test_drift, options.max_psi)
@@ -175,7 +179,7 @@ def _compare(
         over = Distributions(Edges.of_file(found.distributions, prepared.schema.encoding))
         for split, part in rows.items():
             over.add(split, part.rows, part.labels)
-        counts = over.to_dict()
+        counts = over.document()
         drift = _moved(found.distributions, "train", counts, "train")
     label = _label_drift(found, prepared, counts)
     types = {item.name: item.column_type for item in prepared.schema.features}
@@ -195,40 +199,31 @@ def _unknown(found: Reference, why: str) -> Problem:
 
 
 def _moved(
-    before: Mapping[str, Any], old: str, now: Mapping[str, Any], new: str
+    before: DistributionsDocument, old: str, now: DistributionsDocument, new: str
 ) -> dict[str, Drift]:
     """Return how far columns are apart, by name; gaps are a bin."""
-    there = {entry["name"]: entry for entry in before["columns"]}
-    found = {}
-    for entry in now["columns"]:
-        if entry["name"] in there:
-            item = _of_entries(there[entry["name"]], old, entry, new)
-            if item:
-                found[entry["name"]] = item
-    return found
-
-
-def _of_entries(
-    before: Mapping[str, Any], old: str, now: Mapping[str, Any], new: str
-) -> Drift | None:
-    return measure(
-        [before["gaps"][old], *before["counts"][old]], [now["gaps"][new], *now["counts"][new]]
-    )
+    there = before.by_name
+    drift = {
+        it.name: measure(there[it.name].rows(old), it.rows(new))
+        for it in now.columns
+        if it.name in there
+    }
+    return {name: it for name, it in drift.items() if it}
 
 
 def _label_drift(
-    found: Reference, prepared: Prepared, counts: Mapping[str, Any] | None
+    found: Reference, prepared: Prepared, counts: DistributionsDocument | None
 ) -> Drift | None:
     """Return how far the label has moved; None if the tasks differ or the counts are gone."""
-    old, new = found.statistics["label"].get("counts"), prepared.statistics["label"].get("counts")
+    old, new = found.statistics.label.counts, prepared.statistics.label.counts
     if old and new:
         names = dict.fromkeys([*old["train"], *new["train"]])
         pairs = [(old["train"].get(name, 0), new["train"].get(name, 0)) for name in names]
         return measure(*zip(*pairs, strict=True))
-    if old or new or not counts or "label" not in counts or not found.distributions:
+    before = found.distributions.label if found.distributions else None
+    if old or new or not counts or not counts.label or not before:
         return None
-    before = found.distributions.get("label")
-    return before and _of_entries(before, "train", counts["label"], "train")
+    return measure(before.rows("train"), counts.label.rows("train"))
 
 
 def _drifted(

@@ -5,7 +5,6 @@ They hold no name of a source file, no address and no time, so equal rows give e
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,11 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import fit_encoding
-from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.distributions import (
+    Distributions,
+    DistributionsDocument,
+    Edges,
+)
 from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.scan import Scan
@@ -26,12 +29,7 @@ from kfp_tfjob.components.prepare_data.shards import (
     shards_of,
 )
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
-from kfp_tfjob.components.prepare_data.statistics import (
-    SPLITS,
-    Statistics,
-    described,
-    label_problem,
-)
+from kfp_tfjob.components.prepare_data.statistics import Statistics, described, label_problem
 from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
@@ -43,6 +41,7 @@ from kfp_tfjob.features.schema import (
     SchemaSplit,
     SchemaWeight,
 )
+from kfp_tfjob.features.statistics import SPLITS, StatisticsDocument, WeightStatistics
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
@@ -76,7 +75,7 @@ class Prepared:
     dataset_uri: str
     dataset_digest: str
     schema: Schema
-    statistics: dict[str, Any]
+    statistics: StatisticsDocument
     reused: bool
 
     @property
@@ -90,8 +89,8 @@ class Prepared:
         found = {f"rows_{split}": count for split, count in self.rows.items()}
         found["features"] = len(self.schema.features)
         found["classes"] = len(self.schema.classes)
-        found["duplicate_rows"] = self.statistics["duplicates"]
-        found["bad_rows_dropped"] = self.statistics["bad_rows"]["dropped"]
+        found["duplicate_rows"] = self.statistics.duplicates
+        found["bad_rows_dropped"] = self.statistics.bad_rows.dropped
         return {name: float(value) for name, value in found.items()}
 
 
@@ -112,7 +111,8 @@ def find(store: Store, base: S3Address) -> Prepared | None:
         return None
     # They grow with the number of columns and labels, so the usual limit on a read does not apply.
     schema = Schema.from_bytes(store.read(base / SCHEMA, sizes[base / SCHEMA]))
-    statistics = json.loads(store.read(base / STATISTICS, sizes[base / STATISTICS]))
+    data = store.read(base / STATISTICS, sizes[base / STATISTICS])
+    statistics = StatisticsDocument.from_bytes(data)
     return Prepared(str(base), base.name, schema, statistics, reused=True)
 
 
@@ -155,11 +155,12 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     statistics = described(summed, plan.coding, scan.kinds, label, rows, faults)
     if options.weight is not None:
         check(options.weight, weights)
-        splits = {split: sums.to_dict(label.classes) for split, sums in weights.items()}
-        statistics["weight"] = {"name": options.weight, "splits": splits}
+        splits = {split: sums.of_split(label.classes) for split, sums in weights.items()}
+        statistics = replace(statistics, weight=WeightStatistics(options.weight, splits))
     if (shared := scan.also_in_train()) is not None:
-        note_overlap(statistics, shared, rows, "rows", "have the same features as a row of train")
-    return complete(store, base, objects, schema, statistics, distributions.to_dict())
+        how = "have the same features as a row of train"
+        statistics = note_overlap(statistics, shared, rows, "rows", how)
+    return complete(store, base, objects, schema, statistics, distributions.document())
 
 
 def _planned(scan: Scan, label: Label, base: S3Address) -> Plan:
@@ -235,15 +236,19 @@ def _shards(
 
 
 def note_overlap(
-    statistics: dict[str, Any], shared: dict[str, int], rows: dict[str, int], what: str, how: str
-) -> None:
+    statistics: StatisticsDocument,
+    shared: dict[str, int],
+    rows: dict[str, int],
+    what: str,
+    how: str,
+) -> StatisticsDocument:
     """Add to statistics.json what validation and test share with train, and warn of it."""
-    statistics["also_in_train"] = shared
-    statistics["warnings"] += [
+    more = (
         f"{count:,} of {rows[split]:,} {what} of {split} {how}; they stay where they are"
         for split, count in shared.items()
         if count
-    ]
+    )
+    return replace(statistics, also_in_train=shared, warnings=(*statistics.warnings, *more))
 
 
 def schema_of(
@@ -283,8 +288,8 @@ def complete(
     base: S3Address,
     shards: list[ManifestObject],
     schema: Schema,
-    statistics: dict[str, Any],
-    distributions: dict[str, Any] | None = None,
+    statistics: StatisticsDocument,
+    distributions: DistributionsDocument | None = None,
 ) -> Prepared:
     """Store the documents of a dataset and, last, its manifest.
 
@@ -296,11 +301,9 @@ def complete(
         statistics: The content of statistics.json.
         distributions: The content of distributions.json; None without one.
     """
-    written = {SCHEMA: schema.to_bytes()}
-    for name, body in ((STATISTICS, statistics), (DISTRIBUTIONS, distributions)):
-        if body is not None:
-            text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-            written[name] = text.encode()
+    written = {SCHEMA: schema.to_bytes(), STATISTICS: statistics.to_bytes()}
+    if distributions:
+        written[DISTRIBUTIONS] = distributions.to_bytes()
     objects = list(shards)
     for name, data in written.items():
         checksum = store.write(base / name, data, "application/json")

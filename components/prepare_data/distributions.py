@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import NO_DATE, ColumnType, Field, missing_in
 from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.storage import documents
 
 FORMAT = 1
 MOST_COLUMNS = 1000
@@ -89,6 +89,67 @@ class Bins:
         return np.array([gaps, *found, total - gaps - found.sum()], np.int64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColumnRows:
+    """The rows of a column by split and bin; its bins have `values` or `edges`, as in Bins."""
+
+    name: str
+    kind: str
+    values: tuple[str, ...] | None = None
+    edges: tuple[int | float, ...] | None = None
+    gaps: Mapping[str, int]
+    counts: Mapping[str, list[int]]
+
+    @classmethod
+    def of(cls, bins: Bins, counts: np.ndarray) -> ColumnRows:
+        """Return the counts of Distributions."""
+        by, fixed = bins.type.drift_bins, bins.type.fixed_edges
+        return cls(
+            name=bins.name,
+            kind=bins.kind,
+            values=bins.values if by == "values" else None,
+            edges=bins.edges if by == "edges" and not fixed else None,
+            gaps=dict(zip(SPLITS, counts[:, 0].tolist(), strict=True)),
+            counts=dict(zip(SPLITS, counts[:, 1:].tolist(), strict=True)),
+        )
+
+    def bins(self, place: int, dictionary: tuple[str, ...]) -> Bins:
+        """Return its bins for the rows of a dataset with its own place and dictionary."""
+        if self.values is not None:
+            codes = _codes_of(self.values, dictionary)
+            return Bins(self.name, self.kind, place, (), self.values, codes)
+        edges = TYPES[self.kind].fixed_edges if self.edges is None else self.edges
+        return Bins(self.name, self.kind, place, edges)
+
+    def rows(self, split: str) -> list[int]:
+        """Return the rows of a split by bin, those with a missing value first."""
+        return [self.gaps[split], *self.counts[split]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionsDocument:
+    """The content of distributions.json; it has a label that is a number, but no classes."""
+
+    format: int = FORMAT
+    columns: tuple[ColumnRows, ...]
+    label: ColumnRows | None = None
+    columns_left_out: int | None = None
+
+    @property
+    def by_name(self) -> dict[str, ColumnRows]:
+        """The columns by their names."""
+        return {it.name: it for it in self.columns}
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> DistributionsDocument:
+        """Read it back; raises ValueError if it is none."""
+        return documents.read(cls, data, None)
+
+    def to_bytes(self) -> bytes:
+        """Return it as JSON."""
+        return documents.to_bytes(self, sparse=True)
+
+
 @dataclass(frozen=True)
 class Edges:
     """The bins of a dataset.
@@ -123,22 +184,18 @@ class Edges:
         return cls(columns, of_label, len(coding.features) - len(columns))
 
     @classmethod
-    def of_file(cls, file: Mapping[str, Any], coding: Coding) -> Edges:
+    def of_file(cls, file: DistributionsDocument, coding: Coding) -> Edges:
         """Return the bins of another dataset's distributions.json for the rows of this one.
 
         Columns that only one of the two has, or whose kinds differ, have no bins.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is not a distributions.json.
         """
-        there = {entry["name"]: entry for entry in file["columns"]}
+        there = file.by_name
         columns = tuple(
-            _bins_of_entry(there[coded.name], place, coded.strings)
+            there[coded.name].bins(place, coded.strings)
             for coded, (_, place) in zip(coding.features, coding.places, strict=True)
-            if coded.name in there and there[coded.name]["kind"] == coded.kind
+            if coded.name in there and there[coded.name].kind == coded.kind
         )
-        label = file.get("label")
-        return cls(columns, label and _bins_of_entry(label, -1, ()))
+        return cls(columns, file.label and file.label.bins(-1, ()))
 
 
 class Distributions:
@@ -177,27 +234,13 @@ class Distributions:
         for counts, more in zip(self.counts, later, strict=True):
             counts += more
 
-    def to_dict(self) -> dict[str, Any]:
+    def document(self) -> DistributionsDocument:
         """Return the content of distributions.json."""
-        entries = [_entry(*pair) for pair in zip(self._bins, self.counts, strict=True)]
-        body: dict[str, Any] = {"format": FORMAT, "columns": entries[: len(self.edges.columns)]}
-        if self.edges.label:
-            body["label"] = entries[-1]
-        if self.edges.left_out:
-            body["columns_left_out"] = self.edges.left_out
-        return body
-
-
-def _entry(bins: Bins, counts: np.ndarray) -> dict[str, Any]:
-    """Return a column as distributions.json has it."""
-    entry: dict[str, Any] = {"name": bins.name, "kind": bins.kind}
-    if bins.type.drift_bins == "values":
-        entry["values"] = list(bins.values)
-    elif bins.type.drift_bins and not bins.type.fixed_edges:
-        entry["edges"] = list(bins.edges)
-    entry["gaps"] = dict(zip(SPLITS, counts[:, 0].tolist(), strict=True))
-    entry["counts"] = dict(zip(SPLITS, counts[:, 1:].tolist(), strict=True))
-    return entry
+        columns = [ColumnRows.of(*pair) for pair in zip(self._bins, self.counts, strict=True)]
+        label = columns.pop() if self.edges.label else None
+        return DistributionsDocument(
+            columns=tuple(columns), label=label, columns_left_out=self.edges.left_out or None
+        )
 
 
 def _bins_of(coded: ColumnType, field: Field, place: int, sample: np.ndarray) -> Bins:
@@ -239,11 +282,3 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
     edges = np.unique([*below, *edges])
     # The shortest decimal that is the same float32.
     return tuple(edges.tolist() if whole else (float(str(edge)) for edge in edges))
-
-
-def _bins_of_entry(entry: Mapping[str, Any], place: int, dictionary: tuple[str, ...]) -> Bins:
-    name, kind = str(entry["name"]), entry["kind"]
-    if "values" in entry:
-        values = tuple(map(str, entry["values"]))
-        return Bins(name, kind, place, (), values, _codes_of(values, dictionary))
-    return Bins(name, kind, place, tuple(entry.get("edges", TYPES[kind].fixed_edges)))

@@ -103,7 +103,7 @@ def run(
             done = _prepared(executor, source, data_label, options, base, block, part)
         rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
         log.info("dataset %s is complete: rows: %s", base, rows)
-    for warning in done.statistics["warnings"]:
+    for warning in done.statistics.warnings:
         log.warning("%s", warning)
     return done
 

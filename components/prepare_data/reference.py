@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
+from kfp_tfjob.components.prepare_data.distributions import DistributionsDocument
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
@@ -21,6 +23,8 @@ from kfp_tfjob.storage.layout import (
     Layout,
 )
 from kfp_tfjob.storage.store import Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Reference:
     run_id: str
     dataset_digest: str
     schema: Schema
-    statistics: Mapping[str, Any]
-    distributions: Mapping[str, Any] | None = None
+    statistics: StatisticsDocument
+    distributions: DistributionsDocument | None = None
 
     @property
     def name(self) -> str:
@@ -95,23 +99,26 @@ def of_version(
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
     """
     version = layout.model(model_name).version(champion.version)
-    verdict = read(store, version, VERDICT)
+    verdict = read(store, version, VERDICT, json.loads)
     if verdict is None:
         return None
     dataset = S3Address.parse(verdict["dataset_uri"])
     for place in (version, dataset):  # a version keeps copies; its dataset may be gone
         schema = read(store, place, SCHEMA, Schema.from_bytes)
-        statistics = read(store, place, STATISTICS)
+        statistics = read(store, place, STATISTICS, StatisticsDocument.from_bytes)
         if schema and statistics:
-            counts = read(store, version, DISTRIBUTIONS) or read(store, dataset, DISTRIBUTIONS)
+            counts = distributions(store, version) or distributions(store, dataset)
             named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
             return Reference(*named, schema, statistics, counts)
     return None
 
 
-def read(
-    store: Store, folder: S3Address, name: str, parse: Callable[[bytes], Any] = json.loads
-) -> Any:
+def distributions(store: Store, folder: S3Address) -> DistributionsDocument | None:
+    """Return distributions.json of a complete folder; None if there is none; raises like `read`."""
+    return read(store, folder, DISTRIBUTIONS, DistributionsDocument.from_bytes)
+
+
+def read(store: Store, folder: S3Address, name: str, parse: Callable[[bytes], T]) -> T | None:
     """Return the document of a complete folder; None if there is none.
 
     Raises:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from kfp_tfjob.components.prepare_data.contracts import consequence
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.distributions import ColumnRows
 from kfp_tfjob.components.prepare_data.drift import Drift
+from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.types.base import ColumnStatistics, ColumnType
 from kfp_tfjob.pages import small
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import DataError, Example, Problem, first
@@ -71,12 +73,12 @@ class Section:
 
 
 def sections(
-    schema: Schema, statistics: Mapping[str, Any], validation: Validation | None
+    schema: Schema, statistics: StatisticsDocument, validation: Validation | None
 ) -> list[Section]:
     """Return the tables of columns; together they have at most MOST_COLUMNS rows."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in TYPES}
-    for name, column in statistics["features"].items():
-        by_kind[column.get("kind", Number.kind)].append(name)
+    for name, column in statistics.features.items():
+        by_kind[column.kind].append(name)
     left, found = MOST_COLUMNS, []
     entries = _entries(validation)
     for kind, names in by_kind.items():
@@ -85,7 +87,7 @@ def sections(
             rows = [_row(name, of, statistics, validation, entries) for name in names[:left]]
             left -= len(rows)
             heads = of.figures or ("values",)
-            has_shape = any("histogram" in statistics["features"][name] for name in names)
+            has_shape = hasattr(statistics.features[names[0]], "histogram")
             has = any(row.plot for row in rows), has_shape
             found.append(Section(of.title, heads, *has, rows, len(names)))
     return found
@@ -105,41 +107,40 @@ def drift_cell(item: Drift | None, largest: float | None) -> tuple[str, str]:
     return "" if item.is_chance else style, f"{item.psi:.3f}"
 
 
-_Entry = Mapping[str, Any]
+_Entries = Mapping[str, tuple[ColumnRows, ColumnRows | None]]
 
 
-def _entries(validation: Validation | None) -> dict[str, tuple[_Entry, _Entry | None]]:
+def _entries(validation: Validation | None) -> _Entries:
     """Return by column the counts of this data, and those of the champion's over the same bins."""
     if not validation or not validation.distributions:
         return {}
-    found: dict[str, tuple[_Entry, _Entry | None]] = {
-        entry["name"]: (entry, None) for entry in validation.distributions["columns"]
+    found: dict[str, tuple[ColumnRows, ColumnRows | None]] = {
+        it.name: (it, None) for it in validation.distributions.columns
     }
     comparison = validation.comparison
     if comparison and comparison.now and comparison.reference.distributions:
-        old = {entry["name"]: entry for entry in comparison.reference.distributions["columns"]}
-        for entry in comparison.now["columns"]:
-            found[entry["name"]] = entry, old[entry["name"]]
+        old = comparison.reference.distributions.by_name
+        found |= {it.name: (it, old[it.name]) for it in comparison.now.columns}
     return found
 
 
 def _row(
     name: str,
     of: type[ColumnType],
-    statistics: Mapping[str, Any],
+    statistics: StatisticsDocument,
     validation: Validation | None,
-    entries: Mapping[str, tuple[_Entry, _Entry | None]],
+    entries: _Entries,
 ) -> Row:
-    column = statistics["features"][name]
+    column = statistics.features[name]
     comparison = validation.comparison if validation else None
-    cells = [figure(column[key]) for key in of.figures]
-    cells = cells or [of.words(column) if column["count"] else "none"]
+    cells = [figure(getattr(column, key)) for key in of.figures]
+    cells = cells or [column.words if column.count else "none"]
     drifts = []
     if validation and validation.distributions:
         moved = [comparison.drift] if comparison else []
         known = (*moved, validation.test_drift)
         drifts = [drift_cell(by_name.get(name), validation.max_psi) for by_name in known]
-    shape = column.get("histogram")
+    shape = getattr(column, "histogram", None)
     plot = _plot(*entries[name]) if name in entries and of.drift_bins else ""
     return Row(
         name,
@@ -151,11 +152,11 @@ def _row(
     )
 
 
-def _plot(now: _Entry, before: _Entry | None) -> Markup:
-    lines = {"b": _bars(now["counts"]["test"])}
+def _plot(now: ColumnRows, before: ColumnRows | None) -> Markup:
+    lines = {"b": _bars(now.counts["test"])}
     if before:
-        lines["c"] = _bars(before["counts"]["train"])
-    return small.compare(_bars(now["counts"]["train"]), lines)
+        lines["c"] = _bars(before.counts["train"])
+    return small.compare(_bars(now.counts["train"]), lines)
 
 
 def _bars(counts: Sequence[int]) -> list[int]:
@@ -164,11 +165,11 @@ def _bars(counts: Sequence[int]) -> list[int]:
     return [*counts[: _MOST_BARS - 1], sum(counts[_MOST_BARS - 1 :])]
 
 
-def _gaps_cell(name: str, column: Mapping[str, Any], comparison: Comparison | None) -> str:
-    gaps = column.get("missing", 0)
+def _gaps_cell(name: str, column: ColumnStatistics, comparison: Comparison | None) -> str:
+    gaps = column.missing
     text = f"{gaps:,}"
     if gaps:
-        text += f" ({gaps / (gaps + column['count']):.1%})"
+        text += f" ({gaps / (gaps + column.count):.1%})"
     if comparison and name in comparison.gaps:
         before, now = comparison.gaps[name]
         if abs(now - before) >= 0.005:
@@ -204,7 +205,7 @@ def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
 
 def render(
     schema: Schema,
-    statistics: Mapping[str, Any],
+    statistics: StatisticsDocument,
     reused: bool = False,
     validation: Validation | None = None,
 ) -> str:
@@ -220,10 +221,10 @@ def render(
         A page of less than 1 MB, with at most 200 columns and 100 classes.
     """
     comparison = validation.comparison if validation else None
-    counts = statistics["label"].get("counts")
+    counts = statistics.label.counts
     suspicious = validation.suspicious if validation else []
     problems = [*comparison.changes, *comparison.beyond] if comparison else []
-    imputed = list(_gaps(schema, statistics))
+    imputed = _gaps(schema, statistics)
     dropped = list(_left_out(schema, statistics))
     unseen = comparison.unseen.values() if comparison else []
     return fill(
@@ -243,7 +244,7 @@ def render(
         all_suspicious=len(suspicious),
         unseen=sorted(unseen, key=lambda item: -item.share)[:_MOST_UNSEEN],
         rows=sum(schema.rows.values()),
-        in_train=statistics.get("also_in_train"),
+        in_train=statistics.also_in_train,
         largest=max(counts["train"].values()) if counts else None,
         before=_classes_before(comparison),
         label_drift=drift_cell(
@@ -268,14 +269,14 @@ def _sentence(text: str) -> str:
 
 
 def _verdict(
-    statistics: Mapping[str, Any],
+    statistics: StatisticsDocument,
     problems: list[Problem],
-    suspicious: list[Any],
-    dropped: list[Any],
-    imputed: list[Any],
+    suspicious: list[Suspicious],
+    dropped: list[tuple[str, str]],
+    imputed: list[Imputed],
 ) -> Iterator[tuple[str, str]]:
     """Yield badges: the class of the style, and the words; the most urgent first."""
-    bad = statistics["bad_rows"]["dropped"]
+    bad = statistics.bad_rows.dropped
     found = (
         (
             "bad",
@@ -284,7 +285,7 @@ def _verdict(
             "differences from the champion's data",
         ),
         ("bad", len(suspicious), "suspicious column", "suspicious columns"),
-        ("warning", len(statistics["warnings"]), "warning", "warnings"),
+        ("warning", len(statistics.warnings), "warning", "warnings"),
         ("warning", bad, "bad row dropped", "bad rows dropped"),
         ("note", len(dropped), "item dropped", "items dropped"),
         ("note", len(imputed), "column with missing values", "columns with missing values"),
@@ -302,36 +303,39 @@ def _classes_before(comparison: Comparison | None) -> Mapping[str, int]:
     """Return the rows of train by class in the champion's data; empty if they are not known."""
     if not comparison:
         return {}
-    return (comparison.reference.statistics["label"].get("counts") or {}).get("train", {})
+    return (comparison.reference.statistics.label.counts or {}).get("train", {})
 
 
-def _left_out(schema: Schema, statistics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _left_out(schema: Schema, statistics: StatisticsDocument) -> Iterator[tuple[str, str]]:
     """Yield what the model does not get, and why."""
     for item in schema.left_out:
         yield f"column {item.name}", item.reason
-    for name, rows in statistics.get("rows_left_out", {}).items():
+    for name, rows in (statistics.rows_left_out or {}).items():
         yield (
             f"{rows:,} rows",
             f"a missing value in {name}, and the rule drop in data_options.missing",
         )
-    for rule, rows in statistics["bad_rows"].get("rules", {}).items():
+    for rule, rows in statistics.bad_rows.rules.items():
         yield f"{rows:,} bad rows", rule
 
 
-def _gaps(schema: Schema, statistics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the columns with gaps in train, those with the most gaps first."""
+class Imputed(NamedTuple):
+    """A column with gaps in train, and what replaces them."""
+
+    name: str
+    missing: int
+    share: str
+    rule: str
+    value: str
+
+
+def _gaps(schema: Schema, statistics: StatisticsDocument) -> list[Imputed]:
+    """Return the columns with gaps in train, those with the most gaps first."""
     found = []
     for feature in schema.encoding.features:
-        column = statistics["features"][feature.name]
-        if not column.get("missing"):
-            continue
-        found.append(
-            {
-                "name": feature.name,
-                "missing": column["missing"],
-                "share": f"{column['missing'] / (column['count'] + column['missing']):.1%}",
-                "rule": feature.missing.rule if feature.missing else "a code of its own",
-                "value": feature.stand_in,
-            }
-        )
-    yield from sorted(found, key=lambda gap: -gap["missing"])
+        column = statistics.features[feature.name]
+        if gaps := column.missing:
+            share = f"{gaps / (column.count + gaps):.1%}"
+            rule = feature.missing.rule if feature.missing else "a code of its own"
+            found.append(Imputed(feature.name, gaps, share, rule, feature.stand_in))
+    return sorted(found, key=lambda gap: -gap.missing)

@@ -38,9 +38,9 @@ from kfp_tfjob.components.prepare_data.source.readers.registry import (
     parts_of,
 )
 from kfp_tfjob.components.prepare_data.source.resolve import first_block
-from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tasks import Job, PartDone, document
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
+from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem

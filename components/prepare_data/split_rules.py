@@ -28,8 +28,8 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
 )
 from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
-from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.features.cells import numeric, shown, temporal
+from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import date as dates
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions

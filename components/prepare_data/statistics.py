@@ -6,9 +6,8 @@ Those of parts merge in the order of the rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from unicodedata import normalize
 
 import numpy as np
@@ -19,11 +18,20 @@ from kfp_tfjob.components.prepare_data.fit_encoding import added
 from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.statistics import (
+    SPLITS,
+    BadRows,
+    LabelStatistics,
+    PackedColumn,
+    StatisticsDocument,
+)
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import (
     CODES,
     FLOATS,
     NO_DATE,
+    ColumnMoments,
+    ColumnStatistics,
     Field,
     Summary,
     bars_of,
@@ -33,7 +41,7 @@ from kfp_tfjob.features.types.number import rounded
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed
 
-SPLITS = ("train", "validation", "test")
+NO_MOMENTS = ColumnMoments(mean=0.0, std=0.0)
 _SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
@@ -116,22 +124,19 @@ class Moments:
         self.minimum = np.minimum(self.minimum, later.minimum)
         self.maximum = np.maximum(self.maximum, later.maximum)
 
-    def column(self, i: int) -> dict[str, float | int]:
-        """Return the statistics of one column, zeros if it has no value.
-
-        `std` is the population standard deviation.
-        """
+    def column(self, i: int) -> ColumnMoments:
+        """Return the moments of one column, zeros if it has no value."""
         count = int(self.count[i])
         if not count:
-            return {"count": 0, "mean": 0.0, "std": 0.0, "min": 0.0, "max": 0.0, "zeros": 0}
-        return {
-            "count": count,
-            "mean": float(self.mean[i]),
-            "std": float(np.sqrt(self.squares[i] / count)),
-            "min": float(self.minimum[i]),
-            "max": float(self.maximum[i]),
-            "zeros": int(self.zeros[i]),
-        }
+            return NO_MOMENTS
+        return ColumnMoments(
+            count=count,
+            mean=float(self.mean[i]),
+            std=float(np.sqrt(self.squares[i] / count)),
+            min=float(self.minimum[i]),
+            max=float(self.maximum[i]),
+            zeros=int(self.zeros[i]),
+        )
 
 
 @dataclass
@@ -296,7 +301,7 @@ class Statistics:
         if field is CODES:
             counts = self.codes[j]
             gaps = int(counts[0]) if len(counts) else 0
-            return Summary(self.train - gaps, {}, None, None, np.zeros(0), counts[1:])
+            return Summary(self.train - gaps, NO_MOMENTS, None, None, np.zeros(0), counts[1:])
         moments = self.floats if field is FLOATS else self.dates
         count, sample = int(moments.count[j]), self.sampled(at)
         ends = (None, None)
@@ -313,7 +318,7 @@ def described(
     label: Label,
     rows: dict[str, int],
     faults: Faults,
-) -> dict[str, Any]:
+) -> StatisticsDocument:
     """Return the content of statistics.json.
 
     Args:
@@ -325,15 +330,14 @@ def described(
         faults: The bad rows.
 
     Returns:
-        Plain values, all finite. Features and a numeric label are described over train,
+        Its figures are finite. Features and a numeric label are described over train,
         because normalisation uses these values. The label is also described by split.
     """
     features = {}
     for coded, place in zip(coding.features, coding.places, strict=True):
         summary = found.summary(place)
-        head = {"kind": coded.kind, "count": summary.count}
-        head["missing"] = found.train - summary.count
-        features[coded.name] = head | coded.describe(summary)
+        about = {"count": summary.count, "missing": found.train - summary.count}
+        features[coded.name] = replace(coded.describe(summary), kind=coded.kind, **about)
     warnings = [*_left_out_warnings(kinds), *_feature_warnings(found, coding, features)]
     for i, split in enumerate(SPLITS[1:], 1):
         counts = zip(label.classes or (), found.classes[i], strict=True)
@@ -347,43 +351,42 @@ def described(
             f" {found.conflicts:,}"
         )
     bad = faults.counts()
-    body = {
-        "features": features,
-        "packed": list(_packed(found, coding)),
-        "label": _label(found, label),
-        "rows": {"read": faults.seen, **rows},
-        "duplicates": found.duplicates,
-        "conflicts": found.conflicts,
-        "bad_rows": {"dropped": sum(bad.values()), "rules": bad},
-        "warnings": warnings,
-    }
-    if faults.left_out:
-        body["rows_left_out"] = dict(sorted(faults.left_out.items()))
-    return body
+    return StatisticsDocument(
+        features=features,
+        packed=tuple(_packed(found, coding)),
+        label=_label(found, label),
+        rows={"read": faults.seen, **rows},
+        duplicates=found.duplicates,
+        conflicts=found.conflicts,
+        bad_rows=BadRows(sum(bad.values()), bad),
+        warnings=tuple(warnings),
+        rows_left_out=dict(sorted(faults.left_out.items())) or None,
+    )
 
 
-def _packed(found: Statistics, coding: Coding) -> Iterator[dict[str, Any]]:
+def _packed(found: Statistics, coding: Coding) -> Iterator[PackedColumn]:
     """Yield mean and deviation of each value that the model gets; codes stay as they are."""
     moments = found.packed or found.floats
     for i, name in enumerate(coding.names):
         column = moments.column(i)
         is_code = i >= coding.numbers
-        mean, std = (0.0, 1.0) if is_code else (column["mean"], column["std"])
-        yield {"name": name, "mean": mean, "std": std}
+        yield PackedColumn(name, *((0.0, 1.0) if is_code else (column.mean, column.std)))
 
 
-def _label(found: Statistics, label: Label) -> dict[str, Any]:
+def _label(found: Statistics, label: Label) -> LabelStatistics:
     if label.classes is not None:
-        counts = {
-            split: dict(zip(label.classes, found.classes[i].tolist(), strict=True))
-            for i, split in enumerate(SPLITS)
-        }
-        return {"name": label.name, "counts": counts}
-    by_split = {split: it.column(0) for split, it in zip(SPLITS, found.labels, strict=True)}
-    train = by_split["train"]
+        return LabelStatistics.of_classes(label.name, label.classes, found.classes)
+    train, validation, test = (it.column(0) for it in found.labels)
     (labels,) = found.label_sample.arrays()
-    bars = bars_of(labels[:, 0].astype(np.float64), train["min"], train["max"])
-    return {"name": label.name, **train, "histogram": bars, **by_split}
+    bars = bars_of(labels[:, 0].astype(np.float64), train.min, train.max)
+    return LabelStatistics(
+        **vars(train),
+        name=label.name,
+        histogram=bars,
+        train=train,
+        validation=validation,
+        test=test,
+    )
 
 
 def label_problem(found: Statistics, label: Label) -> Problem | None:
@@ -391,12 +394,12 @@ def label_problem(found: Statistics, label: Label) -> Problem | None:
     if label.classes is not None:
         return None
     train, *others = (it.column(0) for it in found.labels)
-    ends = {it[end] for it in (train, *others) if it["count"] for end in ("min", "max")}
+    ends = {end for it in (train, *others) if it.count for end in (it.min, it.max)}
     if len(ends) > 1 and not rounded(train):
         return None
     return Problem(
         f"the numbers of the label {label.name!r} lie too close together for float32",
-        received=f"values from {train['min']:,} to {train['max']:,}",
+        received=f"values from {train.min:,} to {train.max:,}",
         expected="differences that 7 digits can show",
         fix="subtract a constant from the label, or predict the difference from another column",
         path="data_label",
@@ -411,21 +414,21 @@ def _alike(classes: Sequence[str]) -> list[str]:
 
 
 def _feature_warnings(
-    found: Statistics, coding: Coding, features: dict[str, dict[str, Any]]
+    found: Statistics, coding: Coding, features: Mapping[str, ColumnStatistics]
 ) -> Iterator[str]:
     """Yield what a person should look at."""
-    if empty := [name for name, column in features.items() if not column["count"]]:
+    if empty := [name for name, column in features.items() if not column.count]:
         yield f"no value in train, so missing values become 0: {', '.join(empty[:10])}"
     constant = [
         name
         for name, column in features.items()
-        if column["count"] and not column["missing"] and TYPES[column["kind"]].is_constant(column)
+        if column.count and not column.missing and column.is_constant
     ]
     if constant:
         yield f"the same value in every row of train: {_some(constant)}"
     at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}
     for kind, type in TYPES.items():
-        columns = {name: it for name, it in features.items() if it["kind"] == kind}
+        columns = {name: it for name, it in features.items() if it.kind == kind}
         yield from type.warnings(columns, {name: found.sampled(at[name]) for name in columns})
 
 

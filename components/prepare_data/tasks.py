@@ -30,9 +30,9 @@ from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.registry import Part, open_table
 from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules
-from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
+from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES, FIELDS
 from kfp_tfjob.options.data import EVERY_COLUMN, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
 )
 from kfp_tfjob.features.cells import shown, textual
+from kfp_tfjob.features.statistics import SplitWeights, WeightedLabel
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -96,25 +96,21 @@ class WeightSums:
         self.least, self.most = min(known, default=None), max(self.most, later.most)
         self.labels = _added(self.labels, later.labels)
 
-    def to_dict(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
+    def of_split(self, classes: Sequence[str] | None = None) -> SplitWeights:
         """Return what statistics.json has of a split.
 
         Args:
             classes: The names of the classes; None for a regression.
         """
-        label: dict[str, Any] = {}
+        label = WeightedLabel()
         if classes and self.labels:
-            label = {"counts": dict(zip_longest(classes, self.labels, fillvalue=0.0))}
+            label = WeightedLabel(
+                dict.fromkeys(classes, 0.0) | dict(zip(classes, self.labels, strict=False))
+            )
         elif self.labels and self.sum:
-            label = {"mean": self.labels[0] / self.sum}
-        return {
-            "rows": self.rows,
-            "mean": self.sum / self.rows if self.rows else 0.0,
-            "min": self.least or 0.0,
-            "max": self.most,
-            "zero": self.zeros,
-            "label": label,
-        }
+            label = WeightedLabel(mean=self.labels[0] / self.sum)
+        mean = self.sum / self.rows if self.rows else 0.0
+        return SplitWeights(self.rows, mean, self.least or 0.0, self.most, self.zeros, label)
 
 
 def _added(one: list[float], other: list[float]) -> list[float]:

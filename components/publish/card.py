@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from kfp_tfjob.components.publish.request import usual_values
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import COLUMNS
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
@@ -24,7 +24,7 @@ def render(
     champion: Champion,
     verdict: ModelVerdict,
     arguments: Mapping[str, str],
-    statistics: Mapping[str, Any],
+    statistics: StatisticsDocument,
     schema: Schema,
 ) -> str:
     """Return the card of a version.

@@ -8,22 +8,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import StatisticsDocument
 
 _SIGNATURE = "serving_default"
 
 
-def usual_values(schema: Schema, statistics: Mapping[str, Any]) -> dict[str, Any]:
+def usual_values(schema: Schema, statistics: StatisticsDocument) -> dict[str, Any]:
     """Return a usual value of each column, as the model takes it.
 
     Args:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
     """
-    columns = statistics.get("features", {})
-    return {it.name: it.usual(columns.get(it.name, {})) for it in schema.encoding.features}
+    columns = statistics.features
+    return {it.name: it.usual(columns.get(it.name)) for it in schema.encoding.features}
 
 
-def request(schema: Schema, statistics: Mapping[str, Any], arguments: Mapping[str, str]) -> str:
+def request(schema: Schema, statistics: StatisticsDocument, arguments: Mapping[str, str]) -> str:
     """Return a request of one row for the REST interface of model servers (V1), as JSON.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from dataclasses import replace
@@ -14,6 +13,7 @@ from kfp_tfjob.components.publish.request import request
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import read as read_arguments
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
@@ -117,7 +117,7 @@ def _copy(
             shutil.move(keras, folder / keras.name)
         pull(step.store, dataset, folder, _about_the_data)
         (folder / VERDICT).write_bytes(verdict.stored)
-        statistics = json.loads((folder / STATISTICS).read_bytes())
+        statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
         arguments = read_arguments(folder / MODEL)
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
         card = render(model_name, champion, verdict, arguments, statistics, schema)

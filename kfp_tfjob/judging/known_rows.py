@@ -26,8 +26,7 @@ _FEWEST_REPEATS = 20  # expected, so that half as many are not chance
 
 def also_in_train(data: TestData) -> int | None:
     """Return how many test rows are also in train; None if it was not counted."""
-    found = data.statistics.get("also_in_train") or {}
-    return found.get(SPLIT)
+    return (data.statistics.also_in_train or {}).get(SPLIT)
 
 
 def failed_checks(data: TestData) -> list[Check]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
 from kfp_tfjob.features.records import blocks
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.served_model import Block
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -63,7 +63,7 @@ class TestData:
 
     digest: str
     schema: Schema
-    statistics: dict[str, Any]
+    statistics: StatisticsDocument
     shards: tuple[Path, ...]
     rows: int
     raw: tuple[Path, ...] = ()
@@ -79,7 +79,7 @@ class TestData:
         """
         manifest = pull(store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
-        statistics = json.loads((folder / STATISTICS).read_bytes())
+        statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
         split = schema.splits.get(SPLIT, SchemaSplit())
         if not split.rows:
             raise DataError(

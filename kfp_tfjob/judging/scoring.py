@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.statistics import WeightedLabel
 from kfp_tfjob.judging.model import Scorer
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
@@ -102,10 +103,12 @@ def _baseline(data: TestData, batch: Batch) -> Predictions:
 
 def _of_training_rows(data: TestData) -> np.ndarray:
     """Return the (classes,) rows or weights of each class, or () the mean of the label."""
-    statistics, label = data.statistics, data.statistics["label"]
+    statistics = data.statistics
     # Where rows have weights, the best constant is a weighted one.
-    weighted = ((statistics.get("weight") or {}).get("splits") or {}).get("train", {}).get("label")
+    train = statistics.weight.splits.get("train") if statistics.weight else None
+    weighted, plain = train.label if train else WeightedLabel(), statistics.label
     if not data.schema.classes:
-        return np.array(weighted["mean"] if weighted else label["train"]["mean"], np.float64)
-    counts = weighted["counts"] if weighted else label["counts"]["train"]
+        mean = plain.train.mean if plain.train else None
+        return np.array(mean if weighted.mean is None else weighted.mean, np.float64)
+    counts = weighted.counts or (plain.counts or {})["train"]
     return np.array([counts[name] for name in data.schema.classes], np.float64)

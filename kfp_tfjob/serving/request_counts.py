@@ -114,7 +114,9 @@ class RequestCounts:
         self.unreadable: list[str] = []
         coding = trained.schema.encoding
         self._features = {it.name: it for it in coding.features}
-        edges = Edges.of_file(trained.distributions or {}, coding)
+        assert trained.distributions  # monitor refuses training data without them
+        self._trained = trained.distributions
+        edges = Edges.of_file(self._trained, coding)
         self._columns = {bins.name: _Column.of(bins) for bins in edges.columns}
         self._codes = {
             it.name: {text: code for code, text in enumerate(it.strings, 1)}
@@ -191,12 +193,11 @@ class RequestCounts:
         self, model_name: str, champion: Champion, since: datetime, until: datetime
     ) -> Monitored:
         """Return what was found."""
-        known = (self.trained.distributions or {}).get("columns", ())
-        before = {entry["name"]: entry for entry in known}
+        before = self._trained.by_name
         judged = self.rows >= self.limits.fewest_rows
         columns = []
         for name, column in self._columns.items():
-            counts = [before[name]["gaps"][_TRAIN], *before[name]["counts"][_TRAIN]]
+            counts = before[name].rows(_TRAIN)
             if (drift := _moved(counts, column)) is not None:
                 gaps = counts[0] / max(sum(counts), 1)
                 columns.append(self._column(name, drift, column, gaps, judged))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -78,9 +77,22 @@ def read(kind: type[T], data: bytes, longest: int | None = LONGEST) -> T:
         raise ValueError("; ".join(wrong)) from None
 
 
-def to_bytes(document: DataclassInstance) -> bytes:
-    """Return a typed document as JSON."""
-    return (json.dumps(asdict(document), indent=1, ensure_ascii=False) + "\n").encode()
+def to_bytes(document: DataclassInstance, sparse: bool = False) -> bytes:
+    """Return a typed document as JSON.
+
+    Args:
+        document: A dataclass, which may hold others.
+        sparse: Whether fields are left out that are None by default and here.
+    """
+
+    def fields(part: object) -> dict[str, object]:
+        found = vars(part).items()
+        if not sparse:
+            return dict(found)
+        return {key: it for key, it in found if it is not None or not hasattr(type(part), key)}
+
+    text = json.dumps(document, default=fields, indent=1, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
 
 
 @cache

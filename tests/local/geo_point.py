@@ -5,7 +5,8 @@ Shards have a place as one whole number of millionths of a degree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,11 +14,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.features.cells import BLANKS, NO_DATE, Cells, Parsed
-from kfp_tfjob.features.types.base import WHOLES, ColumnType, Read, Summary, Votes, text_of
+from kfp_tfjob.features.types.base import (
+    WHOLES,
+    ColumnStatistics,
+    ColumnType,
+    Read,
+    Summary,
+    Votes,
+    text_of,
+)
 
 _DEGREES = r"[+-]?[0-9]{1,3}(\.[0-9]{1,6})?"
 _PLACE = rf"^{_DEGREES} *, *{_DEGREES}$"
 _SPAN = 360_000_001  # longitudes
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeoPointStatistics(ColumnStatistics):
+    """The northernmost and southernmost latitude."""
+
+    south: float
+    north: float
+
+    @property
+    def words(self) -> str:
+        """The range of latitudes."""
+        return f"latitudes {self.south:.1f} to {self.north:.1f}"
 
 
 class GeoPoint(ColumnType):
@@ -32,6 +54,7 @@ class GeoPoint(ColumnType):
     example = "48.137, 11.575"
     nouns = ("a geo point", "geo points")
     title = "Geo points"
+    statistics = GeoPointStatistics
     forms = parsed_forms = ("geo point",)
 
     @classmethod
@@ -106,18 +129,13 @@ class GeoPoint(ColumnType):
             (row, "no place") for row in wrong
         ]
 
-    def describe(self, column: Summary) -> dict[str, Any]:
+    def describe(self, column: Summary) -> GeoPointStatistics:
         """Return the northernmost and southernmost latitude."""
         ends = [column.least, column.most] if column.count else []
         south, *north = self.pack([self], np.array(ends or [0]))[0].tolist()
-        return {"south": south, "north": [south, *north][-1]}
+        return GeoPointStatistics(south=south, north=[south, *north][-1])
 
-    @classmethod
-    def words(cls, column: Mapping[str, Any]) -> str:
-        """Return the range of latitudes."""
-        return f"latitudes {column['south']:.1f} to {column['north']:.1f}"
-
-    def usual(self, statistics: Mapping[str, Any]) -> str:
+    def usual(self, column: ColumnStatistics | None = None) -> str:
         """Return a place."""
         return self.example
 

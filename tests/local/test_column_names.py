@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.served_model import Block
-from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.features.statistics import StatisticsDocument
+from kfp_tfjob.features.types.number import Number, NumberStatistics
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.local import tiny_dataset
 from tests.typed_schema import keys_of, typed
@@ -95,7 +96,9 @@ def test_the_example_of_the_model_card_runs(
     export(model, dataset, tmp_path)
     verdict = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
     champion = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
-    statistics = {"features": {name: {"mean": at + 0.5} for at, name in enumerate(columns)}}
+    statistics = StatisticsDocument(
+        features={name: NumberStatistics(mean=at + 0.5, std=1.0) for at, name in enumerate(columns)}
+    )
     mapping = signature_columns.read(tmp_path / "model")
     schema = typed(keys_of(of_numbers(columns)))
     card = render("m", champion, verdict, mapping, statistics, schema)
@@ -106,6 +109,6 @@ def test_the_example_of_the_model_card_runs(
     (shown,) = re.findall(r"\[(-?[\d.e-]+)\]", capsys.readouterr().out)
     assert float(shown) == pytest.approx(expected, rel=1e-4, abs=1e-5)
     # A model that does not say what it calls its columns has no example.
-    assert "```" not in render("m", champion, verdict, {}, {}, schema)
+    assert "```" not in render("m", champion, verdict, {}, statistics, schema)
     # Nor has one of a user's own program that names a column the dataset does not have.
     assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics, schema)

@@ -124,7 +124,7 @@ def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
         data.prepare([row | {"hours": row["hours"] or "1"} for row in data.table(500)], "hours"),
     ):
         base = S3Address.parse(done.dataset_uri)
-        file = reference.read(data.step.store, base, DISTRIBUTIONS)
+        file = reference.distributions(data.step.store, base)
         rows = {
             split: sample.read(data.step.store, base, done.schema, split)
             for split in ("train", "validation", "test")
@@ -135,10 +135,10 @@ def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
         counts = Distributions(edges)
         for split, part in rows.items():
             counts.add(split, part.rows, part.labels)
-        assert counts.to_dict() == file
-        assert [item["name"] for item in file["columns"]] == done.schema.names
-        assert ("label" in file) == (done.schema.task == "regression")
-        assert sum(file["columns"][0]["counts"]["test"]) <= done.rows["test"]
+        assert counts.document() == file
+        assert [item.name for item in file.columns] == done.schema.names
+        assert bool(file.label) == (done.schema.task == "regression")
+        assert sum(file.columns[0].counts["test"]) <= done.rows["test"]
 
 
 def test_the_data_of_the_champion_itself_is_not_compared(data: Data) -> None:
@@ -314,7 +314,7 @@ def test_rows_of_test_that_are_in_train(data: Data) -> None:
     table += [dict(row, part="test") for row in table[:40]]
     done = data.prepare(table, split={"column": "part"})
     validation = data.validate(done)
-    assert done.statistics["also_in_train"]["test"] >= 20
+    assert done.statistics.also_in_train["test"] >= 20
     text = page("crossing", done, validation)
     assert "two splits" in text
 

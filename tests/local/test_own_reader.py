@@ -64,7 +64,7 @@ def test_text_of_fixed_width_becomes_a_dataset(step: Step, base: S3Address, tmp_
         "humidity": "float32",
     }
     assert sum(done.rows.values()) == 300
-    assert done.statistics["features"]["temperature"]["missing"] > 0
+    assert done.statistics.features["temperature"].missing > 0
     assert not check_header(source, "frost", options(EXAMPLE))
 
 

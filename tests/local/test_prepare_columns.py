@@ -136,16 +136,16 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
 
     lists = _shards(store, done, "train")
     packed = coding.pack(lists["features"], lists["codes"], lists["dates"])
-    assert [item["name"] for item in done.statistics["packed"]] == list(coding.names)
-    for i, item in enumerate(done.statistics["packed"]):
+    assert [item.name for item in done.statistics.packed] == list(coding.names)
+    for i, item in enumerate(done.statistics.packed):
         values = packed[:, i].astype(float)
         mean, std = (0, 1) if i >= coding.numbers else (values.mean(), values.std())
-        assert item["mean"] == pytest.approx(mean, rel=1e-9)
-        assert item["std"] == pytest.approx(std, rel=1e-6)
-    described = done.statistics["features"]
-    assert described["age"]["missing"] == sum(row[0] == "gap" for row in train)
-    assert described["city"]["top"][0] == list(cities.most_common(1)[0])
-    assert described["signed_up"]["min"] == min(
+        assert item.mean == pytest.approx(mean, rel=1e-9)
+        assert item.std == pytest.approx(std, rel=1e-6)
+    described = done.statistics.features
+    assert described["age"].missing == sum(row[0] == "gap" for row in train)
+    assert described["city"].top[0] == cities.most_common(1)[0]
+    assert described["signed_up"].min == min(
         row["signed_up"]
         for row in written
         if _microseconds(row["signed_up"] or "1900-01-01") in days
@@ -196,7 +196,7 @@ def test_a_kind_that_is_said_and_texts_that_are_hashed(step, store, tmp_path):
     (tmp_path / "a.csv").write_text("\n".join(["zip,url,n,y", *lines, ""]))
     done = run(step, str(tmp_path / "a.csv"), "y", {"types": {"zip": "category"}})
     assert [item.name for item in done.schema.left_out] == ["url"]
-    assert "'url'" in done.statistics["warnings"][0]
+    assert "'url'" in done.statistics.warnings[0]
     assert [item.type for item in done.schema.features] == ["category", "float32"]
     types = {"zip": "category", "url": "text"}
     done = run(step, str(tmp_path / "a.csv"), "y", {"types": types, "hash_bins": 64})
@@ -212,7 +212,7 @@ def test_classes_that_look_alike_are_named(step, tmp_path):
     lines = [f"{i},{classes[i % 6]}" for i in range(600)]
     (tmp_path / "a.csv").write_text("\n".join(["x,y", *lines, ""]))
     done = run(step, str(tmp_path / "a.csv"), "y", {})
-    (said,) = [it for it in done.statistics["warnings"] if "spellings" in it]
+    (said,) = [it for it in done.statistics.warnings if "spellings" in it]
     assert said.endswith(": Yes, cafe\u0301, caf\u00e9, yes")
 
 
@@ -222,13 +222,13 @@ def test_rules_for_gaps(step, store, tmp_path):
     path = str(tmp_path / "a.csv")
     done = run(step, path, "y", {"missing": {"a": "drop"}})
     assert done.schema.coding == ({}, {}) and sum(done.rows.values()) == 270
-    assert done.statistics["rows_left_out"] == {"a": 30}
+    assert done.statistics.rows_left_out == {"a": 30}
     with pytest.raises(DataError, match="30 of 300 rows are bad .missing 30."):
         run(step, path, "y", {"missing": {"a": "fail"}})
     rule = {"rule": "constant", "value": -1, "indicator": True}
     done = run(step, path, "y", {"missing": {"a": rule}})
     assert done.schema.coding[0] == {"missing": rule | {"value": -1.0}}
-    assert [item["name"] for item in done.statistics["packed"]] == ["a", "a.missing", "b"]
+    assert [item.name for item in done.statistics.packed] == ["a", "a.missing", "b"]
     with pytest.raises(DataError, match="'a'.*number"):
         run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
 

@@ -20,6 +20,7 @@ from kfp_tfjob.components.prepare_data.source.resolve import (
 )
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import SchemaLabel
+from kfp_tfjob.features.statistics import BadRows
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
@@ -119,12 +120,12 @@ def test_a_dataset_from_the_first_row_to_the_last(step, store, tmp_path):
         assert len(labels) == count
         found |= {(*row, int(label)) for row, label in zip(features, labels, strict=True)}
         if split == "train":
-            column = done.statistics["features"]["height"]
-            assert column["mean"] == pytest.approx(features[:, 0].astype(float).mean(), rel=1e-9)
-            assert column["std"] == pytest.approx(features[:, 0].astype(float).std(), rel=1e-9)
-            assert (column["min"], column["max"]) == (features[:, 0].min(), features[:, 0].max())
-            assert sum(column["histogram"]) == count
-            counts = list(done.statistics["label"]["counts"]["train"].values())
+            column = done.statistics.features["height"]
+            assert column.mean == pytest.approx(features[:, 0].astype(float).mean(), rel=1e-9)
+            assert column.std == pytest.approx(features[:, 0].astype(float).std(), rel=1e-9)
+            assert (column.min, column.max) == (features[:, 0].min(), features[:, 0].max())
+            assert sum(column.histogram) == count
+            counts = list(done.statistics.label.counts["train"].values())
             assert counts == np.bincount(labels).tolist()
     assert found == expected
 
@@ -235,9 +236,9 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     assert any("bad.parquet, line 2, column 'f'" in it.what for it in examples)
     done = run(step, str(tmp_path / "bad.parquet"), "i", refuse | {"on_bad_row": "drop"})
     assert (done.schema.task, sum(done.rows.values())) == ("regression", rows - 2)
-    label = done.statistics["label"]
+    label = done.statistics.label
     _, labels = _records(store, done.dataset_uri, "train")
-    assert label["mean"] == label["train"]["mean"] == pytest.approx(labels.mean())
+    assert label.mean == label.train.mean == pytest.approx(labels.mean())
 
     nested = table.drop(["y"]).append_column("t", pa.array([["x"]] * rows))
     pa.parquet.write_table(nested, tmp_path / "x.parquet")
@@ -271,7 +272,7 @@ def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
     assert "a.csv, line 2, column 'height'" in example.what and example.received == "'x'"
     done = run(step, str(tmp_path / "a.csv"), "species", refuse | {"on_bad_row": "drop"})
     rules = {"text": 1, "missing": 1, "columns": 1}
-    assert done.statistics["bad_rows"] == {"dropped": 3, "rules": rules}
+    assert done.statistics.bad_rows == BadRows(3, rules)
     assert "line 2, column 'height'" in caplog.text
     few = {"on_bad_row": "drop", "max_bad_fraction": 0.001}
     with pytest.raises(DataError, match="data_options.max_bad_fraction"):

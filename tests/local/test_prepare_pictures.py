@@ -43,10 +43,10 @@ def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) ->
     assert done.schema.features == (SchemaFeature("picture", "picture"),)
     assert done.schema.label == SchemaLabel("class", ("cat", "dog"))
     assert done.schema.picture.shape == (24, 24, 3)
-    described = done.statistics["features"]["picture"]
+    described = done.statistics.features["picture"]
     train = done.rows["train"]
-    assert described["formats"] == {"JPEG": train} and described["sizes"] == [[24, 24, train]]
-    assert done.metrics["classes"] == 2 and done.statistics["warnings"] == []
+    assert described.formats == {"JPEG": train} and described.sizes == [(24, 24, train)]
+    assert done.metrics["classes"] == 2 and done.statistics.warnings == ()
     address = S3Address.parse(done.dataset_uri)
     manifest = store.read_manifest(address / "manifest.json")
     assert verify(store, address, manifest) == [] and manifest.details["rows"] == done.rows
@@ -155,7 +155,7 @@ def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) 
         assert f"{name}: {words}" in text
     assert not list(store.list(base / "out" / "datasets"))
     done = prepared(store, base / "out", tmp_path / "p", on_bad_row="drop")
-    assert done.statistics["bad_rows"]["dropped"] == len(FAULTS)
+    assert done.statistics.bad_rows.dropped == len(FAULTS)
     clean = prepared(store, base / "out", tree(tmp_path / "q", animals(40)))
     shards = {name: data for name, data in objects(store, clean).items() if "tfrecord" in name}
     assert shards.items() <= objects(store, done).items()
@@ -182,12 +182,12 @@ def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_
         "dog/conflict.jpg": files["cat/001.jpg"],
     }
     done = prepared(store, base, tree(tmp_path / "p", files | other))
-    modes = done.statistics["features"]["picture"]["modes"]
+    modes = done.statistics.features["picture"].modes
     assert set(modes) <= {"colour", "CMYK", "colour with alpha", "grey, 16 bits"}
     assert sum(modes.values()) == done.rows["train"]
     assert done.schema.picture.height == 128
-    assert (done.statistics["duplicates"], done.statistics["conflicts"]) == (2, 1)
-    said = "; ".join(done.statistics["warnings"])
+    assert (done.statistics.duplicates, done.statistics.conflicts) == (2, 1)
+    said = "; ".join(done.statistics.warnings)
     for words in ("1 of 85 pictures: an alpha", "16 bits", "different label", "half as large"):
         assert words in said
     with pytest.raises(DataError, match=r"dog/cmyk.jpg: four inks"):
@@ -202,8 +202,8 @@ def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> No
     done = prepared(store, base, tree(tmp_path / "p", files))
     assert done.rows == {"train": 60, "validation": 10, "test": 11}
     assert done.schema.split["folders"] is True
-    assert done.statistics["also_in_train"] == {"validation": 0, "test": 1}
-    assert "1 of 11 pictures of test" in done.statistics["warnings"][-1]
+    assert done.statistics.also_in_train == {"validation": 0, "test": 1}
+    assert "1 of 11 pictures of test" in done.statistics.warnings[-1]
     # Without a folder for a split, pictures of train are taken by their hash.
     for name in [name for name in files if name.startswith("val/")]:
         (tmp_path / "p" / name).unlink()

@@ -13,6 +13,7 @@ import pytest
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.served_model import ServedModel
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types.base import NO_DATE, Missing
 from kfp_tfjob.features.types.boolean import Boolean
 from kfp_tfjob.features.types.category import Category
@@ -124,7 +125,8 @@ def _data(folder: Path, **change: Any) -> rows.TestData:
     schema = json.loads((folder / "schema.json").read_text())
     count = mixed_dataset.ROWS["test"]
     return rows.TestData(**{
-        "digest": "d", "schema": typed(schema), "statistics": {}, "shards": (), "rows": count,
+        "digest": "d", "schema": typed(schema), "statistics": StatisticsDocument(),
+        "shards": (), "rows": count,
         "raw": (folder / "test.parquet",),
     } | change)  # fmt: skip
 

@@ -85,20 +85,20 @@ def test_a_row_of_weight_2_is_the_same_row_twice(step: Step, tmp_path: Path, lab
     twice, repeated = prepared(step, tmp_path / "r", with_rows, drop=["c"])
     assert weighted.feature_names == repeated.feature_names
     for split in ("train", "validation", "test"):
-        sums = done.statistics["weight"]["splits"][split]
+        sums = done.statistics.weight.splits[split]
         rows = Rows(weighted, TFRecords(weighted.shards(split)))
         assert (
             rows.weights().sum()
             == repeated.rows[split]
-            == pytest.approx(sums["mean"] * weighted.rows[split])
+            == pytest.approx(sums.mean * weighted.rows[split])
         )
-        assert (sums["min"], sums["max"]) == (0, 3)
+        assert (sums.min, sums.max) == (0, 3)
         # What the baseline of evaluate predicts is that of the repeated rows.
-        known, own = twice.statistics["label"], sums["label"]
+        known, own = twice.statistics.label, sums.label
         if label == "classes":
-            assert own["counts"] == pytest.approx(known["counts"][split])
+            assert own.counts == pytest.approx(known.counts[split])
         else:
-            assert own["mean"] == pytest.approx(known[split]["mean"], rel=1e-5)
+            assert own.mean == pytest.approx(getattr(known, split).mean, rel=1e-5)
         expected = loss_of(repeated, split, 50)
         for batch in (50, 7):
             assert loss_of(weighted, split, batch) == pytest.approx(expected, rel=1e-5)
@@ -138,7 +138,7 @@ def test_bad_weights_are_bad_rows(step: Step, tmp_path: Path) -> None:
     for words in ("a weight below 0", "no value", "not a number", "not a finite"):
         assert words in said
     done, _ = prepared(step, tmp_path / "dropped", "\n".join(lines), weight="w", on_bad_row="drop")
-    assert done.statistics["bad_rows"]["dropped"] == 4
+    assert done.statistics.bad_rows.dropped == 4
     nothing = [f"{i / 7},0,{'uv'[i % 2]}" for i in range(100)]
     with pytest.raises(DataError, match="'w' is 0 in train, validation, test"):
         prepared(step, tmp_path / "none", "\n".join(["a,w,y", *nothing]), weight="w")

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import sample
-from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.distributions import (
+    Distributions,
+    DistributionsDocument,
+    Edges,
+)
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.coding import Coding
@@ -94,7 +98,8 @@ class Publisher:
             details = {"schema_digest": "5" * 64}
             without = self.layout.dataset("people-0")
             push(self.store, folder, without, "dataset", details=details)
-            (folder / DISTRIBUTIONS).write_text(json.dumps(_counts(self.store, without, folder)))
+            counts = _counts(self.store, without, folder)
+            (folder / DISTRIBUTIONS).write_bytes(counts.to_bytes())
             push(self.store, folder, self._datasets[PEOPLE], "dataset", details=details)
         self._runs += 1
         seed = self._runs
@@ -142,13 +147,13 @@ class Publisher:
         return publish.run(step, model_name, model, str(run.verdict), dataset).version
 
 
-def _counts(store: Store, dataset: S3Address, folder: Path) -> dict[str, Any]:
+def _counts(store: Store, dataset: S3Address, folder: Path) -> DistributionsDocument:
     """Return distributions.json of a dataset of classes."""
     schema = Schema.from_bytes((folder / "schema.json").read_bytes())
     train = sample.read(store, dataset, schema, "train")
     counts = Distributions(Edges.of(schema.encoding, train.rows))
     counts.add("train", train.rows)
-    return counts.to_dict()
+    return counts.document()
 
 
 def _of_keras_2(weights: np.ndarray, write: str, folder: Path) -> None:

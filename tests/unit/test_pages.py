@@ -17,15 +17,17 @@ from kfp_tfjob.components.launch_tfjob.report.progress import Epoch, TrainingHis
 from kfp_tfjob.components.prepare_data import report as dataset
 from kfp_tfjob.components.prepare_data.contracts import Unseen
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
+from kfp_tfjob.components.prepare_data.distributions import ColumnRows, DistributionsDocument
 from kfp_tfjob.components.prepare_data.drift import Drift
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
+from kfp_tfjob.features.statistics import LabelStatistics, StatisticsDocument
 from kfp_tfjob.pages import charts, matrix, template
 from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.escaping import html, prose
 from kfp_tfjob.storage.verdict_record import VerdictSlice
-from tests.typed_schema import typed
+from tests.typed_schema import statistics_of, typed
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
 from tests.unit.test_evaluate_report import CASES, evaluated, hostile
 
@@ -48,7 +50,7 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
     """
     names = [f"{HOSTILE} {index}" for index in range(classes)]
     splits = {"train": {"rows": 80}, "validation": {"rows": 10}, "test": {"rows": 10}}
-    numbers = dict(count=1, mean=1.5, std=0.0, min=-1e300, max=2, zeros=0.5)
+    numbers = dict(count=1, mean=1.5, std=0.0, min=-1e300, max=2, zeros=5)
     label: dict[str, Any] = {split: numbers for split in splits} | {"histogram": [0, 3, 1]}
     if classes:
         label = {"counts": {split: dict.fromkeys(names, 7) for split in splits}}
@@ -102,20 +104,24 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
         ]
         schema["coding"] = [learned[it["kind"]] for _, it in columns]
     validation = judgement(list(statistics["features"]), classes) if judged else None
-    return dataset.render(typed(schema), statistics, reused=bool(classes), validation=validation)
+    return dataset.render(
+        typed(schema), statistics_of(statistics), reused=bool(classes), validation=validation
+    )
 
 
 def judgement(names: list[str], classes: int) -> Validation:
     """Return the validation of a dataset in which everything is hostile and everything is wrong."""
     figures = [10**6 + 977 * i for i in range(20)]
     counts = {"train": figures, "validation": figures, "test": figures[::-1]}
-    columns = {
-        "columns": [
-            {"name": name, "kind": "number", "edges": list(range(19)), "counts": counts}
+    gaps, edges = dict.fromkeys(counts, 0), tuple(range(19))
+    columns = DistributionsDocument(
+        columns=tuple(
+            ColumnRows(name=name, kind="number", edges=edges, gaps=gaps, counts=counts)
             for name in names
-        ]
-    }
-    before = {"label": {"counts": {"train": {HOSTILE: 3}}} if classes else {}}
+        )
+    )
+    label = LabelStatistics(counts={"train": {HOSTILE: 3}} if classes else None)
+    before = StatisticsDocument(label=label)
     reference = Reference(HOSTILE, 3, HOSTILE, "d" * 32, {}, before, columns)
     problem = Problem(HOSTILE, received=HOSTILE, expected=HOSTILE, fix=HOSTILE)
     drift = Drift(1.5, 0.1)

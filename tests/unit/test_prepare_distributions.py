@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data.distributions import (
     MOST_COLUMNS,
     MOST_VALUES,
+    ColumnRows,
     Distributions,
+    DistributionsDocument,
     Edges,
 )
 from kfp_tfjob.components.prepare_data.drift import measure
@@ -65,8 +67,8 @@ def of_numbers(names: list[str]) -> Coding:
     return Coding(tuple(map(Number, names)))
 
 
-def entry(found: Distributions, name: str) -> dict:
-    return {item["name"]: item for item in found.to_dict()["columns"]}[name]
+def entry(found: Distributions, name: str) -> ColumnRows:
+    return found.document().by_name[name]
 
 
 def test_each_kind_has_its_bins() -> None:
@@ -74,32 +76,30 @@ def test_each_kind_has_its_bins() -> None:
     found = Distributions(Edges.of(PEOPLE, rows))
     found.add("train", rows)
     age, dice = entry(found, "age"), entry(found, "dice")
-    assert len(age["edges"]) == 21
+    assert len(age.edges) == 21
     present = (~np.isnan(rows["features"][:, 0])).sum()
-    assert sum(age["counts"]["train"]) == present
-    inner = age["counts"]["train"][1:-1]
+    assert sum(age.counts["train"]) == present
+    inner = age.counts["train"][1:-1]
     assert max(inner) - min(inner) <= 2 and sum(inner) == present  # quantiles
-    assert age["gaps"] == {"train": 5000 - present, "validation": 0, "test": 0}
-    assert dice["edges"][1:] == [1, 2, 3, 4, 5, 6] and 0.999 < dice["edges"][0] < 1
-    assert dice["counts"]["train"][0] == dice["counts"]["train"][-1] == 0
+    assert age.gaps == {"train": 5000 - present, "validation": 0, "test": 0}
+    assert dice.edges[1:] == [1, 2, 3, 4, 5, 6] and 0.999 < dice.edges[0] < 1
+    assert dice.counts["train"][0] == dice.counts["train"][-1] == 0
     third = int((rows["features"][:, 2] == 3).sum())
-    assert dice["counts"]["train"][3] == third
+    assert dice.counts["train"][3] == third
     flags = rows["features"][:, 1]
-    assert entry(found, "member")["counts"]["train"] == [(flags == 0).sum(), (flags == 1).sum()]
+    assert entry(found, "member").counts["train"] == [(flags == 0).sum(), (flags == 1).sum()]
     city = entry(found, "city")
     assert city["values"] == list(CITIES[:MOST_VALUES])
-    assert city["counts"]["train"][0] == (rows["codes"][:, 0] == 300).sum()
-    assert city["counts"]["train"][MOST_VALUES] == sum(
+    assert city.counts["train"][0] == (rows["codes"][:, 0] == 300).sum()
+    assert city.counts["train"][MOST_VALUES] == sum(
         (rows["codes"][:, 0] == 300 - i).sum() for i in range(MOST_VALUES, 300)
     )
     joined, dates = entry(found, "joined"), rows["dates"][:, 0]
-    assert joined["gaps"]["train"] == (dates == NO_DATE).sum()
-    assert (
-        joined["counts"]["train"][1] == ((dates != NO_DATE) & (dates <= joined["edges"][1])).sum()
-    )
+    assert joined.gaps["train"] == (dates == NO_DATE).sum()
+    assert joined.counts["train"][1] == ((dates != NO_DATE) & (dates <= joined.edges[1])).sum()
     note = entry(found, "note")
     gaps = int((rows["codes"][:, 1] == 0).sum())
-    assert note["gaps"]["train"] == gaps and note["counts"]["train"] == [5000 - gaps]
+    assert note.gaps["train"] == gaps and note.counts["train"] == [5000 - gaps]
     assert "values" not in note and "edges" not in note
 
 
@@ -110,8 +110,8 @@ def test_many_rows_with_one_value_are_one_bin() -> None:
     found = Distributions(Edges.of(of_numbers(["rain"]), rows))
     found.add("train", rows)
     rain = entry(found, "rain")
-    assert 0 in rain["edges"] and len(set(rain["edges"])) == len(rain["edges"])
-    assert max(rain["counts"]["train"]) >= 3000
+    assert 0 in rain.edges and len(set(rain.edges)) == len(rain.edges)
+    assert max(rain.counts["train"]) >= 3000
 
 
 @pytest.mark.parametrize("beyond", [-999, 999])
@@ -124,15 +124,15 @@ def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond
     rows["features"][:, 0] = rows["dates"][:, 0] = np.arange(2000) % usual
     first = Distributions(Edges.of(coding, rows))
     first.add("train", rows)
-    file = json.loads(json.dumps(first.to_dict()))
+    file = DistributionsDocument.from_bytes(first.document().to_bytes())
     live = rows.copy()
     live["features"][:60], live["dates"][:60] = beyond, beyond
     now = Distributions(Edges.of_file(file, coding))
     now.add("train", live)
-    for old, new in zip(file["columns"], now.to_dict()["columns"], strict=True):
+    for old, new in zip(file.columns, now.document().columns, strict=True):
         end = 0 if beyond < 0 else -1
-        assert old["counts"]["train"][end] == 0 and new["counts"]["train"][end] == 60
-        found = measure(old["counts"]["train"], new["counts"]["train"])
+        assert old.counts["train"][end] == 0 and new.counts["train"][end] == 60
+        found = measure(old.counts["train"], new.counts["train"])
         assert found.psi > 0.1 and not found.is_chance
 
 
@@ -142,8 +142,8 @@ def test_bins_at_the_ends_of_float32() -> None:
     rows["features"][:, 0] = least, 0, -least
     first = Distributions(Edges.of(of_numbers(["x"]), rows))
     first.add("train", rows)
-    x = json.loads(json.dumps(first.to_dict(), allow_nan=False))["columns"][0]
-    assert x["counts"]["train"] == [1, 1, 1, 0]  # nothing finite is below the first
+    x = DistributionsDocument.from_bytes(first.document().to_bytes()).columns[0]
+    assert x.counts["train"] == [1, 1, 1, 0]  # nothing finite is below the first
 
 
 @settings(max_examples=40, deadline=None)
@@ -164,8 +164,8 @@ def test_parts_in_any_order_equal_one_pass(sizes: list[int], order) -> None:
         part = Distributions(edges)
         part.add(split, rows[start:end], labels[start:end])
         merged.merge(part.counts)
-    assert merged.to_dict() == whole.to_dict()
-    counts = whole.to_dict()["label"]["counts"]
+    assert merged.document() == whole.document()
+    counts = whole.document().label.counts
     assert sum(counts["train"]) == 400 and sum(counts["test"]) == sum(sizes)
 
 
@@ -187,7 +187,7 @@ def test_the_bins_of_another_dataset() -> None:
     rows = people(3000)
     first = Distributions(Edges.of(PEOPLE, rows, rows["dates"][:, 0] * 1e-9, "income"))
     first.add("train", rows, rows["dates"][:, 0] * 1e-9)
-    file = json.loads(json.dumps(first.to_dict()))
+    file = DistributionsDocument.from_bytes(first.document().to_bytes())
     # Columns move, one is new, one is of another kind, and the dictionary has another order.
     other = Coding(
         (
@@ -205,12 +205,12 @@ def test_the_bins_of_another_dataset() -> None:
     some["codes"][:, 0] = [0, 1, 2, 3]  # a gap, Rome, city 0, city 1
     found = Distributions(edges)
     found.add("train", some, np.zeros(4))
-    assert entry(found, "dice")["counts"]["train"] == [0, 1, 0, 0, 0, 0, 1, 1]
-    assert entry(found, "dice")["gaps"]["train"] == 1
+    assert entry(found, "dice").counts["train"] == [0, 1, 0, 0, 0, 0, 1, 1]
+    assert entry(found, "dice").gaps["train"] == 1
     city = entry(found, "city")
-    assert city["gaps"]["train"] == 1
-    assert city["counts"]["train"][:3] == [1, 1, 0] and city["counts"]["train"][-1] == 1
-    assert found.to_dict()["label"]["name"] == "income"
+    assert city.gaps["train"] == 1
+    assert city.counts["train"][:3] == [1, 1, 0] and city.counts["train"][-1] == 1
+    assert found.document().label.name == "income"
 
 
 def test_a_wide_table_has_its_first_columns() -> None:
@@ -218,9 +218,9 @@ def test_a_wide_table_has_its_first_columns() -> None:
     names = [str(i) for i in range(MOST_COLUMNS + 5)]
     found = Distributions(Edges.of(of_numbers(names), rows))
     found.add("validation", rows)
-    body = found.to_dict()
-    assert len(body["columns"]) == MOST_COLUMNS and body["columns_left_out"] == 5
-    assert body["columns"][0]["counts"]["validation"] == [0, 3, 0]
+    body = found.document()
+    assert len(body.columns) == MOST_COLUMNS and body.columns_left_out == 5
+    assert body.columns[0].counts["validation"] == [0, 3, 0]
 
 
 def test_no_rows_and_no_values() -> None:
@@ -230,5 +230,5 @@ def test_no_rows_and_no_values() -> None:
     found.add("train", gaps)
     found.add("test", gaps[:0])
     for name in ("age", "joined", "city", "member", "note"):
-        assert entry(found, name)["gaps"] == {"train": 2, "validation": 0, "test": 0}
-        assert not sum(entry(found, name)["counts"]["train"])
+        assert entry(found, name).gaps == {"train": 2, "validation": 0, "test": 0}
+        assert not sum(entry(found, name).counts["train"])

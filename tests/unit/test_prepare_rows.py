@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from kfp_tfjob.components.prepare_data.sorted_rows import (
 from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, described
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage.errors import DataError
@@ -223,7 +223,7 @@ def _described(
     blocks: list[tuple[np.ndarray, int, list[int]]],
     rows: dict[str, int],
     faults: Faults | None = None,
-) -> dict[str, Any]:
+) -> StatisticsDocument:
     """Return the statistics of rows, each block with its split and its labels."""
     kinds = Kinds(tuple(Feature(name, "number", None, 0) for name in names), ())
     coding = Coding(tuple(Number(name) for name in names))
@@ -241,11 +241,11 @@ def test_duplicates_conflicts_and_warnings():
     ]
     rows = {"train": 3, "validation": 1, "test": 0}
     found = _described(("id", "same"), blocks, rows, Faults(seen=5, rows=Counter(text=1)))
-    assert (found["duplicates"], found["conflicts"]) == (1, 1)
-    assert found["label"]["counts"]["train"] == {"a": 1, "b": 2}
-    assert found["bad_rows"] == {"dropped": 1, "rules": {"text": 1}}
-    assert found["features"]["same"]["histogram"] == [3]
-    said = "\n".join(found["warnings"])
+    assert (found.duplicates, found.conflicts) == (1, 1)
+    assert found.label.counts["train"] == {"a": 1, "b": 2}
+    assert found.bad_rows == BadRows(1, {"text": 1})
+    assert found.features["same"].histogram == [3]
+    said = "\n".join(found.warnings)
     for part in (
         "every row of train: same",
         "not a feature: id",
@@ -282,7 +282,7 @@ def test_a_column_that_names_rows_is_named(name: str, values: np.ndarray, said: 
     features = np.stack([_RANDOM.normal(size=rows), values], 1).astype(np.float32)
     blocks = [(_spilled(list(range(rows)), features), 0, [i % 2 for i in range(rows)])]
     found = _described(("x", name), blocks, {"train": rows, "validation": 0, "test": 0})
-    warnings = [text for text in found["warnings"] if "a different whole number" in text]
+    warnings = [text for text in found.warnings if "a different whole number" in text]
     assert bool(warnings) == said
     if said:
         assert f": {name};" in warnings[0] and f'data_options.drop=["{name}"]' in warnings[0]
@@ -296,4 +296,4 @@ def test_a_feature_that_float32_rounds_is_named(start: float, step: float, said:
     values = (start + step * _RANDOM.integers(0, 90, _ROWS)).astype(np.float32)
     blocks = [(_spilled(list(range(_ROWS)), values[:, None]), 0, [i % 2 for i in range(_ROWS)])]
     found = _described(("x",), blocks, {"train": _ROWS, "validation": 0, "test": 0})
-    assert any("rounded to float32" in text for text in found["warnings"]) is said
+    assert any("rounded to float32" in text for text in found.warnings) is said

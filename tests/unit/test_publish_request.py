@@ -7,10 +7,12 @@ import pytest
 
 from kfp_tfjob.components.publish.card import render
 from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types.base import Missing
 from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.number import NumberStatistics
 from kfp_tfjob.storage.champion import Champion
-from tests.typed_schema import typed
+from tests.typed_schema import statistics_of, typed
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
 VERDICT = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
@@ -26,7 +28,7 @@ PICTURE = typed({
     [
         (
             NUMBERS,
-            {"features": {"a": {"mean": 1 / 3}, "b c": {"mean": float("nan")}}},
+            {"features": {"a": {"mean": 1 / 3, "std": 1}, "b c": {"mean": float("nan"), "std": 1}}},
             {"a": "a", "b c": "b_c"},
             {"a": 0.333333, "b_c": 0.0},
         ),
@@ -34,6 +36,7 @@ PICTURE = typed({
     ],
 )
 def test_a_request_of_one_row(schema, statistics, arguments, row):
+    statistics = statistics_of(statistics)
     body = json.loads(request(schema, statistics, arguments))
     (found,) = body["instances"]
     assert body["signature_name"] == "serving_default"
@@ -49,12 +52,13 @@ def test_a_request_of_one_row(schema, statistics, arguments, row):
 
 
 def test_a_model_with_other_columns_has_none():
-    assert request(NUMBERS, {"features": {}}, {"c": "c"}) == ""
-    assert request(NUMBERS, {"features": {"a": {"mean": 1.0}}}, {}) == ""
+    assert request(NUMBERS, StatisticsDocument(), {"c": "c"}) == ""
+    column = NumberStatistics(mean=1.0, std=0.0)
+    assert request(NUMBERS, StatisticsDocument(features={"a": column}), {}) == ""
 
 
 @pytest.mark.parametrize("rule", ["fail", "constant"])
 def test_its_date_is_one_that_a_server_takes(rule):
     value = None if rule == "fail" else 86_400_000_000
     date = Date("day", Missing(rule, value), origin=0)
-    assert Date.read([date.usual({})])[1] == []
+    assert Date.read([date.usual()])[1] == []

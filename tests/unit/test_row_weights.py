@@ -103,12 +103,12 @@ def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
         parts.append(load(weights.WeightSums, dump(sums)))
     first, second = parts
     first.merge(second)
-    found = first.to_dict()
-    assert found["rows"] == len(values) and found["zero"] == values.count(0)
+    found = first.of_split()
+    assert found.rows == len(values) and found.zero == values.count(0)
     if values:
-        assert (found["min"], found["max"]) == (min(values), max(values))
-        assert found["mean"] == pytest.approx(np.mean(values, dtype=float))
-        counts = first.to_dict(("even", "odd"))["label"]["counts"]
+        assert (found.min, found.max) == (min(values), max(values))
+        assert found.mean == pytest.approx(np.mean(values, dtype=float))
+        counts = first.of_split(("even", "odd")).label.counts
         assert sum(counts.values()) == pytest.approx(np.sum(values, dtype=float))
 
 

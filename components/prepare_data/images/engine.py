@@ -20,9 +20,9 @@ from kfp_tfjob.components.prepare_data.images import parts
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
 from kfp_tfjob.components.prepare_data.images.plan import Plan
 from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
+from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
@@ -91,5 +91,6 @@ def prepare(
     described = plan.statistics(label, len(source.files), faults.counts(), folders.notes, wanted)
     if by_folder:
         shared = plan.also_in_train()
-        dataset.note_overlap(described, shared, plan.rows, "pictures", "are also in train")
+        how = "are also in train"
+        described = dataset.note_overlap(described, shared, plan.rows, "pictures", how)
     return dataset.complete(store, base, objects, schema, described)

@@ -33,8 +33,8 @@ from kfp_tfjob.components.prepare_data.images.header import (
 )
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.split_rules import place
-from kfp_tfjob.components.prepare_data.statistics import SPLITS
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, split_records
+from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import Pictures
 from kfp_tfjob.storage.address import S3Address

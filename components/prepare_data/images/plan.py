@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from kfp_tfjob.components.prepare_data.images.header import (
 )
 from kfp_tfjob.components.prepare_data.images.parts import Shard
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
-from kfp_tfjob.components.prepare_data.statistics import SPLITS
-from kfp_tfjob.features.types.image import PictureInput
+from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
+from kfp_tfjob.features.types.image import ImageStatistics, PictureInput, Span
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE, Pictures
 from kfp_tfjob.storage.address import S3Address
@@ -137,7 +136,7 @@ class Plan:
 
     def statistics(
         self, label: str, read: int, bad: dict[str, int], notes: list[str], input: PictureInput
-    ) -> dict[str, Any]:
+    ) -> StatisticsDocument:
         """Return the content of statistics.json.
 
         Args:
@@ -152,49 +151,42 @@ class Plan:
         order = np.lexsort((labels, hashes))
         same = hashes[order][1:] == hashes[order][:-1]
         conflicts = int((same & (labels[order][1:] != labels[order][:-1])).sum())
-        counts = self.class_counts.tolist()
         described = self._described(self.index)
-        return {
-            "features": {PICTURE: self._described(self.index[self.split == 0])},
-            "label": {
-                "name": label,
-                "counts": {
-                    split: dict(zip(self.classes, counts[i], strict=True))
-                    for i, split in enumerate(SPLITS)
-                },
-            },
-            "rows": {"read": read, **self.rows},
-            "duplicates": int(same.sum()),
-            "conflicts": conflicts,
-            "bad_rows": {"dropped": sum(bad.values()), "rules": bad},
-            "warnings": [*notes, *self._warnings(described, conflicts, input)],
-        }
+        return StatisticsDocument(
+            features={PICTURE: self._described(self.index[self.split == 0])},
+            label=LabelStatistics.of_classes(label, self.classes, self.class_counts),
+            rows={"read": read, **self.rows},
+            duplicates=int(same.sum()),
+            conflicts=conflicts,
+            bad_rows=BadRows(sum(bad.values()), bad),
+            warnings=(*notes, *self._warnings(described, conflicts, input)),
+        )
 
     @staticmethod
-    def _described(index: np.ndarray) -> dict[str, Any]:
+    def _described(index: np.ndarray) -> ImageStatistics:
         """Return the formats, modes and sizes of some pictures."""
         sizes = Counter(zip(index["width"].tolist(), index["height"].tolist(), strict=True))
         ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
-        return {
-            "kind": PICTURE,
-            "count": len(index),
-            "missing": 0,
-            "formats": _named(index["format"], FORMATS),
-            "modes": _named(index["mode"], MODES),
-            "width": _range(index["width"]),
-            "height": _range(index["height"]),
-            "bytes": _range(index["size"]),
-            "distinct_sizes": len(ranked),
-            "sizes": [[width, height, count] for (width, height), count in ranked[:_MOST_SIZES]],
-            "turned": int(index["turned"].sum()),
-        }
+        return ImageStatistics(
+            kind=PICTURE,
+            count=len(index),
+            formats=_named(index["format"], FORMATS),
+            modes=_named(index["mode"], MODES),
+            width=_span(index["width"]),
+            height=_span(index["height"]),
+            bytes=_span(index["size"]),
+            distinct_sizes=len(ranked),
+            sizes=[(width, height, count) for (width, height), count in ranked[:_MOST_SIZES]],
+            turned=int(index["turned"].sum()),
+        )
 
     def _warnings(
-        self, described: dict[str, Any], conflicts: int, input: PictureInput
+        self, described: ImageStatistics, conflicts: int, input: PictureInput
     ) -> Iterator[str]:
-        alpha = sum(count for mode, count in described["modes"].items() if mode in WITH_ALPHA)
-        deep = sum(count for mode, count in described["modes"].items() if "16" in mode)
-        colour = sum(count for mode, count in described["modes"].items() if mode not in ALL_GREY)
+        modes = described.modes.items()
+        alpha = sum(count for mode, count in modes if mode in WITH_ALPHA)
+        deep = sum(count for mode, count in modes if "16" in mode)
+        colour = sum(count for mode, count in modes if mode not in ALL_GREY)
         small = int(
             (
                 (self.index["height"] < input.height // 2)
@@ -203,9 +195,9 @@ class Plan:
         )
         counts = {
             "the same image as an earlier one, with a different label": conflicts,
-            "EXIF asks for a rotation, which training and the exported model ignore": described[
-                "turned"
-            ],
+            "EXIF asks for a rotation, which training and the exported model ignore": (
+                described.turned
+            ),
             "an alpha channel, which is dropped": alpha,
             "16 bits per value; the model receives 8": deep,
             "in colour; the model receives grey": colour if input.channels == 1 else 0,
@@ -235,5 +227,5 @@ def _named(numbers: np.ndarray, names: tuple[str, ...]) -> dict[str, int]:
     return {name: count for name, count in zip(names, counts, strict=True) if count}
 
 
-def _range(values: np.ndarray) -> dict[str, float | int]:
-    return {"min": int(values.min()), "mean": float(values.mean()), "max": int(values.max())}
+def _span(values: np.ndarray) -> Span:
+    return Span(int(values.min()), float(values.mean()), int(values.max()))

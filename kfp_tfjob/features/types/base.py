@@ -98,13 +98,44 @@ class Unclear(NamedTuple):
     readings: tuple[tuple[str, Mapping[str, Any]], ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColumnMoments:
+    """Of the values that are not missing; `std` is the population standard deviation."""
+
+    count: int = 0
+    mean: float
+    std: float
+    min: float = 0.0
+    max: float = 0.0
+    zeros: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnStatistics:
+    """What statistics.json says of a column over train; `count` is of values that are there."""
+
+    kind: str = "number"
+    count: int = 0
+    missing: int = 0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there is one value."""
+        return False
+
+    @property
+    def words(self) -> str:
+        """A text for reports, of at least one value."""
+        return f"{self.count:,} values"
+
+
 @dataclass(frozen=True)
 class Summary:
     """The values of a column over train.
 
     Attributes:
         count: How many are not missing.
-        moments: Of a type with floats or whole numbers: count, mean, std, min, max and zeros.
+        moments: Of a type with floats or whole numbers; zeros of others.
         least: The smallest value, exact; None without a value.
         most: The largest one.
         sample: Values of some rows, without missing ones.
@@ -112,7 +143,7 @@ class Summary:
     """
 
     count: int
-    moments: Mapping[str, float | int]
+    moments: ColumnMoments
     least: Any
     most: Any
     sample: np.ndarray
@@ -193,6 +224,7 @@ class ColumnType:
             `values`, the most frequent ones; empty if only missing values are distinguished.
         fixed_edges: Edges that all columns of the type have, instead of quantiles of train.
         moves_on: Whether its values change with time, so a drift is no fault.
+        statistics: What statistics.json says of its columns.
     """
 
     name: str
@@ -228,6 +260,7 @@ class ColumnType:
     drift_bins: ClassVar[str] = ""
     fixed_edges: ClassVar[tuple[float, ...]] = ()
     moves_on: ClassVar[bool] = False
+    statistics: ClassVar[type[ColumnStatistics]] = ColumnStatistics
 
     @property
     def learned(self) -> Learned:
@@ -303,12 +336,8 @@ class ColumnType:
         """Whether the model takes a missing value, which then has a code or another value."""
         return self.field is CODES or bool(self.missing and self.missing.value is not None)
 
-    def usual(self, statistics: Mapping[str, Any]) -> Any:
-        """Return a usual value for an example of a request, as the signature takes it.
-
-        Args:
-            statistics: Of the column over train, as in statistics.json.
-        """
+    def usual(self, column: ColumnStatistics | None = None) -> Any:
+        """Return a usual value for an example of a request, as the signature takes it."""
         raise NotImplementedError
 
     # Statistics and reports.
@@ -323,18 +352,13 @@ class ColumnType:
         """The strings that have a packed code of their own, the most frequent first."""
         return ()
 
-    def describe(self, column: Summary) -> dict[str, Any]:
-        """Return what statistics.json says of the values over train."""
-        return {}
-
-    @classmethod
-    def is_constant(cls, column: Mapping[str, Any]) -> bool:
-        """Tell whether what `describe` returned is of one value."""
-        return "min" in column and column["min"] == column["max"]
+    def describe(self, column: Summary) -> ColumnStatistics:
+        """Return what statistics.json says of the values over train, besides their number."""
+        return ColumnStatistics()
 
     @classmethod
     def warnings(
-        cls, columns: Mapping[str, Mapping[str, Any]], samples: Mapping[str, np.ndarray]
+        cls, columns: Mapping[str, ColumnStatistics], samples: Mapping[str, np.ndarray]
     ) -> list[str]:
         """Return what is odd about columns of this type.
 
@@ -343,11 +367,6 @@ class ColumnType:
             samples: Values of each in some rows of train, as in the shards.
         """
         return []
-
-    @classmethod
-    def words(cls, column: Mapping[str, Any]) -> str:
-        """Return what `describe` returned of at least one value as a text for reports."""
-        return f"{column['count']:,} values"
 
     @property
     def stand_in(self) -> str:

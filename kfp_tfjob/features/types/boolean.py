@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from kfp_tfjob.features.cells import BLANKS, Cells, Parsed
 from kfp_tfjob.features.types.base import (
     FLOATS,
+    ColumnStatistics,
     ColumnType,
     Read,
     Summary,
@@ -31,6 +32,24 @@ _WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in PAIRS for word in pair}
 _ARROW = {b"true": True, b"false": False}
 
 
+@dataclass(frozen=True, kw_only=True)
+class BooleanStatistics(ColumnStatistics):
+    """The rows by value."""
+
+    true: int
+    false: int
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all values are equal."""
+        return not self.true or not self.false
+
+    @property
+    def words(self) -> str:
+        """The share of true."""
+        return f"true in {self.true / self.count:.1%}"
+
+
 @dataclass(frozen=True)
 class Boolean(ColumnType):
     """True or false. In the signature, a string that is neither is a missing value."""
@@ -46,6 +65,7 @@ class Boolean(ColumnType):
     title = "Booleans"
     drift_bins = "edges"
     fixed_edges = (0,)
+    statistics = BooleanStatistics
 
     def __post_init__(self) -> None:
         """Refuse a boolean without a rule for missing values."""
@@ -141,27 +161,17 @@ class Boolean(ColumnType):
         """Return booleans."""
         return pa.array([_ARROW.get(value) for value in values], pa.bool_())
 
-    def describe(self, column: Summary) -> dict[str, Any]:
+    def describe(self, column: Summary) -> BooleanStatistics:
         """Return the rows by value."""
-        false = int(column.moments["zeros"])
-        return {"true": column.count - false, "false": false}
-
-    @classmethod
-    def is_constant(cls, column: Mapping[str, Any]) -> bool:
-        """Tell whether all values are equal."""
-        return not column["true"] or not column["false"]
-
-    @classmethod
-    def words(cls, column: Mapping[str, Any]) -> str:
-        """Return the share of true."""
-        return f"true in {column['true'] / column['count']:.1%}"
+        false = column.moments.zeros
+        return BooleanStatistics(true=column.count - false, false=false)
 
     @classmethod
     def shown(cls, value: Any) -> str:
         """Return `true` or `false`, even of 1 or 0 in the shards."""
         return str(value) if isinstance(value, str) else str(bool(value)).lower()
 
-    def usual(self, statistics: Mapping[str, Any]) -> str:
+    def usual(self, column: ColumnStatistics | None = None) -> str:
         """Return what stands for a missing value."""
         return "true" if self.missing and self.missing.value else "false"
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from kfp_tfjob.features.types.base import (
     CODES,
+    ColumnStatistics,
     ColumnType,
     Summary,
     TrainValues,
@@ -27,6 +28,28 @@ from kfp_tfjob.storage.formatting import counted
 UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
 _MOST_TOP, _MOST_SHOWN = 10, 5  # values in statistics.json, and in a report
 MOST_CODES = 2**24  # float32 has all whole numbers up to here
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryStatistics(ColumnStatistics):
+    """How many values there are, and how many the model knows; the most frequent ones."""
+
+    distinct: int
+    vocabulary: int
+    rare: int  # rows with a value that the model does not know
+    top: list[tuple[str, int]]  # with their rows
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all values are equal."""
+        return self.distinct == 1
+
+    @property
+    def words(self) -> str:
+        """The most frequent values as a text."""
+        most = ", ".join(f"{text} ({count:,})" for text, count in self.top[:_MOST_SHOWN])
+        rare = f", {counted(self.rare, 'row')} with rare ones" if self.rare else ""
+        return f"{counted(self.distinct, 'text')}{rare}: {most}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,7 @@ class Category(ColumnType):
     nouns = ("a category", "categories")
     title = "Categories"
     drift_bins = "values"
+    statistics = CategoryStatistics
 
     def __post_init__(self) -> None:
         """Refuse a vocabulary that cannot be one."""
@@ -130,27 +154,22 @@ class Category(ColumnType):
         """The vocabulary."""
         return self.vocabulary
 
-    def describe(self, column: Summary) -> dict[str, Any]:
+    def describe(self, column: Summary) -> CategoryStatistics:
         """Return how many values there are, and the most frequent ones."""
         counts = column.rows.tolist()
         pairs = list(zip(self.dictionary, counts, strict=False))
         top = nsmallest(_MOST_TOP, ((-count, text) for text, count in pairs))
         known = set(self.vocabulary)
-        return {
-            "distinct": int((column.rows > 0).sum()),
-            "vocabulary": len(self.vocabulary),
-            "rare": sum(count for text, count in pairs if text not in known),
-            "top": [[text, -count] for count, text in top if count],
-        }
-
-    @classmethod
-    def is_constant(cls, column: Mapping[str, Any]) -> bool:
-        """Tell whether all values are equal."""
-        return column["distinct"] == 1
+        return CategoryStatistics(
+            distinct=int((column.rows > 0).sum()),
+            vocabulary=len(self.vocabulary),
+            rare=sum(count for text, count in pairs if text not in known),
+            top=[(text, -count) for count, text in top if count],
+        )
 
     @classmethod
     def warnings(
-        cls, columns: Mapping[str, Mapping[str, Any]], samples: Mapping[str, np.ndarray]
+        cls, columns: Mapping[str, ColumnStatistics], samples: Mapping[str, np.ndarray]
     ) -> list[str]:
         """Return which columns have numbers that other data may spell in another way.
 
@@ -158,7 +177,7 @@ class Category(ColumnType):
         """
         found = []
         for name, column in columns.items():
-            top = dict(column["top"])
+            top = dict(column.top) if isinstance(column, CategoryStatistics) else {}
             others = [text for text in top if not is_number(text)]
             if top and not others and all(text.endswith(".0") for text in top):
                 text = next(iter(top))
@@ -175,14 +194,7 @@ class Category(ColumnType):
                 )
         return found
 
-    @classmethod
-    def words(cls, column: Mapping[str, Any]) -> str:
-        """Return the most frequent values."""
-        most = ", ".join(f"{text} ({count:,})" for text, count in column["top"][:_MOST_SHOWN])
-        rare = f", {counted(column['rare'], 'row')} with rare ones" if column["rare"] else ""
-        return f"{counted(column['distinct'], 'text')}{rare}: {most}"
-
-    def usual(self, statistics: Mapping[str, Any]) -> str:
+    def usual(self, column: ColumnStatistics | None = None) -> str:
         """Return the most frequent value."""
         return self.vocabulary[0] if self.vocabulary else ""
 

@@ -9,7 +9,7 @@ microseconds since 1970, UTC.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +33,7 @@ from kfp_tfjob.features.cells import (
 from kfp_tfjob.features.types.base import (
     NO_DATE,
     WHOLES,
+    ColumnStatistics,
     ColumnType,
     Read,
     Summary,
@@ -74,6 +75,25 @@ _WIDTHS = {"Y": 4, "j": 3}
 DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
 
 
+@dataclass(frozen=True, kw_only=True)
+class DateStatistics(ColumnStatistics):
+    """The first and the last date, and a histogram of some rows."""
+
+    min: str | None
+    max: str | None
+    histogram: list[int]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all values are equal."""
+        return self.min == self.max
+
+    @property
+    def words(self) -> str:
+        """The first and the last date as a text."""
+        return f"{self.min} to {self.max}"
+
+
 @dataclass(frozen=True)
 class Date(ColumnType):
     """A date, with a time or not.
@@ -101,6 +121,7 @@ class Date(ColumnType):
     title = "Dates"
     drift_bins = "edges"
     moves_on = True
+    statistics = DateStatistics
 
     def __post_init__(self) -> None:
         """Refuse a date without a rule for missing values."""
@@ -238,19 +259,16 @@ class Date(ColumnType):
         whole = [None if value == NO_DATE else int(value) for value in values]
         return pa.array(whole, pa.timestamp("us", "UTC"))
 
-    def describe(self, column: Summary) -> dict[str, Any]:
+    def describe(self, column: Summary) -> DateStatistics:
         """Return the first and the last date, and a histogram."""
-        if column.least is None:
-            return {"min": None, "max": None, "histogram": []}
-        bars = bars_of(column.sample.astype(np.float64), float(column.least), float(column.most))
-        return {"min": shown_date(column.least), "max": shown_date(column.most), "histogram": bars}
+        low, high, bars = None, None, []
+        if column.least is not None:
+            low, high = shown_date(column.least), shown_date(column.most)
+            ends = float(column.least), float(column.most)
+            bars = bars_of(column.sample.astype(np.float64), *ends)
+        return DateStatistics(min=low, max=high, histogram=bars)
 
-    @classmethod
-    def words(cls, column: Mapping[str, Any]) -> str:
-        """Return the first and the last date."""
-        return f"{column['min']} to {column['max']}"
-
-    def usual(self, statistics: Mapping[str, Any]) -> int:
+    def usual(self, column: ColumnStatistics | None = None) -> int:
         """Return what stands for a missing value, or a day in 1973 if a server refuses that."""
         value = int((self.missing and self.missing.value) or 0)
         return value if _is_microseconds(value) else _FEWEST

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.types.base import ColumnType, Read, text_of
+from kfp_tfjob.features.types.base import ColumnStatistics, ColumnType, Read, text_of
 from kfp_tfjob.options.pictures import PICTURE
 
 LARGEST = 255.0  # of the values of a pixel, which begin with 0
@@ -91,6 +91,38 @@ class PictureInput:
         return pixels[top : top + new_height, left : left + new_width]
 
 
+@dataclass(frozen=True)
+class Span:
+    """The smallest number, the mean and the largest one."""
+
+    min: int
+    mean: float
+    max: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageStatistics(ColumnStatistics):
+    """The images by format, mode and size; `turned` of them have an EXIF rotation."""
+
+    formats: Mapping[str, int]
+    modes: Mapping[str, int]
+    width: Span
+    height: Span
+    bytes: Span
+    distinct_sizes: int
+    sizes: list[tuple[int, int, int]]  # width, height and images of the most frequent ones
+    turned: int
+
+    @property
+    def words(self) -> str:
+        """The formats, modes and sizes as a text."""
+        kinds = {**self.formats, **self.modes}
+        sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in self.sizes[:5])
+        more = f" and {self.distinct_sizes - 5:,} more" if self.distinct_sizes > 5 else ""
+        counts = ", ".join(f"{name} {count:,}" for name, count in kinds.items())
+        return f"{counts}; width x height: {sizes}{more}"
+
+
 class Image(ColumnType):
     """An image, the only column of its dataset."""
 
@@ -103,6 +135,7 @@ class Image(ColumnType):
     is_sampled = False
     nouns = ("a picture", "pictures")
     title = "Pictures"
+    statistics = ImageStatistics
 
     @property
     def takes_missing(self) -> bool:
@@ -129,15 +162,6 @@ class Image(ColumnType):
             found[row] = data
         return found, wrong
 
-    @classmethod
-    def words(cls, column: Mapping[str, Any]) -> str:
-        """Return the formats, modes and sizes."""
-        kinds = {**column["formats"], **column["modes"]}
-        sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in column["sizes"][:5])
-        more = f" and {column['distinct_sizes'] - 5:,} more" if column["distinct_sizes"] > 5 else ""
-        counts = ", ".join(f"{name} {count:,}" for name, count in kinds.items())
-        return f"{counts}; width x height: {sizes}{more}"
-
-    def usual(self, statistics: Mapping[str, Any]) -> dict[str, str]:
+    def usual(self, column: ColumnStatistics | None = None) -> dict[str, str]:
         """Return an image of one pixel."""
         return {"b64": base64.b64encode(ONE_PIXEL).decode()}

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Self
 
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 from kfp_tfjob.features.cells import Cells, Parsed, cast_all, text_of
 from kfp_tfjob.features.types.base import (
     FLOATS,
+    ColumnMoments,
+    ColumnStatistics,
     ColumnType,
     Read,
     Summary,
@@ -65,6 +68,23 @@ MANY = 1_000  # columns; in wider tables with few rows, a call for each would co
 is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 
 
+@dataclass(frozen=True, kw_only=True)
+class NumberStatistics(ColumnStatistics):
+    """The moments, and a histogram of some rows."""
+
+    mean: float
+    std: float
+    min: float = 0.0
+    max: float = 0.0
+    zeros: int = 0
+    histogram: list[int] = field(default_factory=list)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all values are equal."""
+        return self.min == self.max
+
+
 class Number(ColumnType):
     """A number. In a table of numbers without missing values, the model takes it as it is."""
 
@@ -83,6 +103,7 @@ class Number(ColumnType):
     title = "Numbers"
     figures = ("mean", "std", "min", "max", "zeros")
     drift_bins = "edges"
+    statistics = NumberStatistics
 
     value_type = float
     is_direct = True
@@ -251,27 +272,28 @@ class Number(ColumnType):
         """Return float64."""
         return pa.array([None if np.isnan(value) else value for value in values], pa.float64())
 
-    def usual(self, statistics: Mapping[str, Any]) -> float:
+    def usual(self, column: ColumnStatistics | None = None) -> float:
         """Return what stands for a missing value, or the mean."""
-        value = self.missing.value if self.missing else statistics.get("mean")
-        return float(value or 0)
+        if self.missing:
+            return float(self.missing.value or 0)
+        return column.mean if isinstance(column, NumberStatistics) else 0.0
 
-    def describe(self, column: Summary) -> dict[str, Any]:
+    def describe(self, column: Summary) -> NumberStatistics:
         """Return the moments and a histogram."""
-        low, high = column.moments["min"], column.moments["max"]
-        bars = bars_of(column.sample.astype(np.float64), low, high)
-        return {**column.moments, "histogram": bars}
+        moments = column.moments
+        bars = bars_of(column.sample.astype(np.float64), moments.min, moments.max)
+        return NumberStatistics(**vars(moments), histogram=bars)
 
     @classmethod
     def warnings(
-        cls, columns: Mapping[str, Mapping[str, Any]], samples: Mapping[str, np.ndarray]
+        cls, columns: Mapping[str, ColumnStatistics], samples: Mapping[str, np.ndarray]
     ) -> list[str]:
         """Return which columns float32 rounds, and which look like identifiers."""
         found = []
         large = [
             name
             for name, it in columns.items()
-            if max(-it["min"], it["max"]) > _EXACT or rounded(it)
+            if isinstance(it, NumberStatistics) and (max(-it.min, it.max) > _EXACT or rounded(it))
         ]
         if large:
             found.append(
@@ -448,11 +470,7 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return numbers, numeric.to_numpy(zero_copy_only=False)
 
 
-def rounded(column: Mapping[str, Any]) -> bool:
-    """Tell whether float32 rounds values by more than a hundredth of their deviation.
-
-    Args:
-        column: Their `min`, `max` and `std`.
-    """
-    largest = np.float32(max(-column["min"], column["max"]))
-    return bool(0 < column["std"] < 100 * np.spacing(largest))
+def rounded(column: NumberStatistics | ColumnMoments) -> bool:
+    """Tell whether float32 rounds values by more than a hundredth of their deviation."""
+    largest = np.float32(max(-column.min, column.max))
+    return bool(0 < column.std < 100 * np.spacing(largest))

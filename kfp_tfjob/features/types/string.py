@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
 from kfp_tfjob.features import text_hash
-from kfp_tfjob.features.types.base import CODES, ColumnType, Summary, TrainValues
+from kfp_tfjob.features.types.base import (
+    CODES,
+    ColumnStatistics,
+    ColumnType,
+    Summary,
+    TrainValues,
+)
 from kfp_tfjob.features.types.category import MOST_CODES, refuse_foreign
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.formatting import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class StringStatistics(ColumnStatistics):
+    """How many bins have rows."""
+
+    bins: int
+
+    @property
+    def words(self) -> str:
+        """How many bins have rows, as a text."""
+        return f"hashed into {counted(self.bins, 'bin')}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +49,7 @@ class String(ColumnType):
     is_hashed = True
     nouns = ("a text", "texts")
     title = "Hashed texts"
+    statistics = StringStatistics
 
     def __post_init__(self) -> None:
         """Refuse a number of bins that float32 cannot hold."""
@@ -71,15 +90,10 @@ class String(ColumnType):
         hashed = tf.strings.to_hash_bucket_strong(values, columns[0].bins, text_hash.KEY)
         return [tf.where(values == "", np.int64(0), hashed + 1)]
 
-    def describe(self, column: Summary) -> dict[str, Any]:
+    def describe(self, column: Summary) -> StringStatistics:
         """Return how many bins have rows."""
-        return {"bins": int((column.rows > 0).sum())}
+        return StringStatistics(bins=int((column.rows > 0).sum()))
 
-    @classmethod
-    def words(cls, column: Mapping[str, Any]) -> str:
-        """Return how many bins have rows."""
-        return f"hashed into {counted(column['bins'], 'bin')}"
-
-    def usual(self, statistics: Mapping[str, Any]) -> str:
+    def usual(self, column: ColumnStatistics | None = None) -> str:
         """Return any text."""
         return "a text"

@@ -1,0 +1,153 @@
+"""statistics.json of a dataset: what its rows add up to, over train if nothing else is said.
+
+Publish keeps a copy of its bytes beside the model, so every reader takes what earlier versions
+wrote, which may lack anything but a mean and a deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import PlainValidator
+
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import ColumnMoments, ColumnStatistics
+from kfp_tfjob.features.types.number import NumberStatistics
+from kfp_tfjob.storage import documents
+
+SPLITS = ("train", "validation", "test")
+
+
+def _column(body: Any) -> ColumnStatistics:
+    found: ColumnStatistics = documents.adapter(ColumnStatistics).validate_python(body)
+    known = TYPES.get(found.kind)
+    return documents.adapter(known.statistics).validate_python(body) if known else found
+
+
+@dataclass(frozen=True)
+class PackedColumn:
+    """A value that the model gets of a row; a code has the mean 0 and the deviation 1."""
+
+    name: str
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelStatistics:
+    """Of classes their rows by split; of a number its moments, over train and by split."""
+
+    name: str = ""
+    counts: Mapping[str, Mapping[str, int]] | None = None
+    count: int | None = None
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    zeros: int | None = None
+    histogram: list[int] | None = None
+    train: ColumnMoments | None = None
+    validation: ColumnMoments | None = None
+    test: ColumnMoments | None = None
+
+    @classmethod
+    def of_classes(cls, name: str, classes: Sequence[str], rows: np.ndarray) -> LabelStatistics:
+        """Return those of classes, from the rows by split and class."""
+        counts = (dict(zip(classes, it, strict=True)) for it in rows.tolist())
+        return cls(name=name, counts=dict(zip(SPLITS, counts, strict=True)))
+
+
+@dataclass(frozen=True)
+class BadRows:
+    """How many bad rows were dropped, and how many by each rule; a row may break several."""
+
+    dropped: int = 0
+    rules: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WeightedLabel:
+    """Of classes the sums of the weights; of a number, its weighted mean."""
+
+    counts: Mapping[str, float] | None = None
+    mean: float | None = None
+
+
+@dataclass(frozen=True)
+class SplitWeights:
+    """The weights of the rows of a split; `zero` of them are 0."""
+
+    rows: int = 0
+    mean: float = 0.0
+    min: float = 0.0
+    max: float = 0.0
+    zero: int = 0
+    label: WeightedLabel = WeightedLabel()
+
+
+@dataclass(frozen=True)
+class WeightStatistics:
+    """The column with the weights of the rows, and these weights by split."""
+
+    name: str
+    splits: Mapping[str, SplitWeights]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsDocument:
+    """The content of statistics.json.
+
+    Attributes:
+        features: The columns.
+        packed: The values that the model gets; None for pictures and in old datasets.
+        label: The label.
+        rows: The rows that were `read`, and those of each split.
+        duplicates: Rows with the features of an earlier row.
+        conflicts: Such rows with another label.
+        bad_rows: What was dropped because it is wrong.
+        warnings: What a person should look at.
+        rows_left_out: Rows without a value that data_options.missing requires, by column.
+        weight: The weights of the rows.
+        also_in_train: Rows of other splits that are in train, too; None if that cannot be.
+    """
+
+    features: Mapping[str, Annotated[ColumnStatistics, PlainValidator(_column)]] = field(
+        default_factory=dict
+    )
+    packed: tuple[PackedColumn, ...] | None = None
+    label: LabelStatistics = LabelStatistics()
+    rows: Mapping[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    conflicts: int = 0
+    bad_rows: BadRows = BadRows()
+    warnings: tuple[str, ...] = ()
+    rows_left_out: Mapping[str, int] | None = None
+    weight: WeightStatistics | None = None
+    also_in_train: Mapping[str, int] | None = None
+
+    @property
+    def packed_columns(self) -> tuple[PackedColumn, ...]:
+        """The values that a model of a table gets; before codec 3, they were the columns."""
+        if self.packed is not None:
+            return self.packed
+        return tuple(
+            PackedColumn(name, it.mean, it.std)
+            for name, it in self.features.items()
+            if isinstance(it, NumberStatistics)
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StatisticsDocument:
+        """Read it back; it grows with columns and classes, so no limit of documents applies.
+
+        Raises:
+            ValueError: It is not JSON, or a value has another type.
+        """
+        return documents.read(cls, data, None)
+
+    def to_bytes(self) -> bytes:
+        """Return it as JSON."""
+        return documents.to_bytes(self, sparse=True)
