@@ -136,6 +136,10 @@ def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
         for split, part in rows.items():
             counts.add(split, part.rows, part.labels)
         assert counts.document() == file
+        for name, document in ((DISTRIBUTIONS, file), (STATISTICS, done.statistics)):
+            stored = data.step.store.read(base / name)
+            assert type(document).from_bytes(stored) == document
+            assert document.to_bytes() == stored
         assert [item.name for item in file.columns] == done.schema.names
         assert bool(file.label) == (done.schema.task == "regression")
         assert sum(file.columns[0].counts["test"]) <= done.rows["test"]

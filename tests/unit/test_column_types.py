@@ -15,6 +15,7 @@ from kfp_tfjob.components.prepare_data.kinds import decide
 from kfp_tfjob.features.cells import Cells, Texts
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnType, TrainValues, missing_in
+from kfp_tfjob.features.types.category import CategoryStatistics
 from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions, Gaps
 
 TABLES = [it.name for it in COLUMN_TYPES if it.rules]
@@ -128,7 +129,8 @@ def test_nothing_else_asks_which_type_a_column_has(repository: Path) -> None:
     ],
 )
 def test_a_category_of_numbers_is_named(values: str, said: str) -> None:
-    top = [[text, 9] for text in values.split()]
-    warnings = TYPES["category"].warnings({"c": {"top": top}}, {})
+    top = [(text, 9) for text in values.split()]
+    column = CategoryStatistics(distinct=9, vocabulary=9, rare=0, top=top)
+    warnings = TYPES["category"].warnings({"c": column}, {})
     assert len(warnings) == bool(said)
     assert all(said in text.replace("\\\\", "\\") for text in warnings)

@@ -82,14 +82,14 @@ def test_each_kind_has_its_bins() -> None:
     inner = age.counts["train"][1:-1]
     assert max(inner) - min(inner) <= 2 and sum(inner) == present  # quantiles
     assert age.gaps == {"train": 5000 - present, "validation": 0, "test": 0}
-    assert dice.edges[1:] == [1, 2, 3, 4, 5, 6] and 0.999 < dice.edges[0] < 1
+    assert dice.edges[1:] == (1, 2, 3, 4, 5, 6) and 0.999 < dice.edges[0] < 1
     assert dice.counts["train"][0] == dice.counts["train"][-1] == 0
     third = int((rows["features"][:, 2] == 3).sum())
     assert dice.counts["train"][3] == third
     flags = rows["features"][:, 1]
     assert entry(found, "member").counts["train"] == [(flags == 0).sum(), (flags == 1).sum()]
     city = entry(found, "city")
-    assert city["values"] == list(CITIES[:MOST_VALUES])
+    assert city.values == CITIES[:MOST_VALUES]
     assert city.counts["train"][0] == (rows["codes"][:, 0] == 300).sum()
     assert city.counts["train"][MOST_VALUES] == sum(
         (rows["codes"][:, 0] == 300 - i).sum() for i in range(MOST_VALUES, 300)
@@ -100,7 +100,7 @@ def test_each_kind_has_its_bins() -> None:
     note = entry(found, "note")
     gaps = int((rows["codes"][:, 1] == 0).sum())
     assert note.gaps["train"] == gaps and note.counts["train"] == [5000 - gaps]
-    assert "values" not in note and "edges" not in note
+    assert note.values is note.edges is None
 
 
 def test_many_rows_with_one_value_are_one_bin() -> None:

@@ -200,13 +200,13 @@ def test_moments_are_those_of_numpy_without_gaps(kind, gap, values, gaps, cut):
     for i in range(3):
         present = values[~missing[:, i], i]
         column = moments.column(i)
-        assert (column["count"], column["zeros"]) == (len(present), (present == 0).sum())
+        assert (column.count, column.zeros) == (len(present), (present == 0).sum())
         if len(present):
             assert (moments.minimum[i], moments.maximum[i]) == (present.min(), present.max())
             exact = present.astype(np.float64)
             scale = np.abs(exact).max() + 1e-30
-            assert abs(column["mean"] - exact.mean()) <= 1e-12 * scale
-            assert abs(column["std"] - exact.std()) <= 1e-7 * scale
+            assert abs(column.mean - exact.mean()) <= 1e-12 * scale
+            assert abs(column.std - exact.std()) <= 1e-7 * scale
 
 
 def _spilled(hashes: list[int], features: np.ndarray) -> np.ndarray:

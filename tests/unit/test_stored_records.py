@@ -16,6 +16,7 @@ from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.components.launch_tfjob.report import progress
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
@@ -109,5 +110,8 @@ def test_the_schema_and_statistics_of_a_dataset_are_read() -> None:
     schema = Schema.from_bytes(data)
     assert schema.to_bytes() == data and schema.digest() == schema.schema_digest
     assert dataset.schema == json.loads(data)
+    statistics = StatisticsDocument.from_bytes((found / "statistics.json").read_bytes())
+    assert statistics.features.keys() == set(schema.names) and not statistics.also_in_train
+    assert sum(statistics.label.counts["train"].values()) == statistics.rows["train"]
     later = Schema.from_bytes(json.dumps(json.loads(data) | {"later": [{}]}).encode())
     assert later == schema
