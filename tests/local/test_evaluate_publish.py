@@ -88,7 +88,7 @@ class Bench:
             "schema_digest": schema_digest,
         }
         counts = dict(zip(CLASSES, np.bincount(self.rows.labels).tolist(), strict=True))
-        mean = {"train": {"mean": float(labels.mean())}}
+        mean = {"train": {"mean": float(labels.mean()), "std": 1.0}}
         label = mean if regression else {"counts": {"train": counts}}
         (folder / "schema.json").write_text(json.dumps(schema))
         statistics: dict[str, Any] = {"label": label}
