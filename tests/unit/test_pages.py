@@ -29,7 +29,7 @@ from kfp_tfjob.storage.escaping import html, prose
 from kfp_tfjob.storage.verdict_record import VerdictSlice
 from tests.typed_schema import statistics_of, typed
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
-from tests.unit.test_evaluate_report import CASES, evaluated, hostile
+from tests.unit.test_evaluate_report import CASES, evaluated
 
 HOSTILE = "</title><script src='http://x/y.js'>\x1b[2J\u202e\"' onload=x {{ 7 * 7 }}"
 ELEMENTS = {
@@ -160,7 +160,7 @@ def evaluation_page(case: str, nasty: bool = False) -> str:
         for state, value in (("fail", 0.5), ("pass", 0.7), ("insufficient", None)) * 40
     )
     verdict = replace(verdict, reasons=(HOSTILE,), slices=slices if nasty else ())
-    return evaluation.render(verdict, labels, scored, hostile() if nasty else None)
+    return evaluation.render(verdict, labels, scored)
 
 
 def training_page() -> str:
