@@ -11,6 +11,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.records import blocks
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.judging import rows
 from kfp_tfjob.judging.rows import TestData as Split
 from kfp_tfjob.storage.errors import DataError
@@ -27,7 +28,7 @@ def _split(paths: Sequence[Path], count: int, classes: int | None, weighted: boo
         "label": {"name": "label", "classes": names} if classes else {"name": "label"},
     }
     schema |= {"weight": {"name": "counts"}} if weighted else {}
-    return Split("d", typed(schema), {}, tuple(paths), count)
+    return Split("d", typed(schema), StatisticsDocument(), tuple(paths), count)
 
 
 def _in_other_order(record: bytes) -> bytes:

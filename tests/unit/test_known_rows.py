@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.rows import TestData as Split
@@ -31,7 +32,7 @@ def known(
         "label": {"name": "y", "classes": ["a", "b"]},
         "splits": {"train": {"rows": train}},
     }
-    counted = {"also_in_train": {"validation": 0, "test": int(share * rows)}}
+    counted = StatisticsDocument(also_in_train={"validation": 0, "test": int(share * rows)})
     return failed_checks(Split("d", typed(schema), counted, (path,), rows))
 
 
@@ -77,7 +78,7 @@ def test_gaps_and_texts_of_tables_are_equal_to_each_other(tmp_path: Path) -> Non
         "label": {"name": "y"},
         "splits": {"train": {"rows": 4 * ROWS}},
     }
-    counted = {"also_in_train": {"test": ROWS}}
+    counted = StatisticsDocument(also_in_train={"test": ROWS})
     for different in (False, True):
         columns = {
             "age": pa.array([None] * ROWS, pa.float64()),
@@ -94,10 +95,11 @@ def test_pictures_that_were_copied_fail_the_model() -> None:
     picture = {"height": 8, "width": 8, "channels": 1, "resize": "stretch", "interpolation": "area"}
     schema = {"picture": picture, "splits": {"train": {"rows": 900}}}
     for count, failed in ((50, False), (51, True)):
-        data = Split("d", typed(schema), {"also_in_train": {"test": count}}, (), 100)
+        counted = StatisticsDocument(also_in_train={"test": count})
+        data = Split("d", typed(schema), counted, (), 100)
         assert bool(failed_checks(data)) is failed
 
 
 def test_data_without_the_number_is_as_before() -> None:
-    data = Split("d", typed({"splits": {"train": {"rows": 9}}}), {}, (), 100)
+    data = Split("d", typed({"splits": {"train": {"rows": 9}}}), StatisticsDocument(), (), 100)
     assert also_in_train(data) is None and failed_checks(data) == []
