@@ -27,6 +27,7 @@ from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.pipeline import RunParameters, completed
 from kfp_tfjob.options.secret_values import plain_secrets
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -107,16 +108,15 @@ def run(
         ConfigurationError: Parameters, credentials or code are wrong; it lists every problem.
         DataError: The source is missing or its header is unusable.
     """
-    values = {**values, "train_image": values["train_image"] or TRAIN}
+    given = completed(values, {"train_image": values["train_image"] or TRAIN})
     try:
-        run_parameters.check(values)
-        pods = _step_pods(values, step_resources or {})
-        tick = _tick(values, scheduled_time)
+        run_parameters.check(given)
+        pods = _step_pods(given, step_resources or {})
+        tick = _tick(given, scheduled_time)
     except ConfigurationError:
-        report.step = _place_of_report(run_id, values, task_key)
+        report.step = _place_of_report(run_id, given, task_key)
         raise
-    given = values
-    values = {**given, "data_uri": fields.fill(str(given["data_uri"]), tick)}
+    values = completed(given, {"data_uri": fields.fill(str(given["data_uri"]), tick)})
     step = _open_step(run_id, values, task_key)
     folder = _folder(step, values, tick)
     if folder:
@@ -187,7 +187,7 @@ def run(
 
 
 def _step_pods(
-    values: Mapping[str, Any], compiled: Mapping[str, Mapping[str, str]]
+    values: RunParameters, compiled: Mapping[str, Mapping[str, str]]
 ) -> dict[str, StepPod]:
     """Return the pods of steps.
 
@@ -218,7 +218,7 @@ def _check_webhook() -> tuple[str, list[Finding]]:
     return f"on, to {code_span(webhook.host)}", []
 
 
-def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:
+def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
     """Return the run's tick; None if the back end gives none and no field needs it.
 
     Raises:
@@ -241,20 +241,18 @@ def _tick(values: Mapping[str, Any], scheduled_time: str) -> Tick | None:
         ) from error
 
 
-def _folder(step: Step, values: Mapping[str, Any], tick: Tick | None) -> str:
+def _folder(step: Step, values: RunParameters, tick: Tick | None) -> str:
     """Return the folders between `runs/` and this run; empty if output_uri shapes none."""
     spec = run_parameters.job_spec(values)
     name = str(values["model_name"]).strip()
     return fields.folder(step.layout.template, tick, name, spec.gpus, spec.pod)
 
 
-def _resolved(
-    step: Step, values: Mapping[str, Any], given: Mapping[str, Any], tick: Tick | None
-) -> str:
+def _resolved(step: Step, values: RunParameters, given: RunParameters, tick: Tick | None) -> str:
     """Return what the fields of this run stand for, in Markdown; empty if it has none."""
     found = {"the data of this run": values["data_uri"]} if values != given else {}
     if step.layout.template:
-        found["the folder of this run"] = step.run.base
+        found["the folder of this run"] = str(step.run.base)
     if not found:
         return ""
     when = [f"**The tick of this run:** {code_span(tick)}, in UTC"] if tick else []
@@ -262,13 +260,13 @@ def _resolved(
     return "\n" + "\n\n".join([*when, *where]) + "\n"
 
 
-def _open_step(run_id: str, values: Mapping[str, Any], task_key: str) -> Step:
+def _open_step(run_id: str, values: RunParameters, task_key: str) -> Step:
     storage = (values["storage_endpoint"], values["storage_region"])
     where = (run_id, values["output_uri"], *storage, task_key)
     return open_step("preflight", *where, patience=_PATIENCE)
 
 
-def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> Step | None:
+def _place_of_report(run_id: str, values: RunParameters, task_key: str) -> Step | None:
     """Return where to store the report; None if the parameters of the store are wrong."""
     try:
         return _open_step(run_id, values, task_key)
@@ -277,7 +275,7 @@ def _place_of_report(run_id: str, values: Mapping[str, Any], task_key: str) -> S
 
 
 def _check_cluster(
-    run_id: str, values: Mapping[str, Any], task_key: str, pods: Mapping[str, StepPod]
+    run_id: str, values: RunParameters, task_key: str, pods: Mapping[str, StepPod]
 ) -> tuple[str, list[Finding]]:
     """Check the cluster, and refuse paths that exist only on the user's machine.
 
@@ -311,7 +309,7 @@ def _check_cluster(
 
 
 def _check_data(
-    step: Step, values: Mapping[str, Any], tick: Tick | None
+    step: Step, values: RunParameters, tick: Tick | None
 ) -> tuple[sources.Source | None, list[Problem | str]]:
     """Return the files and their problems.
 
@@ -333,7 +331,7 @@ def _check_data(
         return None, list(error.problems)
 
 
-def _no_data_at(tick: Tick, values: Mapping[str, Any]) -> Iterator[Problem]:
+def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
     yield Problem(
         f"there is no data for the tick {tick}",
         received=repr(values["data_uri"]),
@@ -346,7 +344,7 @@ def _no_data_at(tick: Tick, values: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _earlier(
     step: Step,
-    values: Mapping[str, Any],
+    values: RunParameters,
     entry: str,
     code: Code,
     source_digest: str,

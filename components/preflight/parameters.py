@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import fields
 from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.parse import parse, unknown_key
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters, completed
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.escaping import code
@@ -22,13 +21,13 @@ from kfp_tfjob.storage.store import check_endpoint
 from kfp_tfjob.user_code.model_code import ModelCode
 
 
-def defaults() -> dict[str, Any]:
+def defaults() -> RunParameters:
     """Return the defaults of all run parameters; a required one is empty."""
     found = {name: "" if it.is_required else it.default for name, it in PARAMETERS.items()}
-    return found | {"train_image": TRAIN}
+    return completed(found, {"train_image": TRAIN})
 
 
-def check(values: Mapping[str, Any]) -> None:
+def check(values: RunParameters) -> None:
     """Check all run parameters without access to anything outside this process.
 
     Args:
@@ -79,7 +78,7 @@ def _check_output(output_uri: str) -> None:
         )
 
 
-def job_spec(values: Mapping[str, Any]) -> JobSpec:
+def job_spec(values: RunParameters) -> JobSpec:
     """Return the typed form of the train_ and pod groups.
 
     A value that is checked separately, or that only a later step knows, gets a valid placeholder.
@@ -96,7 +95,7 @@ def job_spec(values: Mapping[str, Any]) -> JobSpec:
     )
 
 
-def table(values: Mapping[str, Any], spec: JobSpec) -> str:
+def table(values: RunParameters, spec: JobSpec) -> str:
     """Return the size of the job, and every resolved value with its meaning, as Markdown.
 
     Each value is a paragraph: the panel of Kubeflow Pipelines is too narrow for three columns.

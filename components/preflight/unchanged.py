@@ -18,6 +18,7 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
@@ -34,7 +35,7 @@ _SEEN = {"env", "gpu_resource", "volumes"}
 
 
 def inputs_digest(
-    values: Mapping[str, Any],
+    values: RunParameters,
     spec: JobSpec,
     entry: str,
     code: Code,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions
@@ -130,9 +130,32 @@ PARAMETERS: dict[str, Parameter] = {
 }
 
 
-def completed(*values: Mapping[str, Any]) -> dict[str, Any]:
+class RunParameters(TypedDict):
+    """The value of each run parameter."""
+
+    data_uri: str
+    data_label: str
+    data_options: dict[str, Any]
+    model_name: str
+    model_code: str
+    model_hyperparameters: dict[str, Any]
+    output_uri: str
+    storage_endpoint: str
+    storage_region: str
+    storage_secret: str
+    train_workers: int
+    train_gpus: int
+    train_epochs: int
+    train_batch_size: int
+    train_image: str
+    train_options: dict[str, Any]
+    gate: dict[str, Any]
+    pod: dict[str, Any]
+
+
+def completed(*values: Mapping[str, Any]) -> RunParameters:
     """Return run parameters, the last of each; a whole number such as 1e3 becomes an int."""
-    found = {name: value for given in values for name, value in given.items()}
+    found: Any = {name: value for given in values for name, value in given.items()}
     for name in found.keys() & PARAMETERS.keys():
         if PARAMETERS[name].type is int and isinstance(found[name], float):
             found[name] = whole_numbers(found[name])

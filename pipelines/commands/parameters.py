@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import click
 
 from kfp_tfjob.options.fields import fill_user
-from kfp_tfjob.options.pipeline import PARAMETERS, Parameter, completed
+from kfp_tfjob.options.pipeline import PARAMETERS, Parameter, RunParameters, completed
 from kfp_tfjob.pipelines.local.home import BUCKET
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -50,7 +50,7 @@ class Given:
             environment, or the file.
     """
 
-    values: dict[str, Any]
+    values: RunParameters
     sources: Mapping[str, str]
 
 
@@ -128,7 +128,7 @@ def parameters_of(
     from kfp_tfjob.components.preflight.parameters import defaults as of_the_form
     from kfp_tfjob.user_code.model_code import as_path
 
-    values = of_the_form() | dict(defaults or {})
+    values: Any = {**of_the_form(), **(defaults or {})}
     sources: dict[str, str] = {}
     if file := given.get("file"):
         found = _read(file)
@@ -273,16 +273,17 @@ def _user() -> str:
         ) from error
 
 
-def _fitting(values: dict[str, Any]) -> Any:
+def _fitting(values: RunParameters) -> Any:
     """Return the default batch size, reduced to a multiple of the number of replicas."""
-    batch, workers, gpus = (values[f"train_{name}"] for name in ("batch_size", "workers", "gpus"))
+    batch, workers = values["train_batch_size"], values["train_workers"]
+    gpus = values["train_gpus"]
     if not all(isinstance(number, int) and number >= 0 for number in (batch, workers, gpus)):
         return batch  # the check reports wrong numbers
     ranks = (1 + workers) * max(gpus, 1)
     return batch - batch % ranks or ranks
 
 
-def _apply(values: dict[str, Any], settings: Iterable[tuple[str, str]]) -> None:
+def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
     """Apply `parameter[.key]=value` settings with their sources, in the order given.
 
     Raises:

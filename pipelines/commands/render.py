@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 
 _GROUPS = ("output_uri", "storage_", "model_name", "model_hyperparameters", "train_", "pod")
@@ -24,7 +24,7 @@ def render(run_id: str, **given: Any) -> None:
     click.echo(first_attempt(values, run_id), nl=False)
 
 
-def first_attempt(values: Mapping[str, Any], run_id: str) -> str:
+def first_attempt(values: RunParameters, run_id: str) -> str:
     """Return the job of the first attempt of a run as YAML.
 
     Args:
@@ -48,7 +48,7 @@ def first_attempt(values: Mapping[str, Any], run_id: str) -> str:
     spec = JobSpec.parse(
         model_entry=f"{code.module}:{code.function}",
         dataset_uri=str(layout.dataset("DATASET-DIGEST")),
-        **{name: value for name, value in values.items() if name.startswith(_GROUPS)},
+        **{name: values[name] for name in values if name.startswith(_GROUPS)},
     )
     # The run's tick is not known here: its fields stay.
     folder = fields.folder(layout.template, None, spec.model_name, spec.gpus, spec.pod)

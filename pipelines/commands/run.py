@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.options.secret_values import still_masked
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
@@ -126,7 +127,7 @@ def _tick(home: Home, run_id: str | None, given: str | None) -> Tick:
     return tick
 
 
-def _not_kept(values: dict[str, Any]) -> Iterable[Problem]:
+def _not_kept(values: RunParameters) -> Iterable[Problem]:
     """Describe the secrets of a continued run: they were not saved."""
     for name, value in values.items():
         for path in still_masked(value, name):

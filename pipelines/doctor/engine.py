@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from kfp_tfjob.checks.cluster import version
 from kfp_tfjob.checks.engine import CHECKS, CLUSTER, NAMESPACE, At, findings
@@ -18,6 +17,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.doctor import back_end, store
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
@@ -43,7 +43,7 @@ class Question:
     connection: Connection
     open_cluster: Callable[[], ClusterClient]
     account: str
-    values: Mapping[str, Any]
+    values: RunParameters
     spec: JobSpec
 
 

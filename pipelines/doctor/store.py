@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 from kfp_tfjob.checks.finding import Finding, Status, unknown
 from kfp_tfjob.checks.store import check_store
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
 from kfp_tfjob.storage.errors import StoreUnavailableError
 from kfp_tfjob.storage.layout import Layout
@@ -18,7 +17,7 @@ from kfp_tfjob.storage.store import Store
 _PATIENCE = Patience(seconds=3, silence=3)
 
 
-def check(values: Mapping[str, Any]) -> list[Finding]:
+def check(values: RunParameters) -> list[Finding]:
     """Write, read, create and delete small objects where runs will write.
 
     The parameter is the address inside the cluster, so that of this machine's environment precedes.

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.options.pipeline import RunParameters, completed
 from kfp_tfjob.pipelines.kubeflow import (
     ending,
     following,
@@ -182,7 +182,7 @@ class Client:
         name = name or str(values["model_name"])
         return schedules.create(self.back_end, package, values, name, trigger, at_once, account)
 
-    def _ready(self, parameters: Mapping[str, Any], package: Package) -> dict[str, Any]:
+    def _ready(self, parameters: Mapping[str, Any], package: Package) -> RunParameters:
         """Return every run parameter, checked, with model code in the store."""
         from kfp_tfjob.pipelines.kubeflow import own_code, submission
 
@@ -295,7 +295,7 @@ class Client:
         return find_run(self.back_end, run)
 
 
-def _completed(parameters: Mapping[str, Any], package: Package) -> dict[str, Any]:
+def _completed(parameters: Mapping[str, Any], package: Package) -> RunParameters:
     """Return every run parameter: the given ones, else the pipeline's defaults."""
     from kfp_tfjob.components.preflight.parameters import defaults
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
+from kfp_tfjob.options.pipeline import RunParameters, completed
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
@@ -20,7 +19,7 @@ from kfp_tfjob.user_code.model_code import ModelCode
 _OF_OPTIONS = (("data_options", "reader", OwnReader), ("gate", "evaluator", EvaluatorCode))
 
 
-def is_here(values: Mapping[str, Any]) -> bool:
+def is_here(values: RunParameters) -> bool:
     """Tell whether model_code is a path of this machine.
 
     Raises:
@@ -29,7 +28,7 @@ def is_here(values: Mapping[str, Any]) -> bool:
     return _is_here(str(values["model_code"]))
 
 
-def check_code(values: Mapping[str, Any]) -> list[Problem | str]:
+def check_code(values: RunParameters) -> list[Problem | str]:
     """Return what is wrong with code of this machine; nothing for other code."""
     found: list[Problem | str] = []
     try:
@@ -49,7 +48,7 @@ def check_code(values: Mapping[str, Any]) -> list[Problem | str]:
     return found
 
 
-def copy_code(values: Mapping[str, Any], endpoint: str = "") -> dict[str, Any]:
+def copy_code(values: RunParameters, endpoint: str = "") -> RunParameters:
     """Copy code of this machine to the store; the same code is copied to the same place.
 
     Args:
@@ -62,7 +61,7 @@ def copy_code(values: Mapping[str, Any], endpoint: str = "") -> dict[str, Any]:
     Raises:
         ConfigurationError: The code cannot be read, or the store cannot be written from here.
     """
-    found = dict(values)
+    found = completed(values)
     if is_here(values):
         found["model_code"] = _copied(str(values["model_code"]), "model_code", values, endpoint)
     for parameter, key, kind in _OF_OPTIONS:
@@ -78,7 +77,7 @@ def _is_here(text: str) -> bool:
     return not code.in_image and "://" not in code.source
 
 
-def _copied(text: str, parameter: str, values: Mapping[str, Any], endpoint: str) -> str:
+def _copied(text: str, parameter: str, values: RunParameters, endpoint: str) -> str:
     """Copy the code that a parameter names, and return the parameter with the new address."""
     code = ModelCode.parse(text)
     path = Path(code.source).resolve()

@@ -10,6 +10,7 @@ from typing import Any
 from kfp_tfjob.checks.finding import Finding
 from kfp_tfjob.components.preflight.parameters import job_spec
 from kfp_tfjob.options.fields import Tick, fill
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
 
@@ -48,7 +49,7 @@ class Plan:
 
 
 def make_plan(
-    values: Mapping[str, Any],
+    values: RunParameters,
     pipeline: str = "",
     images: Sequence[str] = (),
     sources: Mapping[str, str] | None = None,

@@ -10,6 +10,7 @@ from kfp_tfjob.components.finish.workflow import cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
@@ -287,7 +288,8 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
 
 def _too_small(run: Run, back_end: BackEnd) -> list[Finding]:
     """Return which replicas no node can hold, the largest node, and the parameter to change."""
-    values = defaults() | {name: it for name, it in run.parameters.items() if it != ""}
+    given = {name: it for name, it in run.parameters.items() if it != ""}
+    values = completed(defaults(), given)
     try:
         return cluster_checks.waits(job_spec(values), namespace=back_end.namespace)
     except ConfigurationError:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.package import Package
@@ -69,7 +70,7 @@ def find_schedule(back_end: BackEnd, given: str) -> Schedule:
 def create(
     back_end: BackEnd,
     package: Package,
-    values: Mapping[str, Any],
+    values: RunParameters,
     name: str,
     trigger: Trigger,
     at_once: int = 1,

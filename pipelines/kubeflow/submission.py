@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any
 
 from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.components.preflight.parameters import check
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.own_code import check_code
 from kfp_tfjob.pipelines.kubeflow.package import Package
@@ -20,7 +20,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 log = logging.getLogger(__name__)
 
 
-def check_run(values: Mapping[str, Any], package: Package) -> None:
+def check_run(values: RunParameters, package: Package) -> None:
     """Check the parameters and the local code of a run; preflight checks what is in the store.
 
     Args:
@@ -53,7 +53,7 @@ def check_name(back_end: BackEnd, name: str) -> None:
 
 
 def body(
-    back_end: BackEnd, package: Package, values: Mapping[str, Any], name: str, account: str = ""
+    back_end: BackEnd, package: Package, values: RunParameters, name: str, account: str = ""
 ) -> Any:
     """Return the request that starts a run: a V2beta1Run of the API.
 
@@ -77,7 +77,7 @@ def body(
 def submit(
     back_end: BackEnd,
     package: Package,
-    values: Mapping[str, Any],
+    values: RunParameters,
     name: str = "",
     account: str = "",
 ) -> Run:

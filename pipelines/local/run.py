@@ -25,13 +25,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from kfp_tfjob.cluster import select_backend
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
 from kfp_tfjob.jobs.masking import Mask, hide
 from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.options.secret_values import masked, secrets_in
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
@@ -57,7 +58,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(
-    values: Mapping[str, Any],
+    values: RunParameters,
     home: Home,
     run_id: str,
     embedded: bool,
@@ -136,7 +137,7 @@ def _failed_in(folder: Path) -> str:
 
 
 def _run_pipeline(
-    values: Mapping[str, Any],
+    values: RunParameters,
     tick: Tick,
     folder: Path,
     environment: Mapping[str, str],
@@ -195,7 +196,7 @@ def _run_pipeline(
     return None if full and not (ended or stopped.number) else pipeline.returncode
 
 
-def _finish_step(values: Mapping[str, Any], endpoint: str, run_id: str, home: Home) -> Step:
+def _finish_step(values: RunParameters, endpoint: str, run_id: str, home: Home) -> Step:
     """Return the step that this process uses to read results."""
     store = Store(
         endpoint,

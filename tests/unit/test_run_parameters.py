@@ -15,7 +15,7 @@ from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.fields import TICK
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.escaping import prose
@@ -117,3 +117,9 @@ def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
         meaning = parameter.meaning
         assert f"**`{name}`:** " in text and f"\n{meaning}\n" in text
         assert prose(meaning) == meaning  # every name in backticks
+
+
+def test_each_run_parameter_has_its_type() -> None:
+    names = {"str": str, "int": int, "dict[str, Any]": dict}
+    found = {name: names[it] for name, it in RunParameters.__annotations__.items()}
+    assert found == {name: it.type for name, it in PARAMETERS.items()}
