@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.verdict import Verdict
+from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.pipelines.local.stored import embedded_store, is_held, store_of
 from kfp_tfjob.storage.address import S3Address
@@ -125,7 +126,7 @@ def _local(home: Home, given: str, local: bool) -> Path | None:
 
 
 @contextmanager
-def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Store, dict[str, Any]]]:
+def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Store, RunParameters]]:
     """Open the store of a local run."""
     values = json.loads((folder / PARAMETERS).read_bytes())
     endpoint = endpoint or str(values["storage_endpoint"])
@@ -143,7 +144,7 @@ def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -
     back_end = connection.open()
     found = find_run(back_end, given)
     parameters = found.parameters
-    url = endpoint_of(parameters, endpoint)
+    url = endpoint_of(str(parameters.get("storage_endpoint") or ""), endpoint)
     store = Store(url, str(parameters.get("storage_region", "")), patience=_PATIENCE)
     output = str(parameters.get("output_uri", ""))
     if not output:

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pynvml
 
@@ -173,7 +173,7 @@ class GpuSampler:
             log.warning("the GPU utilization is unknown: %s", error)
             return None
 
-    def latest(self) -> dict[str, Any]:
+    def latest(self) -> dict[str, list[int | None]]:
         """Return `gpu_percent` and `gpu_memory_mib` of the last sample: one number per GPU."""
         return {
             "gpu_percent": [item["percent"] for item in self._latest],

@@ -172,7 +172,7 @@ class Training:
         start: float,
         train: float,
         export: float,
-        gpus: Sequence[Mapping[str, Any]],
+        gpus: Sequence[Mapping[str, float | None]],
     ) -> None:
         """Write the last line of progress.jsonl: the training ended and the model is written.
 

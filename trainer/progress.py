@@ -121,7 +121,7 @@ class ProgressWriter:
         self._mark, self._reported = position.step, time.monotonic()
         self.pace = Pace()
 
-    def _figures(self, step: int) -> dict[str, Any]:
+    def _figures(self, step: int) -> dict[str, float]:
         """Return the measurements since the last line, and the remaining seconds."""
         if done := step - self._mark:
             # Only the time of the steps: evaluation and checkpoints do not make them slower.
@@ -146,7 +146,7 @@ class ProgressWriter:
         self._file.write(to_json(line | content) + "\n")
 
     def _say(
-        self, position: Position, metrics: Mapping[str, float], figures: Mapping[str, Any]
+        self, position: Position, metrics: Mapping[str, float], figures: Mapping[str, float]
     ) -> None:
         self._said = time.monotonic()
         values = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())

@@ -149,7 +149,7 @@ class Replicas:
         summed = self._sum_bytes(bytes(everyone)) if self.processes > 1 else bytes(everyone)
         return [summed[at * size : (at + 1) * size] for at in range(self.processes)]
 
-    def gpu_use(self) -> dict[str, Any]:
+    def gpu_use(self) -> dict[str, list[int | None]]:
         """Return the utilization of the GPUs of this process; empty without GPUs."""
         return self._sampler.latest() if self._sampler else {}
 

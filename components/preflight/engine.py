@@ -26,6 +26,7 @@ from kfp_tfjob.options import fields
 from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.pipeline import RunParameters, completed
 from kfp_tfjob.options.secret_values import plain_secrets
@@ -144,7 +145,7 @@ def run(
     for it in only(found, Status.WARNING, Status.WAITS):
         log.warning("%s", it)
     code, wrong_code = check_code(step, values)
-    evaluator, wrong = gates.check_evaluator(step.store, values["gate"])
+    evaluator, wrong = gates.check_evaluator(step.store, parse_gate(values["gate"]))
     wrong_code = [*wrong_code, *wrong]
     source, wrong_data = _check_data(step, values, tick if values != given else None)
     problems = only(found, Status.PROBLEM)
@@ -286,11 +287,10 @@ def _check_cluster(
     from kfp_tfjob.checks.engine import At, check
     from kfp_tfjob.checks.subject import Subject, open_cluster
 
-    places = ["data_uri"]
+    given = {"data_uri": str(values["data_uri"])}
     if not ModelCode.parse(values["model_code"]).in_image:
-        places.append("model_code")
-    given = {name: values[name] for name in places}
-    given |= own_reader.place(values["data_options"]) | gates.place(values["gate"])
+        given["model_code"] = values["model_code"]
+    given |= own_reader.place(_data_options(values)) | gates.place(parse_gate(values["gate"]))
     found = list(local_paths(given))
     spec = run_parameters.job_spec(values)
     try:
@@ -318,7 +318,7 @@ def _check_data(
         values: Every run parameter.
         tick: The tick, if it decides which data this run reads.
     """
-    options = parameters.parse(DataOptions, "data_options", values["data_options"])
+    options = _data_options(values)
     try:
         source = sources.list_source(step.store, values["data_uri"], options)
     except DataError as error:
@@ -329,6 +329,10 @@ def _check_data(
         return source, list(sources.check_header(source, values["data_label"], options))
     except StepError as error:
         return None, list(error.problems)
+
+
+def _data_options(values: RunParameters) -> DataOptions:
+    return parameters.parse(DataOptions, "data_options", values["data_options"])
 
 
 def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
@@ -356,11 +360,11 @@ def _earlier(
     another image, other variables or other replicas.
     """
     spec = run_parameters.job_spec(values)
-    options = parameters.parse(DataOptions, "data_options", values["data_options"])
+    options = _data_options(values)
     dataset = options.dataset_digest(source_digest, values["data_label"])
     digest = unchanged.inputs_digest(values, spec, entry, code, dataset, evaluator_digest)
     skips = spec.options.when_unchanged == "skip"
-    gate = (values["gate"], evaluator_digest)
+    gate = (parse_gate(values["gate"]), evaluator_digest)
     found = unchanged.earlier(step, str(values["model_name"]), digest, gate) if skips else None
     unchanged.keep(step, found)
     if found:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.registry.records import champions
@@ -69,7 +68,7 @@ def inputs_digest(
         "roles": {role: _role(spec, role) for role in _ROLES},
         "steps": {"prepare": {}, "evaluate": {}},  # keeps the digests of earlier runs
         "contract": contract.model_dump(mode="json"),
-        "gate": _without_code(values["gate"]),
+        "gate": _without_code(parse_gate(values["gate"])),
     }
     if evaluator_digest:
         body["evaluator"] = evaluator_digest
@@ -77,19 +76,18 @@ def inputs_digest(
     return sha256(text.encode()).hexdigest()[:32]
 
 
-def _without_code(gate: Mapping[str, Any]) -> dict[str, Any] | None:
+def _without_code(gate: GateOptions | None) -> dict[str, Any] | None:
     """Return the gate without the place of its evaluator's code."""
-    found = parse_gate(gate)
-    return found.model_dump(mode="json", exclude={"evaluator"}) if found else None
+    return gate.model_dump(mode="json", exclude={"evaluator"}) if gate else None
 
 
-def _is_of(verdict: ModelVerdict, gate: Mapping[str, Any], evaluator_digest: str) -> bool:
+def _is_of(verdict: ModelVerdict, gate: GateOptions | None, evaluator_digest: str) -> bool:
     """Tell whether a verdict is of this gate: a run that continues may have another one.
 
     The code of its evaluator may also have changed while the run trained.
     """
     try:
-        same = _without_code(verdict.gate) == _without_code(gate)
+        same = _without_code(parse_gate(verdict.gate)) == _without_code(gate)
     except ConfigurationError:  # a gate of another version
         return False
     return same and verdict.evaluator_digest == evaluator_digest
@@ -103,7 +101,7 @@ def _role(spec: JobSpec, role: str) -> dict[str, Any]:
 
 
 def earlier(
-    step: Step, model_name: str, digest: str, gate: tuple[Mapping[str, Any], str]
+    step: Step, model_name: str, digest: str, gate: tuple[GateOptions | None, str]
 ) -> TrainedRun | None:
     """Return an earlier run that makes training needless; None if this run must train.
 
@@ -139,7 +137,7 @@ def keep(step: Step, found: TrainedRun | None) -> None:
 
 
 def _missing(
-    step: Step, model_name: str, run: TrainedRun, gate: tuple[Mapping[str, Any], str]
+    step: Step, model_name: str, run: TrainedRun, gate: tuple[GateOptions | None, str]
 ) -> str:
     """Return what an earlier run no longer has; empty if everything is there."""
     try:

@@ -7,7 +7,7 @@ split. If it differs, evaluate cannot compare the two models.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -255,5 +255,5 @@ def _kind(given: str) -> str:
     return next((it.kind for it in TYPES.values() if it.schema_type == given), given)
 
 
-def _json(value: Sequence[str] | Mapping[str, Any] | str) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -255,7 +255,7 @@ def schema_of(
     label: Label,
     features: Sequence[SchemaFeature],
     options: DataOptions,
-    split_rule: Mapping[str, Any],
+    split_rule: Mapping[str, str | int],
     layout: str,
     splits: Mapping[str, SchemaSplit],
     **more: Any,

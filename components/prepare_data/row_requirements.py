@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -80,7 +79,7 @@ def check(
     classes: tuple[str, ...] | None,
     counts: np.ndarray | None,
     options: DataOptions,
-    rule: Mapping[str, Any],
+    rule: Mapping[str, str | int],
 ) -> None:
     """Refuse data that leaves a split without rows, or train without a row of a class.
 

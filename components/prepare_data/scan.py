@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -115,7 +114,7 @@ class Scan:
         return self.job.kinds
 
     @property
-    def split_rule(self) -> dict[str, Any]:
+    def split_rule(self) -> dict[str, str | int]:
         """What decides about the split besides salt and fractions.
 
         Without the revision, a champion of an earlier version would be evaluated on rows that it

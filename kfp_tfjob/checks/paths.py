@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kfp_tfjob.checks.finding import Finding
 
 
-def local_paths(given: Mapping[str, Any]) -> Iterator[Finding]:
+def local_paths(given: Mapping[str, str]) -> Iterator[Finding]:
     """Yield the parameters that name no address of a store.
 
     Args:
         given: The parameters that name a place, by name.
     """
-    for name, value in ((name, str(value)) for name, value in given.items()):
+    for name, value in given.items():
         if not value.strip().startswith("s3://"):
             yield Finding(
                 f"{name} is a path on this machine, which a pod on the cluster cannot read",

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,12 @@ SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
 # Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
 _SUM_TOLERANCE = 1e-2
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    Feed: TypeAlias = Callable[[Mapping[str, np.ndarray]], dict[str, tf.Tensor]]
 
 
 class Block(Mapping[str, np.ndarray]):
@@ -94,7 +100,7 @@ class ServedModel:
         """Return rows with one value in every column, as `predict` takes them."""
         return {it.name: np.array([it.raw_example] * rows, it.raw_array) for it in self._columns}
 
-    def predict(self, features: Mapping[str, Any]) -> np.ndarray:
+    def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Predict one batch.
 
         Args:
@@ -116,7 +122,7 @@ class ServedModel:
             return self._vector(values, rows)
         return self._probabilities(values, rows)
 
-    def _fed(self, signature: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    def _fed(self, signature: str) -> Feed:
         """Return the function from raw columns to the arguments of a signature."""
         inputs = dict(self._loaded.signatures[signature].structured_input_signature[1])
         columns = _columns(self.schema.names, inputs, self._mapping)
@@ -130,8 +136,8 @@ class ServedModel:
         raise DataError(self._other_columns(signature, inputs))
 
     def _packed(
-        self, features: Mapping[str, Any], name: str, spec: Any, shape: list[int]
-    ) -> dict[str, Any]:
+        self, features: Mapping[str, np.ndarray], name: str, spec: Any, shape: list[int]
+    ) -> dict[str, tf.Tensor]:
         """Return all columns as one argument."""
         import tensorflow as tf
 
@@ -143,8 +149,8 @@ class ServedModel:
         return {name: tf.reshape(tf.cast(rows, spec.dtype), [-1, *shape])}
 
     def _fed_by_column(
-        self, signature: str, inputs: dict[str, Any], columns: dict[str, int]
-    ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        self, signature: str, inputs: dict[str, tf.TensorSpec], columns: dict[str, int]
+    ) -> Feed:
         """Return the function from raw columns to one argument for each."""
         import tensorflow as tf
 
@@ -177,7 +183,7 @@ class ServedModel:
             for name, spec in inputs.items()
         }
 
-    def _other_columns(self, signature: str, inputs: dict[str, Any]) -> Problem:
+    def _other_columns(self, signature: str, inputs: dict[str, tf.TensorSpec]) -> Problem:
         """Describe a signature without one input for each raw column."""
         names = signature_columns.argument_names(self.schema.names)
         known = {*names, *self.schema.names, *self._mapping.values()}
@@ -274,7 +280,7 @@ class ServedModel:
 
 
 def _columns(
-    features: Sequence[str], inputs: dict[str, Any], mapping: dict[str, str]
+    features: Sequence[str], inputs: dict[str, tf.TensorSpec], mapping: dict[str, str]
 ) -> dict[str, int]:
     """Return the column of each input; empty if they do not match one to one.
 

@@ -23,10 +23,8 @@ def check_gate(gate: Mapping[str, Any], schema: Schema) -> None:
     Raises:
         ConfigurationError: One problem for everything that does not.
     """
-    found = Problems()
-    classes = schema.classes
-    found.of(lambda: check_metrics(gate, schema.task, classes))
-    options = parse_gate(gate)
+    found, options = Problems(), parse_gate(gate)
+    found.of(lambda: check_metrics(options, schema.task, schema.classes))
     for one in options.slices if options else ():
         problem = slice_problem(one, schema)
         if options and not problem:

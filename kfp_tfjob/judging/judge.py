@@ -139,7 +139,7 @@ def judge(
     _load(gpus)
     data = TestData.fetch(store, given.dataset, folder / "data")
     classes = list(data.schema.classes)
-    check_metrics(given.gate, data.schema.task, classes)
+    check_metrics(given.options, data.schema.task, classes)
     manifest = _fetched(store, given.model, folder / "run")
     challenger_folder = folder / "run" / RUN_MODEL
     digest = exported_weights_sha256(challenger_folder)

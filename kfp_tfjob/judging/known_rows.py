@@ -71,7 +71,7 @@ def _repeats(data: TestData) -> tuple[int, int]:
     return rows, rows - len(seen)
 
 
-def _as_keys(features: Mapping[str, Any]) -> Iterable[Any]:
+def _as_keys(features: Mapping[str, np.ndarray]) -> Iterable[Any]:
     """Return what is equal for equal rows; as bits, a gap equals a gap."""
     columns = [np.asarray(values) for values in features.values()]
     return zip(

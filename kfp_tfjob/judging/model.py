@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -75,7 +74,7 @@ def exported_weights_sha256(folder: Path) -> str:
 
     digest = hashlib.sha256()
     try:
-        shapes: dict[str, Any] = {}
+        shapes: dict[str, list[int]] = {}
         if (folder / "variables" / "variables.index").exists():
             reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
             shapes = reader.get_variable_to_shape_map()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kfp_tfjob.storage.formatting import choices, nearest
 
 
-class Columns(Mapping[str, Any]):
+class Columns(Mapping[str, NDArray[Any]]):
     """The (rows,) values of each column, by its name.
 
     Args:

@@ -74,7 +74,7 @@ class _ByRow:
         for rows in chunks(self.rows, size):
             yield self[rows]
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, Column]:
         """Return the columns by name."""
         found = {
             it.name: value
@@ -83,7 +83,7 @@ class _ByRow:
         }
         return {**found, **self.own}
 
-    def with_columns(self: _Kind, columns: Mapping[str, Any]) -> _Kind:
+    def with_columns(self: _Kind, columns: Mapping[str, Column]) -> _Kind:
         """Return the same with other rows: with what `columns` returns for them."""
         if not self.own:
             return replace(self, **columns)
@@ -315,7 +315,7 @@ class Collector(Generic[_Collected]):
         for name, values in part.columns().items():
             if name not in self._columns:
                 self._columns[name] = self._column(name)
-            self._columns[name].add(values)
+            self._columns[name].add(np.asarray(values))
 
     def finish(self) -> _Collected | None:
         """Return the predictions of all rows; None if there was no batch."""

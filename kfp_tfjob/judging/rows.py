@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
         weights: (batch,) float32, how much each row counts; None where all count the same.
     """
 
-    features: Mapping[str, Any]
+    features: Mapping[str, np.ndarray]
     labels: np.ndarray
     weights: np.ndarray | None = None
 

@@ -297,11 +297,11 @@ def parse_gate(gate: Mapping[str, Any]) -> GateOptions | None:
     return options if gate else None
 
 
-def check_metrics(gate: Mapping[str, Any], task: str, classes: Sequence[str]) -> None:
+def check_metrics(options: GateOptions | None, task: str, classes: Sequence[str]) -> None:
     """Check that the metrics of `gate` are those of the label; an empty gate has none.
 
     Args:
-        gate: As in the form.
+        options: The gate.
         task: `classification` or `regression`.
         classes: The names of the classes of a classification.
 
@@ -309,7 +309,6 @@ def check_metrics(gate: Mapping[str, Any], task: str, classes: Sequence[str]) ->
         ConfigurationError: One problem for every metric of the other task, of a class that the
             label does not have, or with the same value for every model.
     """
-    options = parse_gate(gate)
     if options is None:
         return
     named = [("gate.primary_metric", options.primary_metric)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 CLASSIFICATION = (
     "accuracy",
@@ -66,7 +65,7 @@ def range_of(metric: str) -> tuple[float, float]:
     return (-math.inf, math.inf) if is_own(metric) else _RANGES.get(metric, (0.0, 1.0))
 
 
-def in_short(metrics: Mapping[str, Any]) -> dict[str, float]:
+def in_short(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """Return the metrics that fit on one line, of those in a verdict; the report has them all."""
     return {
         name: float(value)

@@ -13,9 +13,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 from kfp_tfjob.registry.history import reasons
@@ -78,6 +77,23 @@ MIRRORS = (
 )
 
 
+class WantedVersion(TypedDict):
+    """A version that a mirror shall have."""
+
+    version: int
+    uri: str
+    why: str
+    facts: dict[str, str]
+
+
+class Wanted(TypedDict):
+    """What a mirror shall have: the number of the champion, and the versions, the oldest first."""
+
+    model: str
+    champion: int
+    versions: list[WantedVersion]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a mirror.
@@ -136,7 +152,7 @@ def sync(
 
 
 def _sync(
-    mirror: Mirror, server: str, secret: SecretVolume, wanted: Mapping[str, Any], seconds: float
+    mirror: Mirror, server: str, secret: SecretVolume, wanted: Wanted, seconds: float
 ) -> Outcome:
     given = {key: os.environ.get(key) or secret.get(key) for key in mirror.keys}
     given = {mirror.server: server} | {key: value for key, value in given.items() if value}
@@ -145,7 +161,7 @@ def _sync(
     def outcome(done: bool, said: str) -> Outcome:
         for value in given.values():  # a client may repeat its address, with the password in it
             said = said.replace(value, host if value == server else "******")
-        return Outcome(mirror.name, host, str(wanted["model"]), done, line(said))
+        return Outcome(mirror.name, host, wanted["model"], done, line(said))
 
     command = [sys.executable, "-Pm", "kfp_tfjob.registry.mirrors", mirror.module]
     try:
@@ -175,14 +191,14 @@ def _without_keys() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(own)}
 
 
-def _wanted(store: Store, layout: Layout, model_name: str) -> dict[str, Any]:
+def _wanted(store: Store, layout: Layout, model_name: str) -> Wanted | None:
     """Return the newest versions that were the champion, as the mirrors get them."""
     place = layout.model(model_name)
     pruned = set(store.numbers(place.tombstones))
     records = list(champions(store, layout, model_name, 3 * _MOST))
     if not records:
-        return {}
-    versions: dict[int, dict[str, Any]] = {}
+        return None
+    versions: dict[int, WantedVersion] = {}
     for it in records:  # the newest first: that is the one of a version that counts
         if it.version in versions or len(versions) == _MOST:
             continue

@@ -38,9 +38,9 @@ class Rows:
     """
 
     count: int
-    features: dict[str, Any]
+    features: dict[str, np.ndarray]
 
-    def part(self, rows: slice) -> dict[str, Any]:
+    def part(self, rows: slice) -> dict[str, np.ndarray]:
         """Return the features of some rows."""
         return {name: values[rows] for name, values in self.features.items()}
 
@@ -151,7 +151,7 @@ class RequestColumns:
             found.append(named)
         return found
 
-    def _refuse_columns(self, columns: Mapping[str, Any]) -> None:
+    def _refuse_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
         if columns.keys() == self.types.keys():
             return
         missing, foreign = self.types.keys() - columns.keys(), columns.keys() - self.types.keys()

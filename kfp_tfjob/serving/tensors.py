@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,7 +55,7 @@ def read(columns: RequestColumns, inputs: list[Tensor]) -> Rows:
     Raises:
         RefusedRequest: An input is missing, foreign, twice there, or of another type or shape.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Sequence[Any]] = {}
     wrong: list[Problem] = []
     for item in inputs:
         name = columns.column(item.name)

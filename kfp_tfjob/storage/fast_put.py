@@ -80,7 +80,7 @@ class FastPut:
         self._idle: dict[_Route, list[Connection]] = {}
         self._buffers: list[bytearray] = []
 
-    def put(self, address: S3Address, body: Body, parameters: Mapping[str, Any]) -> Reply:
+    def put(self, address: S3Address, body: Body, parameters: Mapping[str, str]) -> Reply:
         """Send an object, or the part that `parameters` name.
 
         Args:
@@ -134,7 +134,7 @@ class FastPut:
         return _Route(url.scheme == "https", host, url.path.removesuffix("k"))
 
     def _direct(
-        self, route: _Route, address: S3Address, body: Body, parameters: Mapping[str, Any]
+        self, route: _Route, address: S3Address, body: Body, parameters: Mapping[str, str]
     ) -> Reply:
         path = route.prefix + quote(address.key, safe="/~")
         query = ""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -65,6 +65,14 @@ class _Part:
 
     etag: str
     checksum: Checksum
+
+
+class _Listed(NamedTuple):
+    """A part of an unfinished upload, as the store lists it."""
+
+    size: int
+    etag: str
+    checksum: str | None
 
 
 class PartsUpload:
@@ -132,12 +140,12 @@ class PartsUpload:
         self._at["UploadId"] = upload["UploadId"]
         self._note(upload["UploadId"])
 
-    def _resume(self) -> dict[int, dict[str, Any]] | None:
+    def _resume(self) -> dict[int, _Listed] | None:
         """Return the stored parts of the unfinished upload; None if there is none."""
         if not self._resumable or not self._resumable.upload_id:
             return None
         at = self._at | {"UploadId": self._resumable.upload_id}
-        found: dict[int, dict[str, Any]] = {}
+        found: dict[int, _Listed] = {}
         marker = 0
         try:
             while True:
@@ -146,7 +154,9 @@ class PartsUpload:
                     self._address,
                     lambda marker=marker: self._list(at, marker),
                 )
-                found |= {part["PartNumber"]: part for part in page.get("Parts", [])}
+                for part in page.get("Parts", []):
+                    checksum = part.get("ChecksumCRC64NVME")
+                    found[part["PartNumber"]] = _Listed(part["Size"], part["ETag"], checksum)
                 if not page.get("IsTruncated"):
                     break
                 marker = page["NextPartNumberMarker"]
@@ -164,7 +174,7 @@ class PartsUpload:
                 raise _UploadGoneError from error
             raise
 
-    def _send_parts(self, there: dict[int, dict[str, Any]]) -> list[_Part]:
+    def _send_parts(self, there: dict[int, _Listed]) -> list[_Part]:
         length = part_length(self._file.size)
         futures: list[Future[_Part]] = [
             self._session.lanes.submit(
@@ -185,23 +195,21 @@ class PartsUpload:
             future.result()
         return [future.result() for future in futures]
 
-    def _send_part(
-        self, number: int, offset: int, size: int, there: dict[str, Any] | None
-    ) -> _Part:
+    def _send_part(self, number: int, offset: int, size: int, there: _Listed | None) -> _Part:
         if self._stopped.is_set() or self._file.changed():
             raise FileChangedError(self._file.path)
         body = Body(self._file.fd, size, offset, self._file.path)
-        if there and there["Size"] == size:
-            keeps = there.get("ChecksumCRC64NVME")
+        if there and there.size == size:
+            keeps = there.checksum
             found = self._session.fast_put.digests(body, md5=not keeps)
-            etag = there["ETag"].strip('"')
+            etag = there.etag.strip('"')
             if found.crc.base64 == keeps or (not keeps and found.md5.hex() == etag):
-                return _Part(there["ETag"], found.crc)
+                return _Part(there.etag, found.crc)
         reply, digests = self._session.put(
             f"write part {number} of {self._address}",
             self._address,
             body,
-            {"UploadId": self._at["UploadId"], "PartNumber": number},
+            {"UploadId": self._at["UploadId"], "PartNumber": str(number)},
         )
         return _Part(reply.etag, digests.crc)
 

@@ -81,7 +81,7 @@ def _require(*packages: str) -> None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
-def _earlier(home: Home, run_id: str) -> dict[str, Any]:
+def _earlier(home: Home, run_id: str) -> RunParameters:
     """Return the original parameters of a continued run.
 
     Raises:

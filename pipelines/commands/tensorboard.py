@@ -102,4 +102,5 @@ def _folder(connection: Connection, run: str, endpoint: str) -> tuple[str, str, 
             )
         )
     known = f"{found.name} ({found.state})"
-    return str(folder.base), endpoint_of(found.parameters, endpoint), known
+    stored = str(found.parameters.get("storage_endpoint") or "")
+    return str(folder.base), endpoint_of(stored, endpoint), known

@@ -32,7 +32,9 @@ def check(values: RunParameters) -> list[Finding]:
         fix = "pass the output's address with --output s3://BUCKET/PREFIX, and --endpoint URL"
         return [unknown("the store was not checked", fix=f"{fix} for a store other than AWS")]
     root = Layout.parse(values["output_uri"]).root
-    store = Store(endpoint_of(values), values["storage_region"], patience=_PATIENCE)
+    store = Store(
+        endpoint_of(values["storage_endpoint"]), values["storage_region"], patience=_PATIENCE
+    )
     try:
         return check_store(store, root / f".doctor-{uuid4().hex[:8]}", root)
     except StoreUnavailableError as error:

@@ -68,7 +68,7 @@ class Client:
     ) -> None:
         self._connection = Connection(host, namespace, experiment, token_file, ca_file)
         self._endpoint = endpoint
-        self._checked: Mapping[str, Any] = {}  # what `plan` has checked last
+        self._checked: RunParameters | None = None  # what `plan` has checked last
 
     @classmethod
     def of(cls, connection: Connection, endpoint: str = "") -> Client:

@@ -88,7 +88,9 @@ def _copied(text: str, parameter: str, values: RunParameters, endpoint: str) -> 
     place = Layout.parse(str(values["output_uri"])).own_code(digest.hexdigest()[:32]) / path.name
     try:
         store = Store(
-            endpoint_of(values, endpoint), str(values["storage_region"]), patience=REACHABLE
+            endpoint_of(values["storage_endpoint"], endpoint),
+            str(values["storage_region"]),
+            patience=REACHABLE,
         )
         for name, data in files.items():
             store.write(place / name if path.is_dir() else place, data)

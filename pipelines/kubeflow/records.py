@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
@@ -72,7 +72,7 @@ class Records:
         self._layout = self._open(lambda: Layout.parse(output)) if output else None
         if not output:
             self.trouble = "it has no parameter output_uri, which says where they are"
-        url = endpoint_of(run.parameters, endpoint)
+        url = endpoint_of(str(run.parameters.get("storage_endpoint") or ""), endpoint)
         region = str(run.parameters.get("storage_region", ""))
         self._store = self._open(lambda: Store(url, region, patience=REACHABLE))
 
@@ -163,18 +163,18 @@ class Records:
         return None
 
 
-def endpoint_of(values: Mapping[str, Any], endpoint: str = "") -> str:
+def endpoint_of(parameter: str, endpoint: str = "") -> str:
     """Return the URL of a run's store as this machine reaches it.
 
-    The run parameter is the address inside the cluster, so the environment of this machine
+    `storage_endpoint` is the address inside the cluster, so the environment of this machine
     precedes it.
 
     Args:
-        values: The run's parameters.
+        parameter: The run parameter.
         endpoint: What a person said.
     """
     here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return endpoint or here or str(values.get("storage_endpoint") or "")
+    return endpoint or here or parameter
 
 
 def newest(text: str) -> Progress | None:

@@ -279,7 +279,7 @@ def steps_of(tasks: list[Any]) -> tuple[StepState, ...]:
     every try. The one with the name of the step stands for it; before that, its driver. A step that
     was left out has no state.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, tuple[tuple[bool, datetime], Any, bool]] = {}
     for task in tasks:
         plain = _TRY.sub("", str(task.display_name))
         name, driver = plain.removesuffix(_DRIVER).replace("-", "_"), plain.endswith(_DRIVER)

@@ -35,7 +35,7 @@ def check_run(values: RunParameters, package: Package) -> None:
         check(values)
     except ConfigurationError as error:
         problems += error.problems
-    problems += local_paths({"data_uri": values["data_uri"]} if values["data_uri"] else {})
+    problems += local_paths({"data_uri": str(values["data_uri"])} if values["data_uri"] else {})
     wrong = {str(getattr(it, "path", "")).partition(".")[0] for it in problems}
     problems += [] if "model_code" in wrong else check_code(values)
     problems += package.problems(str(values.get("train_image", "")))

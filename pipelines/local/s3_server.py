@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -37,14 +37,13 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, Any
 from weakref import WeakValueDictionary
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
-
-Application = Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
 _START_SECONDS = 120  # only what hangs reaches it
 _USER = "local:kfp"
@@ -440,7 +439,7 @@ def _lead_inside(doors: Mapping[int, _Door]) -> None:
     BufferedHTTPConnection.connect = connect
 
 
-def _creates_take_turns(application: Application) -> Application:
+def _creates_take_turns(application: WSGIApplication) -> WSGIApplication:
     """Let conditional creates of one object wait for each other.
 
     Swift looks for the object when a request begins, not when it ends, so two requests at the same
@@ -450,7 +449,7 @@ def _creates_take_turns(application: Application) -> Application:
 
     turns: WeakValueDictionary[str, Semaphore] = WeakValueDictionary()
 
-    def call(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def call(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if "HTTP_IF_NONE_MATCH" not in environ:
             return application(environ, start_response)
         with turns.setdefault(environ["PATH_INFO"], Semaphore()):
@@ -483,11 +482,11 @@ class _Cache:
         self._kept.pop(key, None)
 
 
-def _with_cache(application: Application) -> Application:
+def _with_cache(application: WSGIApplication) -> WSGIApplication:
     """Let the requests to Swift share a cache."""
     cache = _Cache()
 
-    def call(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def call(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         return application({**environ, "swift.cache": cache}, start_response)
 
     return call

@@ -275,12 +275,12 @@ def test_metrics_of_another_label_are_answered_with_those_of_it(
     gate: dict, task: str, typed: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        check_metrics(gate, task, ["no", "yes"] if task == "classification" else [])
+        check_metrics(parse_gate(gate), task, ["no", "yes"] if task == "classification" else [])
     said = with_hints(caught.value)
     assert typed in said and "Fix: " in said
     good = {"primary_metric": "recall/yes", "thresholds": {"f1/no": {"min": 0.1}}}
-    check_metrics(good, "classification", ["no", "yes"])
-    check_metrics({}, "regression", [])
+    check_metrics(parse_gate(good), "classification", ["no", "yes"])
+    check_metrics(None, "regression", [])
 
 
 def test_an_undeclared_mode_blesses_nothing() -> None:

@@ -8,7 +8,6 @@ which are then merged from the runs.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +62,7 @@ def prepare(
     progress.log()
     row_requirements.check_bad(faults, faults.image_problems, options)
     by_folder = source.splits_by_folder and options.split.folders
-    rule: dict[str, Any] = {"folders": True} if by_folder else {}
+    rule: dict[str, str | int] = {"folders": True} if by_folder else {}
     plan = Plan.of(runs, folders.classes, options)
     row_requirements.check(plan.rows, label, plan.classes, plan.class_counts, options, rule)
     wanted = plan.input(options.pictures)

@@ -12,6 +12,8 @@ from urllib.request import Request, urlopen
 if TYPE_CHECKING:
     from model_registry import ModelRegistry
 
+    from kfp_tfjob.registry.mirror import Wanted, WantedVersion
+
 URL, TOKEN = "MODEL_REGISTRY_URL", "MODEL_REGISTRY_TOKEN"
 _CHAMPION = "champion"  # the property of the registered model
 _FORMAT = ("savedmodel", "2")
@@ -20,11 +22,11 @@ _VERSION = re.compile(r"(?<=^/api/model_registry/)v1[a-z0-9]*")
 _SECONDS = 5
 
 
-def sync(wanted: dict[str, Any]) -> str:
+def sync(wanted: Wanted) -> str:
     """Register the versions that the registry does not have, and name the champion.
 
     Args:
-        wanted: As in `mirrors/mlflow_registry.py`.
+        wanted: What it shall have.
 
     Returns:
         What was done.
@@ -72,7 +74,7 @@ def sync(wanted: dict[str, Any]) -> str:
     return f"{done}; the champion is version {champion}"
 
 
-def _complete(registry: ModelRegistry, name: str, item: dict[str, Any]) -> int:
+def _complete(registry: ModelRegistry, name: str, item: WantedVersion) -> int:
     """Add the address of a version, which a killed process has left out."""
     there = registry.get_model_version(name, str(item["version"]))
     # The client has no public call for the second half of register_model.

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
+
+    from kfp_tfjob.registry.mirror import Wanted
 
 ALIAS = "champion"
 _PREFIX = "kfp_tfjob."  # of the tags
@@ -16,12 +18,11 @@ _REFUSED = re.compile(r"[^\w.\- :/]")
 _LONGEST_KEY = 250
 
 
-def sync(wanted: dict[str, Any]) -> str:
+def sync(wanted: Wanted) -> str:
     """Register the versions that MLflow does not have, and point the alias to the champion.
 
     Args:
-        wanted: `model`, the name; `versions`, the oldest first, each with `version`, `uri` and
-            `facts`; `champion`, the number of the version.
+        wanted: What it shall have.
 
     Returns:
         What was done.

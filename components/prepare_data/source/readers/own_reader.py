@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +22,7 @@ from pydantic import PlainSerializer, PlainValidator
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Reader
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.user_code.own_code import OwnCode, place_of
 
@@ -151,13 +152,13 @@ class OwnTable(Reader):
             self._begun.close()
 
 
-def place(data_options: Mapping[str, Any]) -> dict[str, str]:
+def place(options: DataOptions) -> dict[str, str]:
     """Return the option with the place of the code; nothing if the image has it.
 
     Raises:
         ConfigurationError: It does not name a function.
     """
-    return place_of(PATH, str(data_options.get("reader") or ""))
+    return place_of(PATH, options.reader or "")
 
 
 def _wrong(number: int, batch: Any, schema: pa.Schema | None) -> tuple[str, str, str] | None:
