@@ -1,6 +1,7 @@
 """The run parameters: one list everywhere, and every problem of a set of them at once."""
 
 import inspect
+from typing import get_origin, get_type_hints
 
 import pytest
 from kfp.dsl.base_component import BaseComponent
@@ -120,6 +121,6 @@ def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
 
 
 def test_each_run_parameter_has_its_type() -> None:
-    names = {"str": str, "int": int, "dict[str, Any]": dict}
-    found = {name: names[it] for name, it in RunParameters.__annotations__.items()}
+    types = get_type_hints(RunParameters).items()
+    found = {name: get_origin(it) or it for name, it in types}
     assert found == {name: it.type for name, it in PARAMETERS.items()}
