@@ -80,7 +80,7 @@ class FastPut:
         self._idle: dict[_Route, list[Connection]] = {}
         self._buffers: list[bytearray] = []
 
-    def put(self, address: S3Address, body: Body, parameters: Mapping[str, str]) -> Reply:
+    def put(self, address: S3Address, body: Body, parameters: Mapping[str, str | int]) -> Reply:
         """Send an object, or the part that `parameters` name.
 
         Args:
@@ -134,14 +134,14 @@ class FastPut:
         return _Route(url.scheme == "https", host, url.path.removesuffix("k"))
 
     def _direct(
-        self, route: _Route, address: S3Address, body: Body, parameters: Mapping[str, str]
+        self, route: _Route, address: S3Address, body: Body, parameters: Mapping[str, str | int]
     ) -> Reply:
         path = route.prefix + quote(address.key, safe="/~")
         query = ""
         if "UploadId" in parameters:
-            upload = quote(parameters["UploadId"], safe="~")
+            upload = quote(str(parameters["UploadId"]), safe="~")
             query = f"partNumber={parameters['PartNumber']}&uploadId={upload}"
-        headers = {_HEADERS[name]: parameters[name] for name in parameters if name in _HEADERS}
+        headers = {_HEADERS[name]: str(parameters[name]) for name in parameters if name in _HEADERS}
         headers |= {"host": route.host, "x-amz-content-sha256": UNSIGNED}
         signed = sign("PUT", path, query, headers, *self._identity())
         signed["content-length"] = str(body.size)

@@ -209,7 +209,7 @@ class PartsUpload:
             f"write part {number} of {self._address}",
             self._address,
             body,
-            {"UploadId": self._at["UploadId"], "PartNumber": str(number)},
+            {"UploadId": self._at["UploadId"], "PartNumber": number},
         )
         return _Part(reply.etag, digests.crc)
 

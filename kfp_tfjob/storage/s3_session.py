@@ -120,7 +120,7 @@ class S3Session:
         return ThreadPoolExecutor(LANES, "lane")
 
     def put(
-        self, what: str, address: S3Address, body: Body, parameters: Mapping[str, str]
+        self, what: str, address: S3Address, body: Body, parameters: Mapping[str, str | int]
     ) -> tuple[Reply, Digests]:
         """Send a body with its checksum; every try reads it again.
 
