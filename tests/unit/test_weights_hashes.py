@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kfp_tfjob.components.publish import card
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.storage.champion import Champion
 from tests.typed_schema import typed
 
@@ -35,7 +36,7 @@ def test_the_model_card_says_what_its_hash_is_of():
         Champion.from_bytes(3, RECORD.encode()),
         verdict,
         {},
-        {"features": {}},
+        StatisticsDocument(),
         typed({}),
     )
     assert "**SHA-256 of the exported weights:** `abc`\n" in text
