@@ -201,13 +201,10 @@ class Builder:
             digest = next(one for one in said if one.startswith(f"{repository}@")).split("@")[1]
         else:
             file = CONTEXT / "digest"
-            _run([*self.command, "push", f"--digestfile={file}", *self._push_arguments, reference])
+            tls = [one for one in self.arguments if one.startswith("--tls-verify")]
+            _run([*self.command, "push", f"--digestfile={file}", *tls, reference])
             digest = file.read_text().strip()
         return f"{reference}@{digest}"
-
-    @property
-    def _push_arguments(self) -> list[str]:
-        return [one for one in self.arguments if one.startswith("--tls-verify")]
 
 
 def _pip_conf() -> str:

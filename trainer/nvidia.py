@@ -10,12 +10,15 @@ import ctypes
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pynvml
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 _NO_DEVICE = 100
+# Without a version, `used` includes some 480 MiB that the driver reserves.
+_memory_info = partial(pynvml.nvmlDeviceGetMemoryInfo, version=pynvml.nvmlMemory_v2)
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class Meter:
         found = []
         for handle in self._handles:
             rates = _known(pynvml.nvmlDeviceGetUtilizationRates, handle)
-            memory = _known(_memory, handle)
+            memory = _known(_memory_info, handle)
             used = memory and memory.used >> 20
             found.append({"percent": rates and rates.gpu, "memory_mib": used})
         return found
@@ -128,11 +131,6 @@ def _handle(identity: str) -> Any:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{identity}")
     except pynvml.NVMLError:
         return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{identity}")
-
-
-def _memory(handle: Any) -> Any:
-    # Without a version, `used` includes some 480 MiB that the driver reserves.
-    return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
 def _known(read: Callable[[Any], Any], handle: Any) -> Any:

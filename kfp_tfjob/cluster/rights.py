@@ -52,7 +52,6 @@ TO_EXPLAIN = (
     Right("", "persistentvolumeclaims", ("get",)),
     Right("", "serviceaccounts", ("get",)),
 )
-TO_SEE_NODES = Right("", "nodes", ("list",))  # deploy/optional/nodes
 
 
 def missing(

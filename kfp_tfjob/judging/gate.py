@@ -156,11 +156,6 @@ def decide(
 def _primary_metric(options: GateOptions | None, predictions: Predictions) -> str:
     if options and options.primary_metric != "auto":
         return options.primary_metric
-    return default_metric(predictions)
-
-
-def default_metric(predictions: Predictions) -> str:
-    """Return the metric that compares models, unless the gate names another."""
     if not isinstance(predictions, ClassPredictions):
         return "rmse"
     return "auc" if predictions.classes == 2 else "accuracy"

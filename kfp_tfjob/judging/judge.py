@@ -104,25 +104,15 @@ class Judged:
         decision: The decision of the gate.
         measured: `model`, the champion by its name if it was compared, and `baseline`.
         data: The test rows.
-        challenger: The model.
-        opponent: The champion; None if there is none.
     """
 
     verdict: ModelVerdict
     decision: GateDecision
     measured: dict[str, Scored]
     data: TestData
-    challenger: Scorer
-    opponent: Opponent | None
 
 
-def judge(
-    store: Store,
-    layout: Layout,
-    given: Given,
-    folder: Path,
-    gpus: int = 0,
-) -> Judged:
+def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 0) -> Judged:
     """Judge a model.
 
     Args:
@@ -193,7 +183,7 @@ def judge(
         also_in_train=also_in_train(data),
     )
     verdict = build(decision, judged, measured, confidence, champion, rival)
-    return Judged(verdict, decision, measured, data, challenger, opponent)
+    return Judged(verdict, decision, measured, data)
 
 
 def _group(data: TestData) -> str:

@@ -66,7 +66,8 @@ def exit_code_policy(job: Job) -> Iterator[Found]:
 def no_backoff_limit(job: Job) -> Iterator[Found]:
     """Without a limit, a program that cannot work restarts forever and keeps its GPUs."""
     if job.restarts and job.run_policy.get("backoffLimit") is None:
-        what = f"nothing limits the restarts of {counted(_containers(job), 'container')}"
+        number = sum(max(r.count, 0) * len(r.all_containers) for r in job.replicas)
+        what = f"nothing limits the restarts of {counted(number, 'container')}"
         yield Found((*job.path, "spec", "runPolicy"), what)
 
 
@@ -139,7 +140,3 @@ def annotations(job: Job) -> Iterator[Found]:
             names = ", ".join(f'{name}: "{value}"' for name, value in missing.items())
             path = (*replica.path, "template", "metadata")
             yield Found(path, f"{replica.key} lacks {names}")
-
-
-def _containers(job: Job) -> int:
-    return sum(max(r.count, 0) * len(r.all_containers) for r in job.replicas)

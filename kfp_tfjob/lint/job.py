@@ -34,12 +34,10 @@ class Container:
     Attributes:
         body: The object in the manifest.
         path: Where it is.
-        kind: `main`, `native` (a sidecar among the init containers) or `init`.
     """
 
     body: Object
     path: Path
-    kind: str
 
     @property
     def name(self) -> str:
@@ -120,7 +118,7 @@ class Replica:
     def containers(self) -> list[Container]:
         """Its containers that run side by side, without the native sidecars."""
         return [
-            Container(body, (*self.pod_path, "containers", i), "main")
+            Container(body, (*self.pod_path, "containers", i))
             for i, body in enumerate(items(self.pod, "containers"))
         ]
 
@@ -128,11 +126,7 @@ class Replica:
     def all_containers(self) -> list[Container]:
         """Every container, the init containers first."""
         init = [
-            Container(
-                body,
-                (*self.pod_path, "initContainers", i),
-                "native" if body.get("restartPolicy") else "init",
-            )
+            Container(body, (*self.pod_path, "initContainers", i))
             for i, body in enumerate(items(self.pod, "initContainers"))
         ]
         return [*init, *self.containers]
@@ -147,11 +141,6 @@ class Replica:
         """Whether its pods ask for GPUs."""
         asked = (count for container in self.all_containers for count in container.gpus.values())
         return any(str(count) != "0" for count in asked)
-
-    def volumes(self, *kinds: str) -> set[str]:
-        """Return the names of the volumes of some kinds, for instance `emptyDir`."""
-        named = items(self.pod, "volumes")
-        return {text(v, "name") for v in named if any(v.get(kind) is not None for kind in kinds)}
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator
 
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.lint.document import Path
-from kfp_tfjob.lint.job import Container, Job, Replica, items, text
+from kfp_tfjob.lint.job import Container, Job, text
 from kfp_tfjob.lint.rule import Found, error
 
 # Kubernetes expands $(NAME) but not $$(NAME). Shell commands are in lowercase.
@@ -23,13 +22,6 @@ _BLOCK = re.compile(r"\b(?:then|do|else)\b|[{(]")
 _NO_WORK = re.compile(r"(#|trap\b|echo\b|printf\b|sleep\b|date\b|true\b|:|\w+=\S*$|$)|.*\|\|")
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)&?\s*tee\b")
 _PIPE_STATUS = re.compile(r"pipefail|PIPESTATUS")
-# A loop of a shell, up to its `done`, or of an inline program.
-_LOOP = re.compile(r"\b(?:while|until)\b(.*?)(?:[;\n]\s*done\b|$)", re.DOTALL)
-_TEST = re.compile(r"(?:\[|\btest)\s+(?:!\s+)?-[efs]\s+[\"']?([^\s\"'\];]+)")
-_EXISTS = re.compile(r"\b(?:exists|isfile|Path)\(\s*[\"']([^\"']+)[\"']")
-_ASSIGNED = re.compile(r"(?:^|[;\n&]|\bexport\b)\s*(\w+)=[\"']?([^\s;\"']+)")
-_USED = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
-_LASTING = ("persistentVolumeClaim", "hostPath", "nfs", "csi")
 
 
 @error("define it in env, or write ${NAME} for a variable of the shell")
@@ -72,21 +64,6 @@ def piped_away(job: Job) -> Iterator[Found]:
                 yield Found(path, f"{container.name} pipes its output into tee")
 
 
-@error("put the run id into the path, or use an emptyDir")
-def stale_marker(job: Job) -> Iterator[Found]:
-    """A volume that outlives the pod still has the file of the previous run.
-
-    A script that waits for the file continues at once, with the old result.
-    """
-    for replica, container in job.every_container():
-        lasting = _lasting_mounts(replica, container)
-        for path, word in container.words if lasting else ():
-            for marker in _awaited(container, word):
-                in_lasting = any(marker.startswith(mount) for mount in lasting)
-                if in_lasting and not _removed_before(replica, marker):
-                    yield Found(path, f"{container.name} waits for {marker}")
-
-
 def _exits_green(word: str) -> bool:
     """Tell whether an `exit 0` follows the work of the script, or ends the script."""
     for found in _EXIT.finditer(word):
@@ -99,30 +76,6 @@ def _exits_green(word: str) -> bool:
     return False
 
 
-def _awaited(container: Container, word: str) -> Iterator[str]:
-    """Yield the files with known names that a script waits for in a loop."""
-    values = {text(item, "name"): text(item, "value") for item in container.env}
-    values |= dict(_ASSIGNED.findall(word))
-    for loop in _LOOP.finditer(word):
-        condition = re.split(r"[;\n]", loop[1])[0]
-        waits = "sleep" in loop[1]
-        tests = [*_TEST.findall(loop[1] if waits else condition)]
-        tests += _EXISTS.findall(loop[1]) if waits else []
-        for name in dict.fromkeys(tests):
-            marker = _USED.sub(lambda use: values.get(use[1] or use[2] or use[3]) or use[0], name)
-            removed = re.search(rf"\brm\b[^;\n]*{re.escape(name)}", word[: loop.start()])
-            # A variable that is not in the manifest may be the run id.
-            if "$" not in marker and not removed:
-                yield posixpath.join(text(container.body, "workingDir"), marker)
-
-
-def _removed_before(replica: Replica, marker: str) -> bool:
-    """Tell whether an init container removes a file before anything waits for it."""
-    removes = re.compile(rf"\brm\b[^;\n]*{re.escape(marker)}")
-    words = [w for c in replica.all_containers if c.kind == "init" for _, w in c.words]
-    return any(removes.search(word) for word in words)
-
-
 def _undefined(
     container: Container, path: Path, word: str, given: set[str], elsewhere: bool
 ) -> Iterator[Found]:
@@ -132,13 +85,3 @@ def _undefined(
         may_be = elsewhere and name not in _OF_EACH_POD
         if name not in given and not service and not may_be:
             yield Found(path, f"$({name}) is not defined")
-
-
-def _lasting_mounts(replica: Replica, container: Container) -> list[str]:
-    lasting = replica.volumes(*_LASTING)
-    mounts = items(container.body, "volumeMounts")
-    return [
-        text(mount, "mountPath").rstrip("/") + "/"
-        for mount in mounts
-        if text(mount, "name") in lasting and not mount.get("subPathExpr")  # its own folder
-    ]

@@ -113,19 +113,7 @@ UPLOADER = {
     "command": ["sh", "-c", "while [ ! -f /out/DONE ]; do sleep 5; done; aws s3 sync /out s3://b"],
     "volumeMounts": [{"name": "out", "mountPath": "/out"}],
 }
-OUT = {"name": "out", "persistentVolumeClaim": {"claimName": "out"}}
-
-
-def uploader(text: str) -> Callable[[dict], None]:
-    """Add a native sidecar that runs a script on a claim."""
-    sidecar = UPLOADER | {"command": ["sh", "-c", text], "restartPolicy": "Always"}
-    return put(((*POD, "initContainers"), [sidecar]), ((*POD, "volumes", 2), OUT))
-
-
-NATIVE = uploader(UPLOADER["command"][2])
-# The other way to wait, with whatever is between the two.
-LOOP, DONE = "while true; do if [ -f /out/DONE ]; then ", "fi; sleep 5; done"
-GREEN, STALE = ["always-green"], ["stale-marker"]
+GREEN = ["always-green"]
 
 
 def script(text: str) -> Callable[[dict], None]:
@@ -240,7 +228,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
     ("exit 0", script("python train.py; exit 0"), ["always-green"]),
     ("|| true", script("aws s3 sync /out s3://b || true"), ["always-green"]),
     ("tee", script("python train.py 2>&1 | tee /log"), ["piped-away"]),
-    ("DONE", NATIVE, ["stale-marker"]),
     (
         "a text as args",
         both(main("command", ["sh", "-c"]), main("args", "python train.py; exit 0")),
@@ -250,13 +237,6 @@ TRAPS: list[tuple[str, Callable[[dict], None], list[str]]] = [
         "$(HOSTNAME) beside envFrom",
         both(script("cp /m /job-$(HOSTNAME)"), main("envFrom", [{"secretRef": {"name": "s"}}])),
         ["undefined-variable"],
-    ),
-    ("DONE in an if", uploader(f"{LOOP}aws s3 sync /out s3://b; break; {DONE}"), STALE),
-    ("DONE by name", uploader("O=/out; until [[ -e $O/DONE ]]; do sleep 1; done"), STALE),
-    (
-        "DONE by Python",
-        uploader("import os, time\nwhile not os.path.exists('/out/DONE'): time.sleep(1)"),
-        STALE,
     ),
 ]
 
@@ -292,9 +272,6 @@ def rules(text: str) -> set[str]:
         script("trap 'kill $!; exit 0' TERM; python train.py || exit 3"),
         both(main("command", ["bash", "-ec"]), main("args", ["python train.py; exit 0"])),
         both(main("envFrom", [{"configMapRef": {"name": "c"}}]), main("args", ["$(TEAM)"])),
-        uploader("rm -f /out/DONE; while [ ! -f /out/DONE ]; do sleep 1; done"),
-        uploader("while [ ! -f /out/$RUN_ID/DONE ]; do sleep 1; done"),
-        uploader("while read line; do echo; done < /f; [ -f /out/settings ]"),
         main("env", [{"name": "TOKENIZERS_PARALLELISM", "value": "false"}, {"name": "JOB"}]),
         main("env", [{"name": "SECRET_NAME", "value": "x"}, {"name": "JOB", "value": "$$(X)"}]),
         put((("status",), {"conditions": []}), (("metadata", "creationTimestamp"), "2020-01-01")),
@@ -347,7 +324,7 @@ def test_the_faults_of_the_seed_are_found() -> None:
     if not seed.exists():
         pytest.skip(f"needs {seed}")
     found = {"always-green", "annotations", "container-name", "no-backoff-limit", "no-deadline"}
-    found |= {"no-gang", "second-container", "shared-memory", "stale-marker", "undefined-variable"}
+    found |= {"no-gang", "second-container", "shared-memory", "undefined-variable"}
     assert rules(seed.read_text()) == found
 
 
