@@ -9,6 +9,7 @@ import pytest
 
 from kfp_tfjob.pipelines.local import processes
 from tests.docs.blocks import DOCUMENTS, ROOT, blocks_of, script
+from tests.local.local_run import token_of
 
 SECONDS = 1200  # for a page; only what hangs reaches it
 PAGES = {
@@ -32,8 +33,9 @@ def checkout(tmp_path: Path):
         if path.name not in own:
             (tmp_path / path.name).symlink_to(path)
     yield tmp_path
-    if (token := tmp_path / ".kfp-tfjob" / "token").exists():
-        processes.end(token.read_text(), 0)
+    home = tmp_path / ".kfp-tfjob"
+    if (home / "token").exists():
+        processes.end(token_of(home), 0)
 
 
 def run(blocks: list, folder: Path) -> None:

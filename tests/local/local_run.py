@@ -88,7 +88,7 @@ class Run:
 
     def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
         """Return the one process of the run, or its server, that is wanted, once there is one."""
-        token = (self.home / "token").read_text()
+        token = token_of(self.home)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             running = [*processes.carriers(token), *servers(self.home / "s3")]
@@ -100,7 +100,7 @@ class Run:
         raise AssertionError("the process was not found")
 
     def assert_nothing_left(self) -> None:
-        token = (self.home / "token").read_text()
+        token = token_of(self.home)
         deadline = time.monotonic() + 120
         while left := [*processes.carriers(token), *servers(self.home / "s3")]:
             assert time.monotonic() < deadline, left
@@ -118,6 +118,11 @@ def servers(folder: Path) -> list[psutil.Process]:
         if "kfp_tfjob.pipelines.local.s3_server" in command and str(folder) in command:
             found.append(process)
     return found
+
+
+def token_of(home: Path) -> str:
+    """Return the token that the processes of the newest run carry."""
+    return (home / "token").read_text().split()[0]
 
 
 def stored(home: Path, read: Callable[[Layout, Store], Any]) -> Any:

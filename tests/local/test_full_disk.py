@@ -24,6 +24,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.local_run import token_of
 from tests.local.published import VERDICT
 
 Mount = Callable[..., Path]
@@ -101,7 +102,7 @@ def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> Non
     assert process.wait() == 2, text
     assert "is full" in text and "Traceback" not in text
     assert f"kfp-tfjob run --home {home} --run-id {run_id}" in text
-    assert processes.carriers((home / "token").read_text()) == []
+    assert processes.carriers(token_of(home)) == []
 
 
 def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -> None:

@@ -24,7 +24,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 from tests.local import tiny_dataset
-from tests.local.local_run import Run, stored
+from tests.local.local_run import Run, stored, token_of
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +41,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "home"
-    if (token := tmp_path / "home" / "token").exists():
-        processes.end(token.read_text(), 0)
+    home = tmp_path / "home"
+    if (home / "token").exists():
+        processes.end(token_of(home), 0)
 
 
 def start(home: Path, data: Path, example: str | Path, *settings: str) -> Run:

@@ -15,7 +15,7 @@ from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, for_torch
-from tests.local.local_run import Run, stored
+from tests.local.local_run import Run, stored, token_of
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "examples" / "own_train_torch.py"
@@ -25,8 +25,9 @@ EPOCHS = 6
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "home"
-    if (token := tmp_path / "home" / "token").exists():
-        processes.end(token.read_text(), 0)
+    home = tmp_path / "home"
+    if (home / "token").exists():
+        processes.end(token_of(home), 0)
 
 
 def start(home: Path, data: Path) -> Run:
