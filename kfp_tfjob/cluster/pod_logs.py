@@ -85,7 +85,6 @@ class PodLogs:
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
         newest, pause, told, spoke, refused = "", 0.2, False, 0.0, 0
-
         bar = 0  # bytes so far of a line that has not ended
 
         def heard(size: int) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.pipelines.local import processes
 from tests.docs.blocks import DOCUMENTS, ROOT, blocks_of, script
-from tests.local.local_run import token_of
+from tests.local.local_run import end_run
 
 SECONDS = 1200  # for a page; only what hangs reaches it
 PAGES = {
@@ -33,9 +32,7 @@ def checkout(tmp_path: Path):
         if path.name not in own:
             (tmp_path / path.name).symlink_to(path)
     yield tmp_path
-    home = tmp_path / ".kfp-tfjob"
-    if (home / "token").exists():
-        processes.end(token_of(home), 0)
+    end_run(tmp_path / ".kfp-tfjob")
 
 
 def run(blocks: list, folder: Path) -> None:

@@ -125,6 +125,12 @@ def token_of(home: Path) -> str:
     return (home / "token").read_text().split()[0]
 
 
+def end_run(home: Path) -> None:
+    """Kill what the newest run has left."""
+    if (home / "token").exists():
+        processes.end(token_of(home), 0)
+
+
 def stored(home: Path, read: Callable[[Layout, Store], Any]) -> Any:
     """Look into the store of a run that has ended."""
     with Server.start(home / "s3") as server:

@@ -7,11 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.run_folder import find
-from tests.local.local_run import Run, stored, token_of
+from tests.local.local_run import Run, end_run, stored
 
 # Enough epochs to be interrupted in, few enough to be quick.
 SETTINGS = ("--set", "train_epochs=8", "--set", "train_options.checkpoint_seconds=0.2")
@@ -29,8 +28,7 @@ def is_chief(process: psutil.Process) -> bool:
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    if (tmp_path / "token").exists():
-        processes.end(token_of(tmp_path), 0)
+    end_run(tmp_path)
 
 
 def words(csv: Path) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import pytest
 from examples import digits
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
 from kfp_tfjob.jobs.record import read_ends
-from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
@@ -24,7 +23,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 from tests.local import tiny_dataset
-from tests.local.local_run import Run, stored, token_of
+from tests.local.local_run import Run, end_run, stored
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "home"
-    home = tmp_path / "home"
-    if (home / "token").exists():
-        processes.end(token_of(home), 0)
+    end_run(tmp_path / "home")
 
 
 def start(home: Path, data: Path, example: str | Path, *settings: str) -> Run:

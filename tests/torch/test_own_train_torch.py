@@ -11,11 +11,10 @@ import psutil
 import pytest
 
 from examples import digits
-from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, for_torch
-from tests.local.local_run import Run, stored, token_of
+from tests.local.local_run import Run, end_run, stored
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "examples" / "own_train_torch.py"
@@ -25,9 +24,7 @@ EPOCHS = 6
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "home"
-    home = tmp_path / "home"
-    if (home / "token").exists():
-        processes.end(token_of(home), 0)
+    end_run(tmp_path / "home")
 
 
 def start(home: Path, data: Path) -> Run:

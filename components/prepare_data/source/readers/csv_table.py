@@ -71,13 +71,13 @@ class CsvTable(Reader):
             self.reach = begin(stream, span, lambda data: self._records.first_in(data, columns))
             self._records = CsvRecords(stream, name, options.delimiter, block, self.reach)
             self._blocks, self._first = iter(self._records), None
-        numbers = filter(plain_number, options.null_values)
-        wholes = {int(value) for value in map(float, numbers) if value.is_integer()}
+        numbers = [float(value) for value in options.null_values if plain_number(value)]
+        wholes = {int(value) for value in numbers if value.is_integer()}
         # pandas writes -999 as -999.0 beside missing values.
         same = [text for value in wholes for text in (f"{value}", f"{value}.0")]
         self._nulls = pa.array(sorted({*options.null_values, *same, ""}))
         # A number that means "missing" can be found only while the values are text.
-        self._direct = not any(map(plain_number, options.null_values))
+        self._direct = not numbers
 
     def _take_header(self) -> Block:
         looked, block = 0, next(self._blocks, None)
