@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kfp_tfjob.cluster.log_reader import LogReader, StoredLine, attempts
-from kfp_tfjob.pipelines.stored_run import StoredRun, nothing_stored
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.pipelines.stored_run import StoredRun
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 _POLL_SECONDS = 3.0
@@ -55,7 +55,14 @@ def read(found: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[Sa
             break
         time.sleep(_POLL_SECONDS)
     if first:
-        raise _no_log(found)
+        raise found.lacks(
+            Problem(
+                f"the run {found.run.base} has no log of a training job yet",
+                received=f"nothing below {found.run.replica_logs}",
+                expected="log lines, half a minute after the first pod has started",
+                fix="add --follow to wait for them",
+            )
+        )
 
 
 def _check(replicas: Sequence[str], readers: dict[int, LogReader]) -> None:
@@ -71,17 +78,4 @@ def _check(replicas: Sequence[str], readers: dict[int, LogReader]) -> None:
         )
         for name in replicas
         if name not in names
-    )
-
-
-def _no_log(found: StoredRun) -> DataError:
-    if not any(found.store.list(found.run.base)):
-        return nothing_stored(found.run, found.known, "RUN")
-    return DataError(
-        Problem(
-            f"the run {found.run.base} has no log of a training job yet",
-            received=f"nothing below {found.run.replica_logs}",
-            expected="log lines, half a minute after the first pod has started",
-            fix="add --follow to wait for them",
-        )
     )

@@ -45,6 +45,29 @@ class StoredRun:
     is_over: Callable[[], bool] = field(repr=False)
     known: str = ""
 
+    def lacks(self, what: Problem) -> DataError:
+        """Return the error of a run without something, or without anything: it may be no run."""
+        if any(self.store.list(self.run.base)):
+            return DataError(what)
+        store = "pass the right store with --endpoint"
+        if self.known:
+            return DataError(
+                Problem(
+                    f"the run {self.known} has stored nothing yet",
+                    received=f"nothing below {self.run.base}",
+                    expected="the folder of a run that has started",
+                    fix=f"wait until its training has started: kfp-tfjob watch; or {store}",
+                )
+            )
+        return DataError(
+            Problem(
+                f"there is no run {self.run.base}",
+                received="nothing below that address",
+                expected="the folder of a run that has started",
+                fix=f"correct RUN, or {store}",
+            )
+        )
+
 
 @contextmanager
 def stored_run(
@@ -65,8 +88,8 @@ def stored_run(
         StepError: There is no such run, or neither its store nor Kubeflow Pipelines answers.
     """
     place = Home(home.absolute())
-    if given.startswith("s3://"):
-        run = named_folder(given, "RUN").task(task)
+    if "://" in given:
+        run = _folder(given).task(task)
         with store_of(run.base, endpoint, place, _PATIENCE) as store:
             yield StoredRun(store, run, lambda: _is_over(store, run))
     elif folder := _local(place, given, local):
@@ -79,22 +102,13 @@ def stored_run(
         yield _of_back_end(given, endpoint, connection, task)
 
 
-def named_folder(given: str, argument: str) -> RunLayout:
-    """Return the folder of a run by its address.
-
-    Args:
-        given: The address.
-        argument: What names it on the command line.
-
-    Raises:
-        ConfigurationError: It is the address of something else.
-    """
-    address = S3Address.parse(given, argument)
+def _folder(given: str) -> RunLayout:
+    address = S3Address.parse(given, "RUN")
     above = address.key.split("/")[:-1]
     if RUNS not in above or OUTPUT in above[above.index(RUNS) :]:
         raise ConfigurationError(
             Problem(
-                f"{argument} is not the folder of a run",
+                "RUN is not the folder of a run",
                 received=given,
                 expected="s3://BUCKET/PREFIX/runs/ID",
                 fix="copy it from the page of the last step, or give the run id",
@@ -159,27 +173,6 @@ def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -
     run = find(store, Layout.parse(output), found.run_id).task(task)
     known = f"{found.name} ({found.state})"
     return StoredRun(store, run, lambda: read_run(back_end, found.run_id).is_over, known)
-
-
-def nothing_stored(run: RunLayout, known: str, argument: str) -> DataError:
-    """Return the error of a run whose folder is empty.
-
-    Args:
-        run: The run.
-        known: As in StoredRun.
-        argument: What names the run on the command line.
-    """
-    where = "pass the right store with --endpoint"
-    return DataError(
-        Problem(
-            f"the run {known} has stored nothing yet" if known else f"there is no run {run.base}",
-            received=f"nothing below {run.base}" if known else "nothing below that address",
-            expected="the folder of a run that has started",
-            fix=f"wait until its training has started: kfp-tfjob watch; or {where}"
-            if known
-            else f"correct {argument}, or {where}",
-        )
-    )
 
 
 def _is_over(store: Store, run: RunLayout) -> bool:

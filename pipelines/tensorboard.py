@@ -7,53 +7,42 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import boto3
 import botocore.session
 from botocore.config import Config
 
-from kfp_tfjob.pipelines.local.home import Home
-from kfp_tfjob.pipelines.local.stored import store_of
-from kfp_tfjob.pipelines.stored_run import named_folder, nothing_stored
+from kfp_tfjob.pipelines.stored_run import StoredRun
 from kfp_tfjob.registry.runs import runs_of
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
-from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.layout import RUNS, Layout
 from kfp_tfjob.storage.store import Store
 
-_PATIENCE = Patience(seconds=15)  # a user is waiting
 
-
-def serve(
-    run_uri: str,
-    endpoint: str,
-    home: Path,
-    port: int,
-    show: Callable[[str], None],
-    known: str = "",
-) -> None:
-    """Run TensorBoard until the process is stopped.
+def serve(found: StoredRun, port: int, show: Callable[[str], None]) -> None:
+    """Run TensorBoard with the curves of a run until the process is stopped.
 
     Args:
-        run_uri: s3://BUCKET/PREFIX/runs/ID.
-        endpoint: URL of the store; empty to use the environment or AWS.
-        home: The folder of local runs.
+        found: The run.
         port: The port; 0 for any free port.
         show: Prints a line.
-        known: The name and the state by which Kubeflow Pipelines knows the run; empty if it was
-            not asked.
 
     Raises:
-        ConfigurationError: The address, the endpoint, the keys or the port are wrong.
-        DataError: There is no such run, or it has no logs yet.
+        ConfigurationError: The port is wrong.
+        DataError: The run has no logs yet.
     """
-    run = named_folder(run_uri, "RUN_URI")
-    with store_of(run.base, endpoint, Home(home.absolute()), _PATIENCE) as store:
-        _require_logs(store, run, known)
-        url = _launch(store, f"--logdir={run.logs}", port)
-        _wait(str(run.logs), url, show)
+    if not any(found.store.list(found.run.logs)):  # an empty page would not say why
+        raise found.lacks(
+            Problem(
+                f"the run {found.run.base} has no logs yet",
+                received=f"nothing below {found.run.logs}",
+                expected="the event files of the first epoch",
+                fix="try again when the log of launch_tfjob shows the first epoch",
+            )
+        )
+    url = _launch(found.store, f"--logdir={found.run.logs}", port)
+    _wait(str(found.run.logs), url, show)
 
 
 def serve_model(
@@ -93,22 +82,6 @@ def _wait(what: str, url: str, show: Callable[[str], None]) -> None:
     show(f"TensorBoard shows {what} at {url}. Press Ctrl-C to stop.")
     with suppress(KeyboardInterrupt):
         threading.Event().wait()
-
-
-def _require_logs(store: Store, run: RunLayout, known: str) -> None:
-    """Refuse a run that TensorBoard would show as an empty page."""
-    if any(store.list(run.logs)):
-        return
-    if any(store.list(run.base)):
-        raise DataError(
-            Problem(
-                f"the run {run.base} has no logs yet",
-                received=f"nothing below {run.logs}",
-                expected="the event files of the first epoch",
-                fix="try again when the log of launch_tfjob shows the first epoch",
-            )
-        )
-    raise nothing_stored(run, known, "RUN_URI")
 
 
 def _launch(store: Store, logs: str, port: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ import click
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.package import Package
 
 _store_endpoint = click.option(
     "--endpoint",
@@ -84,51 +82,20 @@ def with_connection(
     return connected
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The pipeline that a command was told to use.
-
-    Attributes:
-        file: A compiled pipeline; None for that of this version.
-        account: The service account of the pods; empty for that of the back end.
-    """
-
-    file: Path | None
-    account: str
-
-    def package(self, client: Client) -> Package:
-        """Return the pipeline.
-
-        Raises:
-            ConfigurationError: There is none.
-        """
-        return client.package(self.file or "")
-
-
 def with_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a pipeline; the command receives them as `chosen`."""
-
-    @wraps(command)
-    def chosen(pipeline: Path | None, service_account: str, **given: Any) -> Any:
-        return command(chosen=Chosen(pipeline, service_account), **given)
-
-    options = (
-        click.option(
-            "--pipeline",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            metavar="FILE",
-            help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
-        ),
-        click.option(
-            "--service-account",
-            default="",
-            metavar="NAME",
-            help="the pods' account [default: the back end's]",
-        ),
-    )
-    for option in reversed(options):
-        chosen = option(chosen)
-    return chosen
+    """Add the options that choose a pipeline and the account of its pods."""
+    command = click.option(
+        "--service-account",
+        default="",
+        metavar="NAME",
+        help="the pods' account [default: the back end's]",
+    )(command)
+    return click.option(
+        "--pipeline",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="YAML that `kfp-tfjob compile` wrote [default: the pipeline of this version]",
+    )(command)
 
 
 def with_client(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kfp_tfjob.pipelines.commands.connection import (
-    Chosen,
     open_client,
     with_connection,
     with_pipeline,
@@ -88,7 +88,8 @@ def _make(
     cron: str,
     catch_up: bool,
     concurrency: int,
-    chosen: Chosen,
+    pipeline: Path | None,
+    service_account: str,
     yes: bool,
     dry_run: bool,
     json_: bool,
@@ -98,7 +99,7 @@ def _make(
 
     trigger = Trigger(cron, catch_up)
     client = open_client(connection)
-    package = chosen.package(client)
+    package = client.package(pipeline or "")
     found = parameters_of(given, package.defaults, here=False)
     name = schedule_name or str(found.values["model_name"])
     plan = client.plan(found.values, package, found.sources)
@@ -112,7 +113,7 @@ def _make(
 
     if not proceed(plan, tell, yes, dry_run, json_):
         return
-    made, kept = client.schedule(found.values, trigger, package, name, concurrency, chosen.account)
+    made, kept = client.schedule(found.values, trigger, package, name, concurrency, service_account)
     if not json_:
         show("\nKubeflow Pipelines answers:")
     _tell(made, json_)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.pipelines.commands.connection import (
-    Chosen,
     open_client,
     with_connection,
     with_pipeline,
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 def submit(
     connection: Connection,
     run_name: str,
-    chosen: Chosen,
+    pipeline: Path | None,
+    service_account: str,
     yes: bool,
     dry_run: bool,
     follows: bool,
@@ -66,7 +67,7 @@ def submit(
     from kfp_tfjob.pipelines.commands.watch import watch_run
 
     client = open_client(connection)
-    package = chosen.package(client)
+    package = client.package(pipeline or "")
     found = parameters_of(given, package.defaults, here=False)
     plan = client.plan(found.values, package, found.sources, name=run_name)
 
@@ -75,7 +76,7 @@ def submit(
 
     if not proceed(plan, tell, yes, dry_run, json_):
         return
-    run = client.submit(found.values, package, run_name, chosen.account)
+    run = client.submit(found.values, package, run_name, service_account)
     if json_:
         show_json(run)
     else:

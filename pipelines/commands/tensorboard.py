@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import open_client, with_connection
+from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.store import open_models
 from kfp_tfjob.pipelines.local.home import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -53,14 +53,15 @@ def tensorboard(
 ) -> None:
     """Show a run's curves in TensorBoard, or those of the newest evaluated runs of a model.
 
-    TensorBoard reads them directly from S3. RUN is a run of Kubeflow Pipelines: an id, the
-    beginning of one, a name, or `last`. RUN_URI is s3://BUCKET/PREFIX/runs/ID; the pages of
+    TensorBoard reads them directly from S3. RUN is a local run's id, or for Kubeflow Pipelines an
+    id, the beginning of one, a name, or `last`. RUN_URI is s3://BUCKET/PREFIX/runs/ID; the pages of
     launch_tfjob and of the last step show it.
     The credentials come from the AWS environment, and so does the endpoint without --endpoint.
     TensorBoard follows a job that is still training. Press Ctrl-C to stop.
 
     With --model, v7-ID is the run that was published as version 7.
     """
+    from kfp_tfjob.pipelines.stored_run import stored_run
     from kfp_tfjob.pipelines.tensorboard import serve, serve_model
 
     if bool(run) == bool(model):
@@ -76,31 +77,5 @@ def tensorboard(
         place = open_models(output, endpoint, "", home)
         serve_model(place.store, place.layout, model, limit, port, click.echo)
         return
-    known = ""
-    if "://" not in run:
-        run, endpoint, known = _folder(connection, run, endpoint)
-    serve(run, endpoint, home, port, click.echo, known)
-
-
-def _folder(connection: Connection, run: str, endpoint: str) -> tuple[str, str, str]:
-    """Return the folder, the store, and the name and state of a run of Kubeflow Pipelines.
-
-    Raises:
-        ConfigurationError: There is no such run, or its records cannot be read.
-    """
-    from kfp_tfjob.pipelines.kubeflow.records import Records, endpoint_of
-
-    found = open_client(connection, endpoint).run(run)
-    records = Records(found, endpoint)
-    folder = records.folder
-    if folder is None:
-        raise ConfigurationError(
-            Problem(
-                f"the folder of run {found.name} cannot be found",
-                received=records.trouble or "no output_uri",
-                fix="set the AWS environment for its store, or name the folder: s3://...",
-            )
-        )
-    known = f"{found.name} ({found.state})"
-    stored = str(found.parameters.get("storage_endpoint") or "")
-    return str(folder.base), endpoint_of(stored, endpoint), known
+    with stored_run(run, home, endpoint, connection, local=False) as found:
+        serve(found, port, click.echo)

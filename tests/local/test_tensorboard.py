@@ -146,7 +146,7 @@ def test_what_cannot_be_shown_is_said(store: Store, base: S3Address, s3: Server)
     assert code == 3 and "no logs" in text
     for wrong in (run.logs, base):
         code, text = said(wrong)
-        assert code == 2 and "RUN_URI is not" in text
+        assert code == 2 and "RUN is not" in text
     for wrong in ((), (run.base, "--model", NAME)):
         done = CliRunner().invoke(main, ["tensorboard", *map(str, wrong)])
         assert done.exit_code == 2 and "a run or a model" in done.output
