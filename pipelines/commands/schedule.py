@@ -31,7 +31,7 @@ from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
-    from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule
+    from kfp_tfjob.pipelines.kubeflow.schedules import Schedule
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -95,7 +95,7 @@ def _make(
     json_: bool,
     **given: Any,
 ) -> None:
-    from kfp_tfjob.pipelines.kubeflow.scheduled import Trigger
+    from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 
     trigger = Trigger(cron, catch_up)
     client = open_client(connection)

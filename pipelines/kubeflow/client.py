@@ -33,7 +33,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.records import Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
-from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, Trigger
+from kfp_tfjob.pipelines.kubeflow.schedules import Schedule, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _AT_ONCE = 8  # runs whose records are read at the same time
@@ -121,9 +121,7 @@ class Client:
         if sources is None:
             sources = dict.fromkeys(parameters, "parameters")
         submission.check_name(self.back_end, name)
-        return plan.make_plan(
-            values, package.source, package.images, sources, self.back_end.namespace
-        )
+        return plan.make_plan(values, package, sources, self.back_end.namespace)
 
     def submit(
         self,
@@ -234,7 +232,7 @@ class Client:
 
     def run(self, run: str) -> Run:
         """Return one run, with its verdict if it is over and the store can be read."""
-        return reasons.judged(self.back_end, Records(self._found(run), self._endpoint))
+        return reasons.judged(self.back_end, Records(find_run(self.back_end, run), self._endpoint))
 
     def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
         """Yield the run's state whenever it changes, until the run ends.
@@ -243,7 +241,7 @@ class Client:
             run: The run.
             seconds: Between two looks.
         """
-        found = self._found(run)
+        found = find_run(self.back_end, run)
         patient = BackEnd(self.back_end.connection, following.PATIENCE)
         yield from following.follow(patient, found.run_id, self._endpoint, seconds)
 
@@ -260,7 +258,9 @@ class Client:
         Raises:
             ConfigurationError: The run is over.
         """
-        return ending.cancel(self.back_end, self._found(run), self._endpoint, limit, tell)
+        return ending.cancel(
+            self.back_end, find_run(self.back_end, run), self._endpoint, limit, tell
+        )
 
     def retry(self, run: str) -> Run:
         """Run a run's failed step, and those after it, again; training resumes.
@@ -270,7 +270,7 @@ class Client:
         Raises:
             ConfigurationError: The run has not failed.
         """
-        found = self._found(run)
+        found = find_run(self.back_end, run)
         if found.state not in ("failed", "canceled"):
             raise ConfigurationError(
                 Problem(
@@ -289,10 +289,7 @@ class Client:
 
     def why(self, run: str) -> reasons.Why:
         """Return why a run failed, is waiting or published nothing, and what to do."""
-        return reasons.explain(self.back_end, self._found(run), self._endpoint)
-
-    def _found(self, run: str) -> Run:
-        return find_run(self.back_end, run)
+        return reasons.explain(self.back_end, find_run(self.back_end, run), self._endpoint)
 
 
 def _completed(parameters: Mapping[str, Any], package: Package) -> RunParameters:

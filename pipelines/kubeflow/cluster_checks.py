@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from kfp_tfjob.checks.finding import Finding, Status, only, unknown
+from kfp_tfjob.checks.finding import Finding, Status, unknown
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
 from kfp_tfjob.storage.errors import StepError
@@ -46,13 +46,3 @@ def _of_another(found: Finding, address: str) -> Finding:
     """Return a finding with its cluster; the run would start in the back end's."""
     status = Status.WARNING if found.status is Status.PROBLEM else found.status
     return replace(found, what=f"{found.what} (cluster {address})", status=status)
-
-
-def waits(spec: JobSpec, namespace: str = "") -> list[Finding]:
-    """Return what keeps the pods of a run waiting.
-
-    Args:
-        spec: The training job.
-        namespace: As for `look`.
-    """
-    return only(look(spec, namespace), Status.WAITS)

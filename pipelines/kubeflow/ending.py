@@ -47,14 +47,7 @@ def cancel(
     limit: float = 300,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Cancelled:
-    """Terminate a run, and wait until none of its pods run.
-
-    Args:
-        back_end: The back end.
-        run: The run.
-        endpoint: URL of the store as this machine reaches it.
-        limit: How long to wait, in seconds.
-        tell: Told what still runs, when it changes.
+    """Terminate a run, and wait until none of its pods run; arguments as for `Client.cancel`.
 
     Raises:
         ConfigurationError: The run is over.

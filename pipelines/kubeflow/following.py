@@ -42,15 +42,7 @@ def follow(
     seconds: float = _SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Moment]:
-    """Yield what a run looks like until it is over; the last moment is its end.
-
-    Args:
-        back_end: The back end.
-        run_id: The run.
-        endpoint: URL of the store as this machine reaches it.
-        seconds: Between two looks.
-        sleep: Waits; tests replace it.
-    """
+    """Yield what a run looks like, every few seconds, until it is over; the last is its end."""
     run = read_run(back_end, run_id)
     records = Records(run, endpoint)
     cluster = RunOnCluster(run_id, back_end.namespace)

@@ -13,6 +13,7 @@ from kfp_tfjob.options.fields import Tick, fill
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
+from kfp_tfjob.pipelines.kubeflow.package import Package
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,13 @@ class Plan:
 
 
 def make_plan(
-    values: RunParameters,
-    pipeline: str = "",
-    images: Sequence[str] = (),
-    sources: Mapping[str, str] | None = None,
-    namespace: str = "",
+    values: RunParameters, package: Package, sources: Mapping[str, str], namespace: str
 ) -> Plan:
-    """Return what a run will take.
+    """Return what a run with these checked parameters will take.
 
     Args:
-        values: Every run parameter, checked.
-        pipeline: Where the pipeline comes from, as text.
-        images: The images of its steps.
+        values: Every run parameter.
+        package: The pipeline.
         sources: Where each given parameter comes from.
         namespace: The run's namespace; empty for a single-user back end.
     """
@@ -73,15 +69,15 @@ def make_plan(
         model=str(values["model_name"]),
         data=fill(str(values["data_uri"]), Tick(datetime.now(UTC))),
         output=str(values["output_uri"]),
-        pipeline=pipeline,
-        images=tuple(dict.fromkeys((*images, spec.image))),
+        pipeline=package.source,
+        images=tuple(dict.fromkeys((*package.images, spec.image))),
         replicas=sum(spec.counts.values()),
         gpus=spec.total_gpus,
         cpu=float(requests.get("cpu", 0)),
         memory=int(requests.get("memory", 0)),
         given={
             name: {"value": masked({name: values[name]})[name], "source": source}
-            for name, source in (sources or {}).items()
+            for name, source in sources.items()
         },
         findings=cluster_checks.look(spec, namespace),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.checks.finding import Finding
+from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.components.finish.workflow import cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.jobs.masking import Mask
@@ -73,26 +73,16 @@ class Why:
 
 
 def explain(back_end: BackEnd, run: Run, endpoint: str = "") -> Why:
-    """Return why a run is as it is.
-
-    Args:
-        back_end: The back end.
-        run: The run.
-        endpoint: URL of the store as this machine reaches it.
-    """
+    """Return why a run is as it is; `endpoint` is the store's URL as this machine reaches it."""
     records = Records(run, endpoint)
-    found = _explained(records.judged(), records, back_end)
-    if run.is_archived:
-        return replace(found, notes=(*found.notes, "this run is archived"))
-    return found
-
-
-def _explained(run: Run, records: Records, back_end: BackEnd) -> Why:
+    run = records.judged()
     if run.state == "succeeded":
-        return _green(run, records)
-    if run.is_over:
-        return _ended(run, records, back_end)
-    return _going(run, records, back_end)
+        found = _green(run, records)
+    else:
+        found = (_ended if run.is_over else _going)(run, records, back_end)
+    return (
+        replace(found, notes=(*found.notes, "this run is archived")) if run.is_archived else found
+    )
 
 
 def _green(run: Run, records: Records) -> Why:
@@ -291,7 +281,7 @@ def _too_small(run: Run, back_end: BackEnd) -> list[Finding]:
     given = {name: it for name, it in run.parameters.items() if it != ""}
     values = completed(defaults(), given)
     try:
-        return cluster_checks.waits(job_spec(values), namespace=back_end.namespace)
+        return only(cluster_checks.look(job_spec(values), back_end.namespace), Status.WAITS)
     except ConfigurationError:
         return []  # a run of another pipeline
 

@@ -106,20 +106,15 @@ class Run:
 
 
 def list_runs(back_end: BackEnd, model: str = "") -> Iterator[Run]:
-    """Yield the runs of this pipeline that are not archived, the newest first.
-
-    Args:
-        back_end: The back end.
-        model: Only runs of this model.
-    """
-    for raw in _listed(back_end):
+    """Yield the runs of this pipeline, or of one model, that are not archived, the newest first."""
+    for raw in raw_runs(back_end):
         if raw.storage_state == _ARCHIVED or not _is_ours(raw):
             continue
         if not model or parameters_of(raw).get("model_name") == model:
             yield run_of(back_end, raw)
 
 
-def _listed(back_end: BackEnd) -> Iterator[Any]:
+def raw_runs(back_end: BackEnd) -> Iterator[Any]:
     """Yield the runs of every pipeline as the API has them, the newest first."""
     yield from back_end.pages(
         "list the runs",
@@ -152,7 +147,7 @@ def find_run(back_end: BackEnd, given: str) -> Run:
         same = named(back_end, given)[::-1] if given else []
         found = [run for run in same if not run.is_archived] or same
     if not found and _PREFIX.fullmatch(given):
-        newest = islice(_listed(back_end), _SEARCHED)
+        newest = islice(raw_runs(back_end), _SEARCHED)
         found = [run_of(back_end, raw) for raw in newest if raw.run_id.startswith(given)]
     if len(found) == 1:
         return read_run(back_end, found[0].run_id)

@@ -2,12 +2,16 @@
 
 Deleting a schedule deletes the Workflows of its runs with it, and so their training. So a schedule
 with runs in flight is never deleted unless a person says so.
+
+The back end computes the next tick: its API does not tell in which time zone it reads cron. It also
+names a wrong field of an expression. But it accepts five fields, and reads the first as seconds.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_tfjob.options.pipeline import RunParameters
@@ -15,18 +19,83 @@ from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
-from kfp_tfjob.pipelines.kubeflow.runs import RUNNING, WAITING, Run, in_utc, parameters_of, run_of
-from kfp_tfjob.pipelines.kubeflow.scheduled import Schedule, Trigger
+from kfp_tfjob.pipelines.kubeflow.runs import (
+    RUNNING,
+    WAITING,
+    Run,
+    in_utc,
+    parameters_of,
+    raw_runs,
+    run_of,
+)
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.formatting import counted
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a schedule starts runs.
+
+    Attributes:
+        cron: Six fields, the seconds first, or one of the back end's words: `@daily`, `@every 6h`.
+        catch_up: Whether ticks that were missed run later, one by one.
+
+    Raises:
+        ConfigurationError: cron does not have six fields.
+    """
+
+    cron: str
+    catch_up: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what the back end would accept with another meaning."""
+        fields = self.cron.split()
+        if not self.cron.startswith("@") and len(fields) != 6:
+            raise ConfigurationError(
+                Problem(
+                    "--cron has the wrong number of fields",
+                    received=f"{self.cron!r}, {counted(len(fields), 'field')}",
+                    expected="seconds, minutes, hours, day of month, month, day of week",
+                    fix=f"put the seconds first: '0 {' '.join(fields)}'"
+                    if len(fields) == 5
+                    else "for 3 a.m. every day: '0 0 3 * * *'",
+                )
+            )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule, as the back end describes it.
+
+    Attributes:
+        schedule_id: Its id.
+        name: Its name.
+        state: `active` or `paused`.
+        when: The cron expression, or the interval as text.
+        catch_up: Whether missed ticks run later.
+        at_once: How many of its runs may be in flight.
+        model: The run parameter model_name.
+        created: When it was made.
+        in_flight: Its runs that have not ended.
+        page: Its address in the UI.
+        parameters: The run parameters, with secret-looking values masked.
+    """
+
+    schedule_id: str
+    name: str
+    state: str
+    when: str
+    catch_up: bool
+    at_once: int
+    model: str
+    created: str
+    in_flight: tuple[Run, ...] = ()
+    page: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def list_schedules(back_end: BackEnd, name: str = "") -> Iterator[Schedule]:
-    """Yield the schedules of this pipeline, the newest first.
-
-    Args:
-        back_end: The back end.
-        name: Only schedules of this name.
-    """
+    """Yield the schedules of this pipeline, or those of one name, the newest first."""
     runs = _runs(back_end)
     for raw in _raw(back_end, name):
         yield _schedule(back_end, raw, runs[raw.recurring_run_id])
@@ -80,18 +149,7 @@ def create(
 
     The new one is made paused, the old one is paused, the new one starts, and then the old one is
     deleted if none of its runs is in flight. So at no time do both start runs, and no run ends.
-
-    Args:
-        back_end: The back end.
-        package: The pipeline.
-        values: Every run parameter, checked.
-        name: Its name.
-        trigger: When it starts runs.
-        at_once: How many of its runs may be in flight, 1 to 10.
-        account: The service account of the pods; empty for that of the back end.
-
-    Returns:
-        The schedule, and the old ones that stay, paused, because of their runs in flight.
+    `Client.schedule` describes the arguments and the result.
 
     Raises:
         ConfigurationError: The back end refuses the schedule.
@@ -130,16 +188,11 @@ def delete(back_end: BackEnd, schedule: Schedule) -> None:
 
     Kubeflow Pipelines would delete the Workflows of its runs, which then never end in its API.
 
-    Args:
-        back_end: The back end.
-        schedule: The schedule.
-
     Raises:
         ConfigurationError: Runs are in flight; it is paused instead.
     """
     _switch(back_end, schedule.schedule_id, active=False)  # so that no run starts meanwhile
-    runs = in_flight(back_end, schedule.schedule_id)
-    if runs:
+    if runs := _runs(back_end)[schedule.schedule_id]:
         raise ConfigurationError(
             Problem(
                 f"{schedule.name} is only paused, because deleting it would end its runs in flight",
@@ -151,21 +204,10 @@ def delete(back_end: BackEnd, schedule: Schedule) -> None:
     _delete(back_end, schedule.schedule_id)
 
 
-def in_flight(back_end: BackEnd, schedule_id: str) -> list[Run]:
-    """Return the runs of a schedule that have not ended, the newest first."""
-    return _runs(back_end)[schedule_id]
-
-
 def _runs(back_end: BackEnd) -> Mapping[str, list[Run]]:
     """Return the runs in flight of every schedule, in one pass: the API cannot select them."""
     known: dict[str, list[Run]] = defaultdict(list)
-    for raw in back_end.pages(
-        "list the runs",
-        back_end.sdk.runs.run_service_list_runs,
-        "runs",
-        sort_by="created_at desc",
-        namespace=back_end.namespace,
-    ):
+    for raw in raw_runs(back_end):
         if not raw.recurring_run_id:
             continue
         run = run_of(back_end, raw)

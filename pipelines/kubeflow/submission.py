@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Any
 
 from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.components.preflight.parameters import check
@@ -22,10 +21,6 @@ log = logging.getLogger(__name__)
 
 def check_run(values: RunParameters, package: Package) -> None:
     """Check the parameters and the local code of a run; preflight checks what is in the store.
-
-    Args:
-        values: Every run parameter.
-        package: The pipeline.
 
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
@@ -52,28 +47,6 @@ def check_name(back_end: BackEnd, name: str) -> None:
         raise ConfigurationError(_taken(earlier[0]))
 
 
-def body(
-    back_end: BackEnd, package: Package, values: RunParameters, name: str, account: str = ""
-) -> Any:
-    """Return the request that starts a run: a V2beta1Run of the API.
-
-    Args:
-        back_end: The back end.
-        package: The pipeline.
-        values: Run parameters.
-        name: The run's name.
-        account: The service account of its pods; empty for that of the back end.
-    """
-    models = back_end.sdk.api_models
-    return models.V2beta1Run(
-        display_name=name,
-        experiment_id=back_end.experiment_id(),
-        pipeline_spec=dict(package.spec),
-        runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
-        service_account=account or None,
-    )
-
-
 def submit(
     back_end: BackEnd,
     package: Package,
@@ -84,14 +57,8 @@ def submit(
     """Start a run.
 
     The back end takes any name twice. So a name that a person gives works as a key here: it is
-    refused if a run has it, also when two submissions cross each other.
-
-    Args:
-        back_end: The back end.
-        package: The pipeline.
-        values: Every run parameter, checked.
-        name: The run's name; empty for one made of model_name and the time.
-        account: The service account of its pods; empty for that of the back end.
+    refused if a run has it, also when two submissions cross each other. `Client.submit` describes
+    the arguments; without a name, it is made of model_name and the time.
 
     Raises:
         ConfigurationError: A run has this name, or the back end refuses the parameters.
@@ -99,7 +66,14 @@ def submit(
     """
     check_name(back_end, name)
     used = name or f"{values['model_name']}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
-    request = body(back_end, package, values, used, account)
+    models = back_end.sdk.api_models
+    request = models.V2beta1Run(
+        display_name=used,
+        experiment_id=back_end.experiment_id(),
+        pipeline_spec=dict(package.spec),
+        runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
+        service_account=account or None,
+    )
     try:
         made = back_end.once(
             "start the run", back_end.sdk.runs.run_service_create_run, run=request

@@ -10,7 +10,7 @@ from click.testing import Result
 
 from kfp_tfjob import Client
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
-from kfp_tfjob.pipelines.kubeflow.scheduled import Trigger
+from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.local.laptop import kfp_tfjob
