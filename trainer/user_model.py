@@ -116,7 +116,7 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
         ConfigurationError: It fails, for instance because it does not take these hyperparameters.
     """
     try:
-        model = function(dataset, **hyperparameters)
+        model = function(dataset, **_with_floats(function, hyperparameters))
     except StepError:
         raise
     except FAILURES as error:
@@ -136,6 +136,21 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
             listed(ignored, 10),
         )
     return model
+
+
+def _with_floats(function: BuildModel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a whole number a float where the function expects one.
+
+    Kubeflow Pipelines does not tell 1.0 from 1, and Keras takes no whole number as a learning rate.
+    """
+    known = inspect.signature(function).parameters
+    found = dict(given)
+    for name in given.keys() & known.keys():
+        wanted = known[name]
+        is_float = isinstance(wanted.default, float) or wanted.annotation in (float, "float")
+        if is_float and type(given[name]) is int:
+            found[name] = float(given[name])
+    return found
 
 
 def check(

@@ -335,6 +335,19 @@ def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> 
     assert "jit_compile is ignored" in caplog.text
 
 
+def test_a_whole_number_is_a_float_where_the_function_expects_one(classes: Dataset) -> None:
+    from kfp_tfjob.trainer import user_model
+
+    def build_model(
+        dataset: Dataset, units: int, rate: float, momentum: Any = 0.9, free: Any = None, **more: Any
+    ) -> Any:
+        return units, rate, momentum, free, more
+
+    given = {"units": 1, "rate": 1, "momentum": 0, "free": 1, "other": 1}
+    found: Any = user_model.build(build_model, classes, given)
+    assert repr(found) == "(1, 1.0, 0.0, 1, {'other': 1})"
+
+
 def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
     from kfp_tfjob.trainer import models, user_model
 
