@@ -390,13 +390,17 @@ def _never_go_back(clock: _Clock) -> None:
     """Let Swift take the times of writes from `clock`; signatures are checked by the real time."""
     from swift.common.middleware.s3api.utils import S3Timestamp
     from swift.common.utils import Timestamp
+    from swift.common.utils.timestamp import NormalTimestamp
 
-    def now(cls: Any, offset: int = 0, delta: int = 0) -> Any:
-        return cls(clock.now(), offset=offset, delta=delta)
+    def now(cls: Any, **shift: int) -> Any:
+        return cls(clock.now(), **shift)
 
     writes: Any = Timestamp
     S3Timestamp.now = writes.__dict__["now"]
     writes.now = classmethod(now)
+    # An upload in parts is only completed if it began before the time of this other class.
+    others: Any = NormalTimestamp
+    others.now = classmethod(now)
 
 
 class _Door:

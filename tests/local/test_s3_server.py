@@ -18,6 +18,7 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectExistsError
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import PART
 
 
 def test_a_clock_that_is_set_back_loses_no_write(
@@ -47,6 +48,19 @@ def test_a_clock_that_is_set_back_loses_no_write(
         assert server.process is not None
         server.process.kill()
         server.stop()
+
+
+def test_a_file_in_parts_is_stored_soon_after_a_restart(tmp_path: Path) -> None:
+    """A restarted server gives later times than all before it, so its clock is ahead."""
+    large = tmp_path / "large"
+    large.write_bytes(bytes(PART + 1))
+    for number in range(2):
+        with Server.start(tmp_path / "s3") as server:
+            store = server.store(Patience(10))
+            if not number:
+                store.make_bucket("test")
+            store.send(str(large), S3Address("test", f"large-{number}"), "large")
+            assert store.has(S3Address("test", f"large-{number}"))
 
 
 def test_neither_the_folder_nor_the_proxy_of_a_shell_nor_a_second_server_is_in_the_way(
