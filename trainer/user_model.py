@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import logging
+import re
 import sys
 import traceback
 import warnings
@@ -147,7 +148,8 @@ def _with_floats(function: BuildModel, given: Mapping[str, Any]) -> dict[str, An
     found = dict(given)
     for name in given.keys() & known.keys():
         wanted = known[name]
-        is_float = isinstance(wanted.default, float) or wanted.annotation in (float, "float")
+        types = re.findall(r"\w+", str(wanted.annotation))
+        is_float = isinstance(wanted.default, float) or ("float" in types and "int" not in types)
         if is_float and type(given[name]) is int:
             found[name] = float(given[name])
     return found

@@ -339,13 +339,19 @@ def test_a_whole_number_is_a_float_where_the_function_expects_one(classes: Datas
     from kfp_tfjob.trainer import user_model
 
     def build_model(
-        dataset: Dataset, units: int, rate: float, momentum: Any = 0.9, free: Any = None, **more: Any
+        dataset: Dataset,
+        units: int,
+        rate: float,
+        decay: float | None = None,
+        momentum: Any = 0.9,
+        free: Any = None,
+        **more: Any,
     ) -> Any:
-        return units, rate, momentum, free, more
+        return units, rate, decay, momentum, free, more
 
-    given = {"units": 1, "rate": 1, "momentum": 0, "free": 1, "other": 1}
+    given = {"units": 1, "rate": 1, "decay": 1, "momentum": 0, "free": 1, "other": 1}
     found: Any = user_model.build(build_model, classes, given)
-    assert repr(found) == "(1, 1.0, 0.0, 1, {'other': 1})"
+    assert repr(found) == "(1, 1.0, 1.0, 0.0, 1, {'other': 1})"
 
 
 def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
