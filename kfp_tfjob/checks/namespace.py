@@ -72,13 +72,14 @@ def _kind(subject: Subject) -> JobKind:
 
 def account(subject: Subject) -> Iterator[Finding]:
     """Ask for the rights of the account of the runs."""
-    api, who = subject.api, subject.who
-    where = f"in namespace {api.namespace}"
-    fix = f"ask an administrator to run `{subject.install}`, or to apply deploy/base"
+    api, where = subject.api, f"in namespace {subject.api.namespace}"
     needed = rights.to_run(_kind(subject))
     lacking = rights.missing(api, needed, subject.account)
     late = rights.missing(api, rights.TO_STOP, subject.account)
     silent = rights.missing(api, rights.TO_EXPLAIN, subject.account)
+    name = subject.account or rights.own_account(api)
+    who = f"service account {name}" if name else "this account"
+    fix = f"ask an administrator to run `{_install(api, name)}`, or to apply deploy/base"
     if not (lacking or late or silent):
         yield ok(f"{who} has the rights of the steps")
     if lacking:
@@ -91,6 +92,13 @@ def account(subject: Subject) -> Iterator[Finding]:
         yield warning(f"{who} may not {it} {where}: {_terminate_is_late(it, subject.spec)}", fix)
     if silent:
         yield warning(f"{who} may not {'; '.join(map(str, silent))}: messages lack details", fix)
+
+
+def _install(api: ClusterClient, account: str) -> str:
+    """Return the command that gives an account its rights."""
+    other = f" --service-account {account}" if account not in ("", STANDALONE) else ""
+    command = f"kfp-tfjob install --namespace {api.namespace}{other}"
+    return f"{command} | kubectl apply --server-side -f -"
 
 
 def _terminate_is_late(lacking: rights.Right, spec: JobSpec) -> str:

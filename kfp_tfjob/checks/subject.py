@@ -9,7 +9,6 @@ from functools import cached_property
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.cluster import support
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
-from kfp_tfjob.cluster.manifests import STANDALONE
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
@@ -65,19 +64,6 @@ class Subject:
             ForbiddenError: They cannot be listed.
         """
         return self.api.list("/api/v1/nodes")
-
-    @property
-    def who(self) -> str:
-        """The account of the runs, in words."""
-        return f"service account {self.account}" if self.account else "this service account"
-
-    @property
-    def install(self) -> str:
-        """The command that gives the account its rights."""
-        other = self.account not in ("", STANDALONE)
-        account = f" --service-account {self.account}" if other else ""
-        command = f"kfp-tfjob install --namespace {self.api.namespace}{account}"
-        return f"{command} | kubectl apply --server-side -f -"
 
 
 def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:

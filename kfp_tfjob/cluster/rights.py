@@ -83,6 +83,19 @@ def missing(
     return list(_together(rights, dict(zip(calls, answers, strict=True))))
 
 
+def own_account(api: ClusterClient) -> str:
+    """Return the service account that the caller uses; empty if it is none of the namespace.
+
+    Raises:
+        ForbiddenError: The cluster does not tell.
+        ClusterUnavailableError: The API server did not respond in time.
+    """
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    reply = api.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, body)
+    user, place = reply["status"]["userInfo"]["username"], f"system:serviceaccount:{api.namespace}:"
+    return user.removeprefix(place) if user.startswith(place) else ""
+
+
 def _together(rights: Sequence[Right], lacking: dict[tuple[Right, str], bool]) -> Iterator[Right]:
     for right in rights:
         if verbs := tuple(verb for verb in right.verbs if lacking[right, verb]):

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.checks import namespace as checks
+from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.cluster.client import ClusterClient
 from tests.cluster.cluster import Cluster
-from tests.cluster.launches import BUCKET
+from tests.cluster.launches import BUCKET, Launch
 
 pytestmark = pytest.mark.cluster
 
@@ -134,6 +137,15 @@ def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
     ):
         assert _has(found["unknown"], words), words
     assert len(found["problem"]) == 1  # the back end
+
+
+def test_a_pod_learns_the_command_for_its_own_account(own_cluster: Cluster, launch: Launch) -> None:
+    client = own_cluster.client_for(launch.namespace, "default-editor", [])
+    subject = Subject(ClusterClient(client, launch.namespace), launch.spec("pass"))
+    first = next(checks.account(subject))
+    assert first.what.startswith("service account default-editor may not create, get, list")
+    install = f"install --namespace {launch.namespace} --service-account default-editor |"
+    assert install in first.fix
 
 
 def test_what_is_not_there(own_cluster: Cluster, doctor: Doctor) -> None:
