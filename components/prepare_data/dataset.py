@@ -29,7 +29,13 @@ from kfp_tfjob.components.prepare_data.shards import (
     shards_of,
 )
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
-from kfp_tfjob.components.prepare_data.statistics import Statistics, described, label_problem
+from kfp_tfjob.components.prepare_data.statistics import (
+    Statistics,
+    Train,
+    described,
+    label_problem,
+    sample_rows,
+)
 from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
@@ -126,7 +132,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     """
     store, options = scan.executor.context.store, scan.job.options
     store.probe(base)  # from now on, checksums that it does not verify are verified here
-    plan = _planned(scan, label, base)
+    plan, train = _planned(scan, label, base)
     summed, distributions, weights, objects = _shards(scan, plan)
     DataError.raise_if(filter(None, [label_problem(summed, label)]))
     rows, faults = scan.rows(label), scan.faults
@@ -152,7 +158,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         weight=None if options.weight is None else SchemaWeight(options.weight),
         left_out=(*scan.kinds.left_out, *dropped),
     )
-    statistics = described(summed, plan.coding, scan.kinds, label, rows, faults)
+    statistics = described(summed, train, plan.coding, scan.kinds, label, rows, faults)
     if options.weight is not None:
         check(options.weight, weights)
         splits = {split: sums.of_split(label.classes) for split, sums in weights.items()}
@@ -163,7 +169,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     return complete(store, base, objects, schema, statistics, distributions.document())
 
 
-def _planned(scan: Scan, label: Label, base: S3Address) -> Plan:
+def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
     """Decide what the shards have in common, and leave it for the tasks."""
     job = scan.job
     is_class = label.classes is not None
@@ -178,10 +184,11 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> Plan:
     counted = scan.counted[0]
     if is_class:
         counted.merge(scan.counted[1], [None] * len(counted.codes))
+    fitted = sample.cut(0, fit_encoding.sample_rows(job.row_kind))
     texts = {name: found.texts for name, found in scan.dictionaries.items()}
-    coding = fit_encoding.learn(scan.kinds, counted, sample.rows, texts, job.options)
-    of_label = None if is_class else sample.labels
-    edges = Edges.of(coding, sample.rows, of_label, label.name)
+    coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options)
+    of_label = None if is_class else fitted.labels
+    edges = Edges.of(coding, fitted.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
     splits = split_of(job.edges, job.fractions)
     shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
@@ -190,12 +197,13 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> Plan:
     scan.exchange.write_plain(f"{job.name}/plan", plan)
     for part, meaning in enumerate(meanings):
         scan.exchange.write_plain(f"{job.name}/meaning-{part:06d}", meaning)
-    return plan
+    by_class = scan.vocabulary.class_counts(label) if is_class else np.zeros((3, 0), np.int64)
+    return plan, Train(sample.rows, counted.codes, by_class)
 
 
 def _sample(rows: SortedRows, job: Job) -> Sorted:
     """Return the first rows of train."""
-    wanted = fit_encoding.sample_rows(job.row_kind)
+    wanted = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
     train = int(np.searchsorted(split_of(job.edges, job.fractions), 1))
     ends = np.cumsum(rows.counts[:train])
     last = min(int(np.searchsorted(ends, wanted)) + 1, train)

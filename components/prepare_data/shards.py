@@ -38,7 +38,6 @@ class Shard:
         number: Its place in the dataset.
         split: Index of the split.
         index: Its place in the split.
-        before: Rows of the split that come before.
         rows: Its rows.
         first: The bin with its first row.
         last: The bin after the one with its last row.
@@ -48,7 +47,6 @@ class Shard:
     number: int
     split: int
     index: int
-    before: int
     rows: int
     first: int
     last: int
@@ -113,7 +111,7 @@ def shards_of(rows: SortedRows, splits: np.ndarray, record_bytes: int) -> Iterat
             last = int(np.searchsorted(ends, before + count))
             skipped = before - (int(ends[first - 1]) if first else 0)
             place = (start + first, start + min(last + 1, len(ends)), skipped)
-            yield Shard(number, split, index, before, count, *place)
+            yield Shard(number, split, index, count, *place)
             before += count
             number += 1
 
@@ -242,7 +240,7 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
     """
     plan = plan_of(context, item[0])
     wanted, encoder = plan.shards[item[1]], plan.encoder
-    statistics = Statistics.empty(plan.coding, plan.label, wanted.before)
+    statistics = Statistics.empty(plan.coding, plan.label)
     distributions, sums = Distributions(plan.edges), WeightSums()
     path = context.folder / f"{wanted.stem}.tfrecord"
     raw_path = context.folder / f"{wanted.stem}.parquet"

@@ -14,7 +14,6 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.fit_encoding import added
 from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.features.coding import Coding
@@ -30,6 +29,7 @@ from kfp_tfjob.features.types.base import (
     CODES,
     FLOATS,
     NO_DATE,
+    WHOLES,
     ColumnMoments,
     ColumnStatistics,
     Field,
@@ -42,7 +42,7 @@ from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed
 
 NO_MOMENTS = ColumnMoments(mean=0.0, std=0.0)
-_SAMPLE_ROWS = 10_000
+SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
 _LATEST = 2**63 - 1
@@ -139,46 +139,26 @@ class Moments:
         )
 
 
-@dataclass
-class Sample:
-    """The first rows of train in the order of their hashes: a random but reproducible sample.
+@dataclass(frozen=True)
+class Train:
+    """What is known of the rows before they are merged into shards.
 
     Attributes:
-        parts: The rows of each array, in pieces.
-        wanted: How many more rows are needed.
+        sample: The first rows of train in the order of their hashes.
+        codes: For each column of strings, the rows of train by code.
+        classes: int64 of shape [3, classes], rows by split and class.
     """
 
-    parts: list[list[Array]]
-    wanted: int
+    sample: np.ndarray
+    codes: list[np.ndarray]
+    classes: np.ndarray
 
-    @classmethod
-    def empty(cls, kinds: Sequence[tuple[type[np.generic], int]], before: int) -> Sample:
-        """Return a sample of no rows.
-
-        Args:
-            kinds: The type and the number of the columns of each array.
-            before: Rows of train that come before the first one.
-        """
-        size = sum(np.dtype(kind).itemsize * columns for kind, columns in kinds)
-        wanted = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // max(size, 1)))
-        return cls([[np.empty((0, columns), kind)] for kind, columns in kinds], wanted - before)
-
-    def add(self, *arrays: np.ndarray) -> None:
-        """Add rows while they are wanted; the arrays have the shape [rows, columns]."""
-        if self.wanted > 0:
-            for parts, array in zip(self.parts, arrays, strict=True):
-                parts.append(array[: self.wanted].astype(parts[0].dtype))
-            self.wanted -= len(arrays[0])
-
-    def merge(self, later: Sample) -> None:
-        """Add the sample of the rows that follow."""
-        for parts, more in zip(self.parts, later.parts, strict=True):
-            parts += more
-
-    def arrays(self) -> list[np.ndarray]:
-        """Return the rows of each array; the pieces are joined only once."""
-        self.parts = [[np.concatenate(it)] if len(it) > 1 else it for it in self.parts]
-        return [whole for (whole,) in self.parts]
+    def sampled(self, at: tuple[Field, int]) -> np.ndarray:
+        """Return the sample of the column at a place of a row; empty for codes."""
+        field, j = at
+        if field is CODES:
+            return np.zeros(0)
+        return self.sample[: sample_rows(self.sample.dtype)][field.name][:, j]
 
 
 @dataclass
@@ -188,13 +168,9 @@ class Statistics:
     Attributes:
         floats: Of the numbers of train.
         dates: Of the dates of train.
-        codes: For each column of strings, the rows of train by code.
         packed: Of the model's input over train; None if it is the numbers.
-        sample: Numbers and dates of the first rows of train.
-        labels: Of a label that is a number, by split.
-        label_sample: The labels of the first rows of train.
-        classes: int64 of shape [3, classes], rows by split and class.
-        train: The rows of train.
+        labels: Of a label that is a number, by split; none of classes.
+        label_sample: Such labels of the first rows of train.
         duplicates: Rows with the features of the row before.
         conflicts: Such rows with another label.
         ends: Hash and label of the first and the last row.
@@ -202,36 +178,22 @@ class Statistics:
 
     floats: Moments
     dates: Moments
-    codes: list[Array]
     packed: Moments | None
-    sample: Sample
     labels: list[Moments]
-    label_sample: Sample
-    classes: Array
-    train: int = 0
+    label_sample: Array = field(default_factory=lambda: np.empty(0, np.float32))
     duplicates: int = 0
     conflicts: int = 0
     ends: list[tuple[int, float]] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, coding: Coding, label: Label, before: int = 0) -> Statistics:
-        """Return the statistics of no rows.
-
-        Args:
-            coding: What was learned from train.
-            label: The label.
-            before: Rows of train that come before the first one.
-        """
-        floats, codes, dates = coding.lengths
+    def empty(cls, coding: Coding, label: Label) -> Statistics:
+        """Return the statistics of no rows."""
+        floats, _, dates = coding.lengths
         return cls(
             Moments.empty(floats),
             Moments.empty(dates, whole=True),
-            [np.zeros(0, np.int64) for _ in range(codes)],
             None if coding.is_identity else Moments.empty(coding.width),
-            Sample.empty([(np.float32, floats), (np.int64, dates)], before),
-            [Moments.empty(1) for _ in SPLITS],
-            Sample.empty([(np.float32, 1)], before),
-            np.zeros((3, len(label.classes or ())), np.int64),
+            [Moments.empty(1) for _ in SPLITS] if label.classes is None else [],
         )
 
     def add(self, rows: np.ndarray, split: int, labels: np.ndarray, coding: Coding) -> None:
@@ -243,41 +205,33 @@ class Statistics:
         self.duplicates += int(same.sum())
         self.conflicts += int((same & (labels[1:] != labels[:-1])).sum())
         self._follow([(int(hashes[i]), labels[i].item()) for i in (0, -1)])
-        if classes := self.classes.shape[1]:
-            self.classes[split] += np.bincount(labels, minlength=classes)
-        else:
+        if self.labels:
             self.labels[split].add(labels[:, None])
         if split == 0:
-            self._add_train(rows, coding)
-            self.label_sample.add(labels[:, None])
-
-    def _add_train(self, rows: np.ndarray, coding: Coding) -> None:
-        self.train += len(rows)
-        floats, codes, dates = rows["features"], rows["codes"], rows["dates"]
-        self.floats.add(floats)
-        self.dates.add(dates)
-        for j, counts in enumerate(self.codes):
-            self.codes[j] = added(counts, np.bincount(codes[:, j]))
-        if self.packed:
-            self.packed.add(coding.pack(floats, codes.astype(np.int64), dates))
-        self.sample.add(floats, dates)
+            floats, dates = rows["features"], rows["dates"]
+            self.floats.add(floats)
+            self.dates.add(dates)
+            if self.packed:
+                self.packed.add(coding.pack(floats, rows["codes"].astype(np.int64), dates))
+            if self.labels:
+                self._sample(labels.astype(np.float32))
 
     def merge(self, later: Statistics) -> None:
         """Add the statistics of the rows that follow."""
         self.floats.merge(later.floats)
         self.dates.merge(later.dates)
-        self.codes = [added(*pair) for pair in zip(self.codes, later.codes, strict=True)]
         if self.packed and later.packed:
             self.packed.merge(later.packed)
-        self.sample.merge(later.sample)
         for mine, others in zip(self.labels, later.labels, strict=True):
             mine.merge(others)
-        self.label_sample.merge(later.label_sample)
-        self.classes += later.classes
-        self.train += later.train
+        self._sample(later.label_sample)
         self.duplicates += later.duplicates
         self.conflicts += later.conflicts
         self._follow(later.ends)
+
+    def _sample(self, labels: np.ndarray) -> None:
+        if len(self.label_sample) < SAMPLE_ROWS:
+            self.label_sample = np.concatenate([self.label_sample, labels])[:SAMPLE_ROWS]
 
     def _follow(self, ends: list[tuple[int, float]]) -> None:
         """Compare the last row so far with the first one of those that follow."""
@@ -288,22 +242,14 @@ class Statistics:
         if ends:
             self.ends = [(self.ends or ends)[0], ends[1]]
 
-    def sampled(self, at: tuple[Field, int]) -> np.ndarray:
-        """Return the sample of the column at a place of a row; empty for codes."""
-        field, j = at
-        if field is CODES:
-            return np.zeros(0)
-        return self.sample.arrays()[0 if field is FLOATS else 1][:, j]
-
-    def summary(self, at: tuple[Field, int]) -> Summary:
+    def summary(self, at: tuple[Field, int], train: Train) -> Summary:
         """Return the values of the column at a place of a row."""
         field, j = at
         if field is CODES:
-            counts = self.codes[j]
-            gaps = int(counts[0]) if len(counts) else 0
-            return Summary(self.train - gaps, NO_MOMENTS, None, None, np.zeros(0), counts[1:])
+            rows = train.codes[j][1:]
+            return Summary(int(rows.sum()), NO_MOMENTS, None, None, np.zeros(0), rows)
         moments = self.floats if field is FLOATS else self.dates
-        count, sample = int(moments.count[j]), self.sampled(at)
+        count, sample = int(moments.count[j]), train.sampled(at)
         ends = (None, None)
         if count:
             ends = moments.minimum[j].item(), moments.maximum[j].item()
@@ -311,8 +257,15 @@ class Statistics:
         return Summary(count, moments.column(j), *ends, sample, np.zeros(0, np.int64))
 
 
+def sample_rows(kind: np.dtype) -> int:
+    """Return how many rows of train `described` needs at most, by the type of a row."""
+    size = sum(kind[field.name].itemsize for field in (FLOATS, WHOLES))
+    return max(1, min(SAMPLE_ROWS, _SAMPLE_BYTES // max(size, 1)))
+
+
 def described(
     found: Statistics,
+    train: Train,
     coding: Coding,
     kinds: Kinds,
     label: Label,
@@ -323,6 +276,7 @@ def described(
 
     Args:
         found: Of all rows.
+        train: What is known of them besides.
         coding: What was learned from train.
         kinds: The kinds of the columns.
         label: The label.
@@ -335,12 +289,12 @@ def described(
     """
     features = {}
     for coded, place in zip(coding.features, coding.places, strict=True):
-        summary = found.summary(place)
-        about = {"count": summary.count, "missing": found.train - summary.count}
+        summary = found.summary(place, train)
+        about = {"count": summary.count, "missing": rows["train"] - summary.count}
         features[coded.name] = replace(coded.describe(summary), kind=coded.kind, **about)
-    warnings = [*_left_out_warnings(kinds), *_feature_warnings(found, coding, features)]
+    warnings = [*_left_out_warnings(kinds), *_feature_warnings(train, coding, features)]
     for i, split in enumerate(SPLITS[1:], 1):
-        counts = zip(label.classes or (), found.classes[i], strict=True)
+        counts = zip(label.classes or (), train.classes[i], strict=True)
         if lacking := [name for name, count in counts if not count]:
             warnings.append(f"{split} has no row of these classes: {_some(lacking)}")
     if alike := _alike(label.classes or ()):
@@ -354,7 +308,7 @@ def described(
     return StatisticsDocument(
         features=features,
         packed=tuple(_packed(found, coding)),
-        label=_label(found, label),
+        label=_label(found, train.classes, label),
         rows={"read": faults.seen, **rows},
         duplicates=found.duplicates,
         conflicts=found.conflicts,
@@ -373,12 +327,11 @@ def _packed(found: Statistics, coding: Coding) -> Iterator[PackedColumn]:
         yield PackedColumn(name, *((0.0, 1.0) if is_code else (column.mean, column.std)))
 
 
-def _label(found: Statistics, label: Label) -> LabelStatistics:
+def _label(found: Statistics, classes: np.ndarray, label: Label) -> LabelStatistics:
     if label.classes is not None:
-        return LabelStatistics.of_classes(label.name, label.classes, found.classes)
+        return LabelStatistics.of_classes(label.name, label.classes, classes)
     train, validation, test = (it.column(0) for it in found.labels)
-    (labels,) = found.label_sample.arrays()
-    bars = bars_of(labels[:, 0].astype(np.float64), train.min, train.max)
+    bars = bars_of(found.label_sample.astype(np.float64), train.min, train.max)
     return LabelStatistics(
         **vars(train),
         name=label.name,
@@ -414,7 +367,7 @@ def _alike(classes: Sequence[str]) -> list[str]:
 
 
 def _feature_warnings(
-    found: Statistics, coding: Coding, features: Mapping[str, ColumnStatistics]
+    train: Train, coding: Coding, features: Mapping[str, ColumnStatistics]
 ) -> Iterator[str]:
     """Yield what a person should look at."""
     if empty := [name for name, column in features.items() if not column.count]:
@@ -429,7 +382,7 @@ def _feature_warnings(
     at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}
     for kind, type in TYPES.items():
         columns = {name: it for name, it in features.items() if it.kind == kind}
-        yield from type.warnings(columns, {name: found.sampled(at[name]) for name in columns})
+        yield from type.warnings(columns, {name: train.sampled(at[name]) for name in columns})
 
 
 def _left_out_warnings(kinds: Kinds) -> list[str]:

@@ -23,7 +23,7 @@ from kfp_tfjob.components.prepare_data.sorted_rows import (
     edges_of,
     kind_of,
 )
-from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, described
+from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, Train, described
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
@@ -227,10 +227,12 @@ def _described(
     """Return the statistics of rows, each block with its split and its labels."""
     kinds = Kinds(tuple(Feature(name, "number", None, 0) for name in names), ())
     coding = Coding(tuple(Number(name) for name in names))
-    statistics = Statistics.empty(coding, LABEL)
+    statistics, classes = Statistics.empty(coding, LABEL), np.zeros((3, 2), np.int64)
     for block, split, labels in blocks:
         statistics.add(block, split, np.array(labels), coding)
-    return described(statistics, coding, kinds, LABEL, rows, faults or Faults())
+        classes[split] += np.bincount(labels, minlength=2)
+    train = Train(blocks[0][0], [], classes)
+    return described(statistics, train, coding, kinds, LABEL, rows, faults or Faults())
 
 
 def test_duplicates_conflicts_and_warnings():
