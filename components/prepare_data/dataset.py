@@ -28,7 +28,7 @@ from kfp_tfjob.components.prepare_data.shards import (
     encoder_of,
     shards_of,
 )
-from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows
+from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.statistics import (
     Statistics,
     Train,
@@ -209,7 +209,7 @@ def _sample(rows: SortedRows, job: Job) -> Sorted:
     last = min(int(np.searchsorted(ends, wanted)) + 1, train)
     found = list(rows.read(0, last))
     whole = Sorted(
-        np.concatenate([np.empty(0, job.row_kind), *(part.rows for part in found)]),
+        joined([np.empty(0, job.row_kind), *(part.rows for part in found)]),
         np.concatenate([np.empty(0), *(part.labels for part in found)]),
     )
     return whole.cut(0, wanted)
