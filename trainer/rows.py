@@ -1,16 +1,12 @@
-"""The features and labels of records; each record is a `tf.train.Example`.
-
-The values of records that prepare_data wrote are taken from their places (record_layout.py).
-Records of other programs are parsed.
-"""
+"""The features and labels of records of a table, from their places (record_layout.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
+from kfp_tfjob.features.record_layout import Layout
 from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
@@ -31,22 +27,8 @@ class Rows:
         self._classes, self._coding = dataset.num_classes, dataset.coding
         self._classification = dataset.task == CLASSIFICATION
         self._records = records
-        floats, codes, dates = self._coding.lengths
-        self._lists = [
-            item
-            for item in (
-                ValueList("features", FLOATS, floats),
-                ValueList("codes", INTEGERS, codes),
-                ValueList("dates", INTEGERS, dates),
-            )
-            if item.length
-        ]
-        self._lists.append(ValueList("label", INTEGERS if self._classification else FLOATS, 1))
         self._is_weighted = dataset.row_weights is not None
-        if self._is_weighted:
-            self._lists.append(ValueList("weight", FLOATS, 1))
-        first = records.take(np.arange(min(1, len(records))))
-        self._layout = Layout.of(bytes(first[0]), self._lists) if first else None
+        self._layout: Layout | None = None
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the features and labels of these rows, as `take_weighted` does."""
@@ -63,13 +45,12 @@ class Rows:
             DataError: A record is damaged or not of this dataset, a code is not in its dictionary,
                 or a label is not a class.
         """
-        records = self._records.take(rows)
-        found = (self._layout.values(records) if self._layout else None) or self._parse(records)
+        found = self._values(self._records.take(rows))
         labels = found["label"][:, 0]
         if self._classification:
             _check(labels, self._classes)
         weights = found["weight"][:, 0] if self._is_weighted else None
-        nothing = np.empty((len(records), 0), np.int64)
+        nothing = np.empty((len(rows), 0), np.int64)
         floats = found.get("features", nothing.astype(np.float32))
         packed = self._coding.pack(floats, found.get("codes", nothing), found.get("dates", nothing))
         return packed, labels, weights
@@ -103,26 +84,25 @@ class Rows:
         """The type of the labels."""
         return np.int64 if self._classification else np.float32
 
-    def _parse(self, records: Sequence[memoryview]) -> dict[str, np.ndarray]:
-        from google.protobuf.message import DecodeError
-        from tensorflow.train import Example
-
-        found = {
-            item.name: np.empty((len(records), item.length), item.type) for item in self._lists
-        }
-        for at, record in enumerate(records):
-            try:
-                named = Example.FromString(bytes(record)).features.feature
-            except DecodeError as error:
-                raise _unreadable(error) from error
-            values = {item.name: item.values(named) for item in self._lists}
-            if any(len(values[item.name]) != item.length for item in self._lists):
-                counts = (f"{len(values[item.name])} {item.words}" for item in self._lists)
-                expected = (f"{item.length} {item.words}" for item in self._lists)
-                raise _unreadable(", ".join(counts), ", ".join(expected))
-            for name, row in values.items():
-                found[name][at] = row
-        return found
+    def _values(self, records: list[memoryview]) -> dict[str, np.ndarray]:
+        try:
+            if self._layout is None:
+                first = bytes(self._records.take(np.zeros(1, int))[0])
+                kind = (self._coding, self._classification, self._is_weighted)
+                self._layout = Layout.of(first, *kind)
+            if other := next((it for it in records if len(it) != len(self._layout.record)), None):
+                raise ValueError(f"a record of {len(other)} bytes, unlike the first")
+            block = np.frombuffer(b"".join(records), np.uint8)
+            return self._layout.values(block.reshape(-1, len(self._layout.record)))
+        except ValueError as error:
+            raise DataError(
+                Problem(
+                    "a record in the dataset cannot be read",
+                    received=error,
+                    expected="the columns of schema.json",
+                    fix="prepare the dataset again",
+                )
+            ) from error
 
 
 def _check(labels: np.ndarray, classes: int) -> None:
@@ -136,14 +116,3 @@ def _check(labels: np.ndarray, classes: int) -> None:
                 fix="prepare the dataset again",
             )
         )
-
-
-def _unreadable(received: object, expected: str = "a tf.train.Example") -> DataError:
-    return DataError(
-        Problem(
-            "a record in the dataset cannot be read",
-            received=received,
-            expected=expected,
-            fix="prepare the dataset again",
-        )
-    )

@@ -67,17 +67,6 @@ def test_the_model_sees_packed_rows(dataset: Dataset) -> None:
             assert 0 <= codes.min() <= codes.max() < column.size
 
 
-def test_bytes_and_parsed_records_give_the_same_rows(dataset: Dataset) -> None:
-    rows = Rows(dataset, TFRecords(dataset.shards("test")))
-    some = np.array([5, 0, 5, 399])
-    fast = rows.take(some)
-    assert rows._layout is not None
-    rows._layout = None
-    slow = rows.take(some)
-    for one, other in zip(fast, slow, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_statistics_of_other_columns_are_refused(dataset: Dataset, tmp_path: Path) -> None:
     for path in dataset.folder.glob("*.json"):
         text = path.read_text().replace("age.missing", "age.gap")

@@ -1,4 +1,4 @@
-"""A small prepared dataset, written with TensorFlow's own writer and pushed with its manifest."""
+"""A small prepared dataset, pushed with its manifest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
@@ -28,8 +29,6 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
         task: `classification` or `regression`.
         wrong_label: Whether one training row has a class that does not exist.
     """
-    import tensorflow as tf
-
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
     scale = np.array([1, 10, 0.1, 1000, 1, 0], np.float32)  # one column is constant
@@ -43,13 +42,14 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
         labels[split] = scores.argmax(1) if task == "classification" else 50 + 20 * scores[:, 0]
     if wrong_label:
         labels["train"][11] = len(CLASSES)
+    encoder = Encoder(len(FEATURES), len(CLASSES) if task == "classification" else None)
     for split, rows in ROWS.items():
         names = []
         for shard in range(SHARDS):
             names.append(f"{split}-{shard:05d}.tfrecord")
-            with tf.io.TFRecordWriter(str(folder / names[-1])) as writer:
-                for row in range(rows * shard // SHARDS, rows * (shard + 1) // SHARDS):
-                    writer.write(_example(features[split][row], labels[split][row], task))
+            part = slice(rows * shard // SHARDS, rows * (shard + 1) // SHARDS)
+            content = encoder.encode(features[split][part], labels[split][part])
+            (folder / names[-1]).write_bytes(content)
         splits[split] = {"rows": rows, "shards": names}
     schema: dict[str, Any] = {
         "format": "kfp-tfjob/schema/1",
@@ -71,21 +71,6 @@ def send(store: Store, folder: Path, address: S3Address) -> S3Address:
     """Push a written dataset."""
     push(store, folder, address, "dataset")
     return address
-
-
-def _example(features: np.ndarray, label: Any, task: str) -> bytes:
-    import tensorflow as tf
-
-    number = (
-        tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)]))
-        if task == "classification"
-        else tf.train.Feature(float_list=tf.train.FloatList(value=[float(label)]))
-    )
-    columns = {
-        "features": tf.train.Feature(float_list=tf.train.FloatList(value=features.tolist())),
-        "label": number,
-    }
-    return tf.train.Example(features=tf.train.Features(feature=columns)).SerializeToString()
 
 
 def _moments(values: np.ndarray) -> Mapping[str, float]:
