@@ -22,14 +22,14 @@ from kfp_tfjob.features.cells import (
     Cells,
     Texts,
     as_texts,
-    decode,
     numeric,
     shown,
     temporal,
+    text_of,
 )
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
-from kfp_tfjob.features.types.number import MANY, parse_number, parse_together, plain_number
+from kfp_tfjob.features.types.number import MANY, is_number, parse_number, parse_together
 from kfp_tfjob.options.value_format import kind_in, patterns_of
 
 
@@ -164,7 +164,7 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
         if temporal(column.type):
             column = column.cast(pa.string())
         if pa.types.is_binary(column.type):
-            text, wrong = decode(column)
+            text, wrong = text_of(column)
             faults.mark(wrong, "encoding", name, lambda i: shown(column, i))
             encoded = text.dictionary_encode()
         else:
@@ -190,7 +190,7 @@ def _labels(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray
     """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
     texts, codes = texts_of(chunk, name, format)
     long = [len(text) > LONGEST for text in texts]
-    huge = [plain_number(text) and parse_number(text) is None for text in texts]
+    huge = [is_number(text) and parse_number(text) is None for text in texts]
     for rule, found in (("long", long), ("not finite", huge)):
         if any(found):
             mask = np.array(found, bool)[codes]

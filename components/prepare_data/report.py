@@ -89,7 +89,7 @@ def sections(
             heads = of.figures or ("values",)
             has_shape = hasattr(statistics.features[names[0]], "histogram")
             has = any(row.plot for row in rows), has_shape
-            found.append(Section(of.title, heads, *has, rows, len(names)))
+            found.append(Section(of.nouns[1].capitalize(), heads, *has, rows, len(names)))
     return found
 
 

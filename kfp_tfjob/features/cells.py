@@ -169,9 +169,8 @@ class Cells:
 
         The index is -1 for a missing value.
         """
-        encoded = self.present.dictionary_encode()
-        places = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return encoded.dictionary, self.by_row(places, -1)
+        found, places = _used(self.present)
+        return found, self.by_row(places, -1)
 
     @cached_property
     def words(self) -> list[str]:
@@ -188,16 +187,14 @@ class Cells:
             return self.words, self.distinct[1], {"encoding": self.wrong}
         invalid = {}
         if self.is_temporal:
-            found, invalid["date"] = of_typed(self.column)
-            texts = [None if it == NO_DATE else shown_date(it) for it in found.tolist()]
+            dates, invalid["date"] = of_typed(self.column)
+            texts = [None if it == NO_DATE else shown_date(it) for it in dates.tolist()]
             text = pa.array(texts, pa.string())
         else:
-            encoded, _ = as_texts(self.column)
-            text = encoded.dictionary.take(encoded.indices)
+            text = as_texts(self.column)[0].dictionary_decode()
             text = pc.if_else(pc.equal(text, ""), None, text)
-        encoded = text.dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return encoded.dictionary.to_pylist(), codes, invalid
+        found, codes = _used(text)
+        return found.to_pylist(), codes, invalid
 
 
 def numeric(kind: pa.DataType) -> bool:
@@ -224,11 +221,20 @@ def temporal(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
-def decode(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return a binary column as strings without blanks around it, and which are not UTF-8.
+def text_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return a column of strings as strings without blanks around them.
 
     A value that is not UTF-8 becomes 0, which is never used.
+
+    Args:
+        column: Binary or strings of any type; null is an empty string.
+
+    Returns:
+        Strings of shape [rows], and bool of shape [rows]: the values that are not UTF-8.
     """
+    if not pa.types.is_binary(column.type):
+        as_bytes = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
+        column = column.cast(as_bytes)
     try:
         text, wrong = column.cast(pa.string()), np.zeros(len(column), bool)
         text = text.fill_null("") if text.null_count else text
@@ -272,52 +278,33 @@ def cast_all(text: pa.Array, type: pa.DataType) -> pa.Array | None:
         return None
 
 
-def text_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return a column of strings as strings without blanks around them.
+def _used(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return the different values of a column in the order in which they occur first.
 
-    Args:
-        column: Binary or strings of any type; null is an empty string.
+    A dictionary, which many blocks may share, has values that do not occur.
 
     Returns:
-        Strings of shape [rows], and bool of shape [rows]: the values that are not UTF-8.
+        The values, and the index of each row; -1 for null.
     """
-    as_bytes = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
-    return decode(column if pa.types.is_binary(column.type) else column.cast(as_bytes))
+    if isinstance(column, pa.DictionaryArray):
+        places = column.indices.dictionary_encode()
+        values, indices = column.dictionary.take(places.dictionary), places.indices
+    else:
+        encoded = column.dictionary_encode()
+        values, indices = encoded.dictionary, encoded.indices
+    return values, indices.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def _distinct(column: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray, np.ndarray]:
     """Return the different strings of a dictionary column, each once however often it is.
 
     Returns:
-        The strings as in `text_of`, in the order in which they occur first; the index of the string
-        of each row, -1 for null; and which strings are not UTF-8.
+        The strings as in `text_of`; the index of the string of each row, -1 for null; and which
+        strings are not UTF-8.
     """
-    null = len(column.dictionary)  # which many blocks may share
-    places = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
-    if null < 4 * len(places):
-        rank = np.full(null + 1, -1)
-        rank[places[::-1]] = np.arange(len(places))[::-1]  # the first one is written last
-        used = np.flatnonzero(rank >= 0)
-        order = used[np.argsort(rank[used])]
-        order = order[order != null]
-        rank[order], rank[null] = np.arange(len(order)), -1
-        codes = rank[places]
-    else:  # far more strings than rows
-        used, first, codes = np.unique(places, return_index=True, return_inverse=True)
-        ranked = np.argsort(first)
-        ranked = ranked[used[ranked] != null]
-        rank = np.full(len(used), -1)
-        rank[ranked] = np.arange(len(ranked))
-        order, codes = used[ranked], rank[codes]
-    found = column.dictionary.take(pa.array(order))
-    if not (textual(found.type) or pa.types.is_binary(found.type) or _is_large(found.type)):
-        found = found.cast(pa.string())  # numbers
-    text, wrong = text_of(found)
+    found, codes = _used(column)
+    text, wrong = text_of(found.cast(pa.string()) if numeric(found.type) else found)
     return text, codes, wrong
-
-
-def _is_large(kind: pa.DataType) -> bool:
-    return pa.types.is_large_binary(kind)
 
 
 def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
@@ -326,19 +313,17 @@ def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
     Returns:
         The strings, and bool of shape [rows]: the rows that are not UTF-8, None if none.
     """
-    if not isinstance(column.type, pa.DictionaryType):
-        column = column.dictionary_encode()
-    null = len(column.dictionary)
-    indices = column.indices.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False)
-    # The dictionary is shared by many blocks.
-    used, codes = np.unique(indices, return_inverse=True)
-    found = column.dictionary.take(pa.array(used, pa.int64(), mask=used == null))
+    found, codes = _used(column)
     if textual(found.type):
-        texts, wrong = decode(found.cast(pa.large_binary()))
+        texts, wrong = text_of(found)
+        texts = texts.to_pylist()
     else:
-        texts, wrong = pa.array(list(map(number_text, found.to_pylist())), pa.string()), None
-    bad = wrong[codes] if wrong is not None and wrong.any() else None
-    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts), bad
+        texts, wrong = list(map(number_text, found.to_pylist())), np.zeros(len(found), bool)
+    bad = np.append(wrong, False)[codes]
+    if (codes < 0).any():
+        codes, texts = np.where(codes < 0, len(texts), codes), [*texts, ""]
+    encoded = pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(texts, pa.string()))
+    return encoded, bad if bad.any() else None
 
 
 def number_text(value: Any) -> str:
@@ -359,24 +344,16 @@ def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         int64 of shape [values], NO_DATE for a gap; and bool of shape [values].
     """
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
-        column = column.cast(pa.int64())
-    elif pa.types.is_date32(kind):
-        per_second = 0
-        column = column.cast(pa.int32()).cast(pa.int64())
-    else:
-        per_second = 10**3  # date64
-        column = column.cast(pa.int64())
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
     gaps = column.is_null().to_numpy(zero_copy_only=False)
-    whole = column.fill_null(0).to_numpy(zero_copy_only=False)
-    unit = 86_400_000_000 if not per_second else 1_000_000 // per_second or 1
+    whole = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    if per_second == 10**9:  # they are 1677 to 2262
+        return np.where(gaps, NO_DATE, whole // 1000), np.zeros(len(whole), bool)
+    unit = 10**6 // per_second
     beyond = (whole > LAST_DATE // unit) | (whole < FIRST_DATE // unit)
-    if per_second == 10**9:
-        whole, beyond = whole // 1000, np.zeros(len(whole), bool)  # they are 1677 to 2262
-    values = np.where(beyond, 0, whole) * unit
-    return np.where(gaps | beyond, NO_DATE, values), beyond & ~gaps
+    return np.where(gaps | beyond, NO_DATE, np.where(beyond, 0, whole) * unit), beyond & ~gaps
 
 
 def shown_date(microseconds: int) -> str:

@@ -98,7 +98,7 @@ class ServedModel:
 
     def example(self, rows: int) -> dict[str, np.ndarray]:
         """Return rows with one value in every column, as `predict` takes them."""
-        return {it.name: np.array([it.raw_example] * rows, it.raw_array) for it in self._columns}
+        return {it.name: it.read([it.usual()] * rows)[0] for it in self._columns}
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Predict one batch.
@@ -154,7 +154,6 @@ class ServedModel:
         """Return the function from raw columns to one argument for each."""
         import tensorflow as tf
 
-        names = {name: self._columns[at].name for name, at in columns.items()}
         wrong = []
         for name, at in sorted(columns.items(), key=lambda item: item[1]):
             column, spec = self._columns[at], inputs[name]
@@ -163,7 +162,7 @@ class ServedModel:
                 types = " or ".join(column.raw_types)
                 wrong.append(
                     Problem(
-                        f"the signature {signature} of {self.name} takes {names[name]!r} in a type"
+                        f"the signature {signature} of {self.name} takes {column.name!r} in a type"
                         f" that does not suit a {column.kind}",
                         received=f"{name}: {spec.shape} {spec.dtype.name}",
                         expected=f"{name}: (batch,) {types}",
@@ -172,16 +171,19 @@ class ServedModel:
                     )
                 )
         DataError.raise_if(wrong)
-        shapes = {name: [-1] + [1] * ((spec.shape.rank or 1) - 1) for name, spec in inputs.items()}
-        return lambda rows: {
-            name: _shaped(
-                tf.cast(rows[names[name]], spec.dtype)
-                if spec.dtype.is_floating or self._is_packed
-                else tf.convert_to_tensor(rows[names[name]], spec.dtype),
-                shapes[name],
-            )
-            for name, spec in inputs.items()
-        }
+        fed = [
+            (name, self._columns[at].name, inputs[name].dtype, inputs[name].shape.rank)
+            for name, at in columns.items()
+        ]
+
+        def feed(rows: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+            found = {name: tf.cast(rows[column], dtype) for name, column, dtype, _ in fed}
+            for name, _, _, rank in fed:
+                if rank is not None and rank > 1:
+                    found[name] = tf.reshape(found[name], [-1] + [1] * (rank - 1))
+            return found
+
+        return feed
 
     def _other_columns(self, signature: str, inputs: dict[str, tf.TensorSpec]) -> Problem:
         """Describe a signature without one input for each raw column."""
@@ -193,20 +195,15 @@ class ServedModel:
             if not {column, name, self._mapping.get(column, "")} & set(inputs)
         ]
         foreign = sorted(set(inputs) - known)
-        differences = [f"no input for {_few(missing)}"] if missing else []
-        differences += [f"{_few(foreign)} besides"] if foreign else []
-        expected = f"one input (batch,) for each of {_few(self.schema.names)}"
-        if self._is_packed:
-            expected = f"one input of shape (batch, {len(self.schema.names)}), or {expected}"
-        else:
-            wanted = _few([f"{it.name}: {it.raw_type}" for it in self._columns])
-            expected = f"one input (batch,) for each column: {wanted}"
-        found = ", ".join(f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items())
+        received = [f"no input for {_few(missing)}"] if missing else []
+        received += [f"{_few(foreign)} besides"] if foreign else []
+        received += [_few([f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items()])]
+        wanted = _few([f"{it.name}: {it.raw_type}" for it in self._columns])
+        packed = f"one of shape (batch, {len(names)}), or " if self._is_packed else ""
         return Problem(
             f"the signature {signature} of {self.name} does not take the columns of the data",
-            received="; ".join([*differences, found] if self._is_packed else differences)
-            or f"the inputs {_few(sorted(inputs))}",
-            expected=expected,
+            received="; ".join(received),
+            expected=f"{packed}one input (batch,) for each column: {wanted}",
             fix=f"export the model with such a signature, and name the input of each column in"
             f" {signature_columns.COLUMNS} if it differs from the column",
         )
@@ -298,13 +295,6 @@ def _columns(
         if set(columns) == set(inputs) and len(columns) == len(features):
             return columns
     return {}
-
-
-def _shaped(values: Any, shape: list[int]) -> Any:
-    """Return (batch,) values in the shape of an input; the call takes longer than it looks."""
-    import tensorflow as tf
-
-    return values if shape == [-1] else tf.reshape(values, shape)
 
 
 def _is_one_value(shape: Any) -> bool:

@@ -76,10 +76,6 @@ class RequestColumns:
         """Return the column that a name of a request means: its own, or that of the argument."""
         return self._columns.get(name, name)
 
-    def example(self) -> dict[str, Any]:
-        """Return one row as a request has it."""
-        return {name: it.example for name, it in self.types.items()}
-
     def of_rows(self, rows: Any) -> Rows:
         """Read `instances` of a request in V1: one object by row.
 

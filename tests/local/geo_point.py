@@ -49,11 +49,9 @@ class GeoPoint(ColumnType):
     schema_type = "geo_point"
     field = WHOLES
     parts = (".latitude", ".longitude")
-    raw_example = b"0, 0"
     written = 'a text such as "48.137, 11.575"'
     example = "48.137, 11.575"
     nouns = ("a geo point", "geo points")
-    title = "Geo points"
     statistics = GeoPointStatistics
     forms = parsed_forms = ("geo point",)
 
@@ -134,10 +132,6 @@ class GeoPoint(ColumnType):
         ends = [column.least, column.most] if column.count else []
         south, *north = self.pack([self], np.array(ends or [0]))[0].tolist()
         return GeoPointStatistics(south=south, north=[south, *north][-1])
-
-    def usual(self, column: ColumnStatistics | None = None) -> str:
-        """Return a place."""
-        return self.example
 
 
 def _parsed(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.features.types.number import plain_number
+from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
@@ -269,7 +269,7 @@ def _other_delimiter(names: list[str], label: str, delimiter: str) -> str:
 
 def _headless(names: list[str]) -> str:
     """Return a hint for a file that seems to begin with data."""
-    numeric = sum(plain_number(name) for name in names)
+    numeric = sum(is_number(name) is not None for name in names)
     return (
         "; the first line looks like data: if the file has no header, add one"
         if numeric and numeric >= len(names) / 4

@@ -208,17 +208,15 @@ class ColumnType:
         raw_types: The types in which a signature may take a raw column; the first is that of the
             own export.
         raw_missing: A missing value of that type.
-        raw_example: Such a value.
-        raw_array: The type of an array of such values.
+        sample_type: The Arrow type of sampled values, which prepare_data reads.
         datatypes: The data types of tensors in V2 in which a column may come; the first is the one
             that metadata names.
         written: How a value is written in JSON.
-        example: Such a value.
+        example: Such a value, for a request.
         whole: What a value must be that only the model can check; empty if requests are checked.
         is_sampled: Whether the server may keep values for the monitor.
         edge_type: What divides its values into ranges, in `gate.slices`; None if nothing does.
         nouns: The type in a sentence: one value, and several.
-        title: The heading of its columns in reports.
         figures: The keys of its statistics that a report shows as numbers, instead of `words`.
         drift_bins: What distinguishes the values in distributions: `edges` between ranges, or
             `values`, the most frequent ones; empty if only missing values are distinguished.
@@ -232,7 +230,7 @@ class ColumnType:
 
     kind: ClassVar[str]
     schema_type: ClassVar[str]
-    field: ClassVar[Field]
+    field: ClassVar[Field] = CODES
     value_type: ClassVar[type] = int
     precedence: ClassVar[int] = 2
     forms: ClassVar[tuple[str, ...]] = ()
@@ -246,8 +244,7 @@ class ColumnType:
     parts: ClassVar[tuple[str, ...]] = ("",)
     raw_types: ClassVar[tuple[str, ...]] = ("string",)
     raw_missing: ClassVar[Any] = ""
-    raw_example: ClassVar[Any] = b"a"
-    raw_array: ClassVar[type] = object
+    sample_type: ClassVar[pa.DataType] = pa.string()
     datatypes: ClassVar[tuple[str, ...]] = ("BYTES",)
     written: ClassVar[str] = "a text"
     example: ClassVar[Any] = "a"
@@ -255,12 +252,16 @@ class ColumnType:
     is_sampled: ClassVar[bool] = True
     edge_type: ClassVar[type | None] = None
     nouns: ClassVar[tuple[str, str]]
-    title: ClassVar[str]
     figures: ClassVar[tuple[str, ...]] = ()
     drift_bins: ClassVar[str] = ""
     fixed_edges: ClassVar[tuple[float, ...]] = ()
     moves_on: ClassVar[bool] = False
     statistics: ClassVar[type[ColumnStatistics]] = ColumnStatistics
+
+    def __post_init__(self) -> None:
+        """Refuse what was learned if it cannot be."""
+        if self.missing is None and self.field is not CODES and not self.is_direct:
+            raise ValueError(f"{self.name!r} has no rule for missing values")
 
     @property
     def learned(self) -> Learned:
@@ -337,8 +338,8 @@ class ColumnType:
         return self.field is CODES or bool(self.missing and self.missing.value is not None)
 
     def usual(self, column: ColumnStatistics | None = None) -> Any:
-        """Return a usual value for an example of a request, as the signature takes it."""
-        raise NotImplementedError
+        """Return a usual value for a request."""
+        return self.example
 
     # Statistics and reports.
 
@@ -500,8 +501,10 @@ class ColumnType:
 
     @classmethod
     def sample_column(cls, values: Sequence[Any]) -> pa.Array:
-        """Return values of `read` as an Arrow array that prepare_data reads; null is missing."""
-        return pa.array([value.decode() if value else None for value in values], pa.string())
+        """Return values of `read` as an Arrow array of `sample_type`; null is missing."""
+        kind = pa.type_for_alias(cls.raw_types[0])
+        found = np.array(values, object if pa.types.is_string(kind) else kind.to_pandas_dtype())
+        return pa.array(found, mask=missing_in(found)).cast(kind).cast(cls.sample_type)
 
     @classmethod
     def shown(cls, value: Any) -> str:

@@ -29,7 +29,6 @@ TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1", "1.0")  # pandas writes 1.0 be
 FALSE_TEXTS = ("false", "f", "no", "n", "off", "0", "0.0")
 PAIRS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("on", "off"))
 _WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in PAIRS for word in pair}
-_ARROW = {b"true": True, b"false": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +56,13 @@ class Boolean(ColumnType):
     kind = "boolean"
     schema_type = "boolean"
     field = FLOATS
-    raw_example = b"true"
+    sample_type = pa.bool_()
     datatypes = ("BOOL", "BYTES")
     written = "true or false"
-    example = True
     nouns = ("a boolean", "booleans")
-    title = "Booleans"
     drift_bins = "edges"
     fixed_edges = (0,)
     statistics = BooleanStatistics
-
-    def __post_init__(self) -> None:
-        """Refuse a boolean without a rule for missing values."""
-        if self.missing is None:
-            raise ValueError(f"{self.name!r} has no rule for missing values")
 
     precedence = 0
     forms = tuple(dict.fromkeys(_WORDS.values()))
@@ -155,11 +147,6 @@ class Boolean(ColumnType):
             else:
                 wrong.append((row, f"{named(value)} instead of true or false"))
         return np.array(found, object), wrong
-
-    @classmethod
-    def sample_column(cls, values: Sequence[Any]) -> pa.Array:
-        """Return booleans."""
-        return pa.array([_ARROW.get(value) for value in values], pa.bool_())
 
     def describe(self, column: Summary) -> BooleanStatistics:
         """Return the rows by value."""

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.features.types.base import (
-    CODES,
     ColumnStatistics,
     ColumnType,
     Summary,
@@ -66,10 +65,8 @@ class Category(ColumnType):
 
     kind = "category"
     schema_type = "category"
-    field = CODES
     has_dictionary = True
     nouns = ("a category", "categories")
-    title = "Categories"
     drift_bins = "values"
     statistics = CategoryStatistics
 

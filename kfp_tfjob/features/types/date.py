@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -69,8 +68,7 @@ _NAMED = (
     rf"([0-9]{{1,2}}(st|nd|rd|th)?[ ./-]+{_MONTH}[ ,./-]+([0-9]{{4}}|[0-9]{{2}})"
     rf"|{_MONTH} +[0-9]{{1,2}}(st|nd|rd|th)?,? +([0-9:]+ +)?[0-9]{{4}})([ T,].*)?$"
 )
-# Directives of strptime: numbers with nothing between them, others; and what is between them.
-_PARTS = re.compile(r"(?P<numbers>(?:%[dmyYHIMSj]){2,})|%[dmyYHIMSj]|(?P<other>%.)|\s+|[^%\s]")
+_NUMBERS = re.compile("(?:%[dmyYHIMSj])+")  # directives of strptime with nothing between them
 _WIDTHS = {"Y": 4, "j": 3}
 DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
 
@@ -110,23 +108,15 @@ class Date(ColumnType):
     parts = (".year", ".month", ".day", ".weekday", ".hour", ".seconds")  # Monday is 0
     raw_types = ("int64",)
     raw_missing = NO_DATE
-    raw_example = 0
-    raw_array = np.int64
+    sample_type = pa.timestamp("us", "UTC")
     datatypes = ("BYTES", "INT64")
     written = "a string with an ISO 8601 date, such as 2026-11-22 or 2026-11-22T08:30:00Z"
-    example = "2026-11-22"
     edge_type = str
     arrow_type = UNIT
     nouns = ("a date", "dates")
-    title = "Dates"
     drift_bins = "edges"
     moves_on = True
     statistics = DateStatistics
-
-    def __post_init__(self) -> None:
-        """Refuse a date without a rule for missing values."""
-        if self.missing is None:
-            raise ValueError(f"{self.name!r} has no rule for missing values")
 
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
@@ -154,7 +144,8 @@ class Date(ColumnType):
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """Return the forms of dates."""
-        dotted, days = is_dotted(texts), parse_all(of_dotted(texts))[1]
+        dotted = pc.match_substring_regex(texts, _DOTTED).to_numpy(zero_copy_only=False)
+        days = parse_all(of_dotted(texts))[1]
         other = [pc.match_substring_regex(texts, it) for it in (_OTHER, _NAMED)]
         masks = [(_OTHER_FORM, it.to_numpy(zero_copy_only=False) & short) for it in other]
         return [*masks, (_DATE, days), (_DOTTED_FORM, days & dotted)]
@@ -199,18 +190,17 @@ class Date(ColumnType):
             return cells.refused("date", NO_DATE)
         if (known := cells.once(parse_quickly)) is not None:
             return cells.parsed(known, NO_DATE)
-        encoded = cells.present.dictionary_encode()
-        days, good = parse_all(encoded.dictionary)
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        texts, codes = cells.distinct
+        days, good = parse_all(texts)
         wrong = ~np.append(good, True)[codes]
-        return cells.parsed(
-            np.where(wrong, 0, np.append(days, NO_DATE)[codes]), NO_DATE, {"date": wrong}
-        )
+        found = np.where(wrong, 0, np.append(days, NO_DATE)[codes])
+        return Parsed(found, {"encoding": cells.wrong, "date": wrong})
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:
         """Tell whether all dates are of the years 1 to 9999."""
-        return in_years(column)
+        ends = pc.min_max(column.cast(pa.int64())).as_py()
+        return ends["min"] is None or FIRST_DATE <= ends["min"] <= ends["max"] <= LAST_DATE
 
     @classmethod
     def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
@@ -252,12 +242,6 @@ class Date(ColumnType):
         for row in whole.keys() - {row for row, _ in wrong}:
             found[row] = whole[row]
         return found, sorted(wrong)
-
-    @classmethod
-    def sample_column(cls, values: Sequence[Any]) -> pa.Array:
-        """Return timestamps."""
-        whole = [None if value == NO_DATE else int(value) for value in values]
-        return pa.array(whole, pa.timestamp("us", "UTC"))
 
     def describe(self, column: Summary) -> DateStatistics:
         """Return the first and the last date, and a histogram."""
@@ -366,33 +350,21 @@ def _in_iso(text: str, patterns: Iterable[str]) -> str:
     for pattern in patterns:
         with suppress(ValueError):
             found = datetime.strptime(text.strip(), pattern)
-            if _digits_of(pattern).fullmatch(text.strip()):
+            if _has_digits(text, pattern):
                 return found.isoformat()
     return f"{text}?"
 
 
-@cache
-def _digits_of(pattern: str) -> re.Pattern[str]:
-    """Return what a text of a pattern is like, with all digits of numbers that nothing separates.
+def _has_digits(text: str, pattern: str) -> bool:
+    """Tell whether a text has all digits of the numbers that nothing separates.
 
     Otherwise 1152024, which is 15 January without its first zero, would be 5 November.
     """
-
-    def part(found: re.Match[str]) -> str:
-        if found["numbers"]:
-            widths = (_WIDTHS.get(it, 2) for it in found["numbers"][1::2])
-            return f"[0-9]{{{sum(widths)}}}"
-        if found[0][0] == "%":
-            return ".*?" if found["other"] else " ?[0-9]+"
-        return r"\s+" if found[0].isspace() else re.escape(found[0])
-
-    is_open = not any(found["numbers"] for found in _PARTS.finditer(pattern))
-    return re.compile(".*" if is_open else _PARTS.sub(part, pattern), re.IGNORECASE | re.DOTALL)
-
-
-def is_dotted(text: pa.Array) -> np.ndarray:
-    """Tell which texts are written like 8.4.2022."""
-    return pc.match_substring_regex(text, _DOTTED).to_numpy(zero_copy_only=False)
+    runs = zip(_NUMBERS.findall(pattern), re.findall("[0-9]+", text), strict=False)
+    return all(
+        len(run) == 2 or len(digits) >= sum(_WIDTHS.get(it, 2) for it in run[1::2])
+        for run, digits in runs
+    )
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:
@@ -444,12 +416,6 @@ def matches(text: pa.Array) -> np.ndarray:
     return (
         pc.match_substring_regex(text, f"^{_ISO}$").fill_null(False).to_numpy(zero_copy_only=False)
     )
-
-
-def in_years(column: pa.TimestampArray) -> bool:
-    """Tell whether the dates of a column of the type UNIT are of the years 1 to 9999."""
-    found = pc.min_max(column.cast(pa.int64())).as_py()
-    return found["min"] is None or FIRST_DATE <= found["min"] <= found["max"] <= LAST_DATE
 
 
 def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:

@@ -128,13 +128,11 @@ class Image(ColumnType):
 
     kind = PICTURE
     schema_type = PICTURE
-    raw_example = ONE_PIXEL
     written = 'the bytes of a JPEG or PNG file in base64, as a string or {"b64": STRING}'
-    example = {"b64": "..."}
+    example = {"b64": base64.b64encode(ONE_PIXEL).decode()}
     whole = "whole JPEG or PNG files in base64"
     is_sampled = False
     nouns = ("a picture", "pictures")
-    title = "Pictures"
     statistics = ImageStatistics
 
     @property
@@ -161,7 +159,3 @@ class Image(ColumnType):
                 wrong.append((row, "no JPEG or PNG"))
             found[row] = data
         return found, wrong
-
-    def usual(self, column: ColumnStatistics | None = None) -> dict[str, str]:
-        """Return an image of one pixel."""
-        return {"b64": base64.b64encode(ONE_PIXEL).decode()}

@@ -93,14 +93,12 @@ class Number(ColumnType):
     field = FLOATS
     raw_types = ("float64", "float32")
     raw_missing = np.nan
-    raw_example = 0.0
-    raw_array = np.float64
+    sample_type = pa.float64()
     datatypes = ("FP64", "FP32", "FP16", *_INTEGERS)
     written = "a number"
     example = 0.5
     edge_type = float
     nouns = ("a number", "numbers")
-    title = "Numbers"
     figures = ("mean", "std", "min", "max", "zeros")
     drift_bins = "edges"
     statistics = NumberStatistics
@@ -267,11 +265,6 @@ class Number(ColumnType):
             found = np.array([np.inf if abs(value or 0) > LARGEST else 0 for value in values])
         return found, _too_large(found)
 
-    @classmethod
-    def sample_column(cls, values: Sequence[Any]) -> pa.Array:
-        """Return float64."""
-        return pa.array([None if np.isnan(value) else value for value in values], pa.float64())
-
     def usual(self, column: ColumnStatistics | None = None) -> float:
         """Return what stands for a missing value, or the mean."""
         if self.missing:
@@ -432,11 +425,6 @@ def without_signs(text: pa.Array, group: str, point: str) -> pa.Array:
     plain = pc.replace_substring(pc.replace_substring(plain, point, "."), "\u2212", "-")
     none = pc.binary_join_element_wise(text, "?", "")  # 12.50 is a number only where the point is
     return pc.if_else(pc.match_substring_regex(text, pattern), plain, none)
-
-
-def plain_number(text: str) -> bool:
-    """Tell whether a text is written as a finite number."""
-    return bool(is_number(text))
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from kfp_tfjob.features import text_hash
 from kfp_tfjob.features.types.base import (
-    CODES,
     ColumnStatistics,
     ColumnType,
     Summary,
@@ -45,10 +44,9 @@ class String(ColumnType):
 
     kind = "text"
     schema_type = "text"
-    field = CODES
     is_hashed = True
     nouns = ("a text", "texts")
-    title = "Hashed texts"
+    example = "a text"
     statistics = StringStatistics
 
     def __post_init__(self) -> None:
@@ -93,7 +91,3 @@ class String(ColumnType):
     def describe(self, column: Summary) -> StringStatistics:
         """Return how many bins have rows."""
         return StringStatistics(bins=int((column.rows > 0).sum()))
-
-    def usual(self, column: ColumnStatistics | None = None) -> str:
-        """Return any text."""
-        return "a text"

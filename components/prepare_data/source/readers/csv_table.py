@@ -32,7 +32,7 @@ from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
     CsvRecords,
 )
 from kfp_tfjob.features.cells import shown
-from kfp_tfjob.features.types.number import plain_number
+from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -71,7 +71,7 @@ class CsvTable(Reader):
             self.reach = begin(stream, span, lambda data: self._records.first_in(data, columns))
             self._records = CsvRecords(stream, name, options.delimiter, block, self.reach)
             self._blocks, self._first = iter(self._records), None
-        numbers = [float(value) for value in options.null_values if plain_number(value)]
+        numbers = [float(value) for value in options.null_values if is_number(value)]
         wholes = {int(value) for value in numbers if value.is_integer()}
         # pandas writes -999 as -999.0 beside missing values.
         same = [text for value in wholes for text in (f"{value}", f"{value}.0")]
