@@ -102,9 +102,10 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     """Score the rows and judge the model as evaluate does."""
     from kfp_tfjob.components.evaluate import report  # noqa: F401  # no import is in the figures
     from kfp_tfjob.features.schema import Schema
+    from kfp_tfjob.features.served_model import ServedModel
     from kfp_tfjob.features.statistics import StatisticsDocument
     from kfp_tfjob.features.tensorflow_import import load
-    from kfp_tfjob.judging.model import Scorer
+    from kfp_tfjob.judging.model import predictions_of
     from kfp_tfjob.judging.predictions import Collector
     from kfp_tfjob.judging.rows import TestData
     from kfp_tfjob.judging.scoring import score
@@ -117,17 +118,17 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     paths = tuple(folder / name for name in raw or test.shards)
     tables, shards = (paths, ()) if raw else ((), paths)
     data = TestData("d", schema, statistics, shards, test.rows, tables)
-    model = Scorer(folder / "output-1" / "model", schema, "the model")
+    model = ServedModel(folder / "output-1" / "model", schema, "the model")
 
     class Second:
         """The champion, from a folder instead of the store."""
 
         def __init__(self, scratch: Path) -> None:
-            self.scorer = Scorer(folder / "output-2" / "model", schema, "the champion")
+            self.model = ServedModel(folder / "output-2" / "model", schema, "the champion")
             self.rows: Collector[Any] = Collector(scratch / "champion")
 
         def predict(self, batch: Any, outputs: Any) -> None:
-            self.rows.add(self.scorer.predict(batch))
+            self.rows.add(predictions_of(schema, batch, self.model.predict(batch.features)))
 
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -156,10 +157,10 @@ def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]
     rival = record = None
     if champion is not None:
         models["champion 1"] = Measures(champion, names)
-        rival = Rival("champion 1", predictions=models["champion 1"])
+        rival = Rival("champion 1", measures=models["champion 1"])
         record = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/e")
-    decision = decide(GateOptions(), models["model"], models["baseline"], rival, names)
-    scored = {who: Scored.of(one, 0.95, names) for who, one in models.items()}
+    decision = decide(GateOptions(), models["model"], models["baseline"], rival)
+    scored = {who: Scored.of(one, 0.95) for who, one in models.items()}
     judged = EvaluatedModel("m", "s3://b/m", "r", "m", "w", "s3://b/d", "d", "s", {})
     verdict = build(decision, judged, scored, 0.95, record, rival)
     report.render(verdict, classes, scored)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.metrics import Measures, finite
-from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
+from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.escaping import short
@@ -50,22 +50,20 @@ def kfp_metrics(
 
 
 def confusion(
-    model: Predictions | Measures, classes: Sequence[str]
+    measures: Measures, classes: Sequence[str]
 ) -> tuple[list[str], list[list[int]]] | None:
     """Return (names, counts) of at most 30 classes; None for a regression."""
-    measures = Measures.of(model)
     if not isinstance(measures.predictions, ClassPredictions):
         return None
     names, matrix = condense(measures.cells, classes)
     return _short_names(names), matrix.tolist()
 
 
-def roc(model: Predictions | Measures) -> tuple[list[float], list[float], list[float]] | None:
+def roc(measures: Measures) -> tuple[list[float], list[float], list[float]] | None:
     """Return (false positive rate, true positive rate, threshold), at most 100 points each.
 
     None unless there are two classes and both have rows.
     """
-    measures = Measures.of(model)
     predictions = measures.predictions
     if not isinstance(predictions, ClassPredictions) or predictions.classes != 2:
         return None

@@ -81,9 +81,7 @@ class Changes:
     gains: list[Gain]
 
 
-def changes(
-    scored: Mapping[str, Scored], confidence: float, classes: list[str], primary: str = ""
-) -> Changes:
+def changes(scored: Mapping[str, Scored], confidence: float, primary: str = "") -> Changes:
     """Compare the model with the champion; if there is none to compare, with the baseline.
 
     Of many rows, the bounds of a gain come from the influence of some of them, in blocks over the
@@ -93,7 +91,6 @@ def changes(
     Args:
         scored: `model`, `baseline`, and the champion by its name if it was compared.
         confidence: Of each one-sided bound.
-        classes: The names of the classes.
         primary: The primary metric, which comes first: of those of the user's own, only it has a
             direction.
     """
@@ -103,7 +100,7 @@ def changes(
     error_of: Callable[[Estimate, Estimate], float] = paired_error
     if model.predictions.rows > SAMPLED_ROWS:
         error_of = _unknown if against == BASELINE else _of_some_rows
-    about = (model, other, confidence, classes, primary, error_of)
+    about = (model, other, confidence, primary, error_of)
     names = sorted(model.measured, key=lambda name: name != primary)
     return Changes(against, [_gain(it, *about) for it in names])
 
@@ -113,7 +110,6 @@ def _gain(
     model: Scored,
     other: Scored,
     confidence: float,
-    classes: list[str],
     primary: str,
     error_of: Callable[[Estimate, Estimate], float],
 ) -> Gain:
@@ -121,8 +117,7 @@ def _gain(
     ours, theirs = model.measured[metric], other.measured.get(metric, nothing)
     if metric in _WITHOUT_DIRECTION or (is_own(metric) and metric != primary):
         return Gain(metric, ours, theirs, math.nan, math.nan, math.nan)
-    both = model.measures, other.measures
-    found = compare(*both, metric, confidence, classes, error_of=error_of)
+    found = compare(model.measures, other.measures, metric, confidence, error_of)
     return Gain(metric, ours, theirs, found.gain, found.low, found.high)
 
 

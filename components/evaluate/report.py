@@ -68,8 +68,7 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, S
         scored: `model`, `baseline`, and the champion by its name if it was compared.
     """
     gate = whole_numbers(verdict.gate)
-    about = (verdict.confidence, list(classes), verdict.primary_metric)
-    changed = changes(scored, *about)
+    changed = changes(scored, verdict.confidence, verdict.primary_metric)
     champion = verdict.champion
     same_weights = champion is not None and (
         champion.exported_weights_sha256 == verdict.exported_weights_sha256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,7 +40,7 @@ class Column(Protocol):
 
 
 class Filed:
-    """A (rows, ...) array in a file; consecutive rows are read when they are asked for.
+    """A (rows, ...) array in a file; consecutive rows are mapped when they are asked for.
 
     Args:
         path: The file.
@@ -49,30 +50,22 @@ class Filed:
     """
 
     def __init__(self, path: Path, dtype: np.dtype, width: tuple[int, ...], rows: int) -> None:
-        self._path, self.dtype, self._width, self._rows = path, dtype, width, rows
+        self._path, self.dtype, self.shape = path, dtype, (rows, *width)
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self._rows
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the whole array."""
-        return (self._rows, *self._width)
+        return self.shape[0]
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Read consecutive rows, or every n-th."""
-        start, stop, step = rows.indices(self._rows)
-        values = int(np.prod(self._width, dtype=np.int64))
-        shape, offset = (max(stop - start, 0), *self._width), start * values * self.dtype.itemsize
-        if values > 1 and shape[0]:
-            # Mapped and not read: the scores of one class are a small part of these bytes.
-            return np.asarray(np.memmap(self._path, self.dtype, "r", offset, shape))[::step]
-        read = np.fromfile(self._path, self.dtype, shape[0] * values, offset=offset)
-        return read.reshape(shape)[::step]
+        """Map consecutive rows: the scores of one class are a small part of their bytes."""
+        start, stop, _ = rows.indices(len(self))
+        width = self.shape[1:]
+        offset = start * math.prod(width) * self.dtype.itemsize
+        shape = (stop - start, *width)
+        return np.asarray(np.memmap(self._path, self.dtype, "r", offset, shape))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Read all rows."""
+        """Map all rows."""
         return self[:].astype(dtype or self.dtype, copy=False)
 
 
@@ -87,45 +80,30 @@ class Growing:
     def __init__(self, path: Path | None, most: int = VALUES_IN_MEMORY) -> None:
         self._path, self._most = path, most
         self._parts: list[NDArray[Any]] = []
-        self._last: NDArray[Any] | None = None  # no row of what is in the file
-        self._held = self._rows = 0
+        self._held = self._filed = 0
 
     def add(self, values: NDArray[Any]) -> None:
         """Add (batch, ...) rows."""
         self._parts.append(values)
         self._held += values.size
-        self._rows += len(values)
         if self._path and self._held > self._most:
             self._flush(self._path)
 
     def finish(self) -> Any:
         """Return the whole column."""
-        if self._last is None:
-            return self._whole()
-        assert self._path is not None
+        last = self._parts[-1]
+        if not self._filed or not self._path:
+            return np.concatenate(self._parts)
         self._flush(self._path)
-        return Filed(self._path, self._last.dtype, self._last.shape[1:], self._rows)
-
-    def _whole(self) -> NDArray[Any]:
-        """Return the parts as one array, and free each where it is copied."""
-        if len(self._parts) > 1:
-            first, end = self._parts[0], self._rows
-            whole = np.empty((end, *first.shape[1:]), first.dtype)
-            while self._parts:
-                part = self._parts.pop()
-                whole[end - len(part) : end] = part
-                end -= len(part)
-            self._parts = [whole]
-        return self._parts[0]
+        return Filed(self._path, last.dtype, last.shape[1:], self._filed)
 
     def _flush(self, path: Path) -> None:
-        if not self._parts:
-            return
-        self._last = self._parts[-1][:0]
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             for part in self._parts:
                 file.write(np.ascontiguousarray(part).data)
-        self._parts, self._held = [], 0
+        self._filed += sum(map(len, self._parts))
+        self._parts, self._held = [self._parts[-1][:0]], 0  # its type and shape
         self._most = CHUNK  # the file exists: there is no reason to hold many rows
 
 

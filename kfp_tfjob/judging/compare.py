@@ -82,25 +82,22 @@ class Comparison:
 
 
 def compare(
-    challenger: Predictions | Measures,
-    other: Predictions | Measures,
+    challenger: Measures,
+    other: Measures,
     metric: str,
     confidence: float = 0.95,
-    classes: list[str] | None = None,
     error_of: Callable[[Estimate, Estimate], float] = paired_error,
 ) -> Comparison:
     """Compare two models on the same rows in the same order.
 
     Args:
-        challenger: The new model's predictions or metrics.
-        other: Those of the champion or of the trivial baseline.
+        challenger: The new model.
+        other: The champion or the trivial baseline.
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound, for instance 0.95.
-        classes: The names of the classes, for per-class metrics.
         error_of: Estimates the standard error of the gain, as `paired_error` does.
     """
-    ours = Measures.of(challenger, classes).estimate(metric)
-    theirs = Measures.of(other, classes).estimate(metric)
+    ours, theirs = challenger.estimate(metric), other.estimate(metric)
     gain = ours.sign * (ours.value - theirs.value)
     support = min(ours.support, theirs.support)
     low = high = detectable = error = math.nan

@@ -36,20 +36,13 @@ class Rival:
         name: Its name in messages, for instance `champion 3`.
         same: Whether it is the challenger, by its weights and its outputs.
         obstacle: Why it cannot be compared, as the end of a sentence; empty when it can.
-        predictions: Its predictions for the test rows, or its metrics; None when it cannot be
-            compared.
+        measures: Its metrics on the test rows; None when it cannot be compared.
     """
 
     name: str
     same: bool = False
     obstacle: str = ""
-    predictions: Predictions | Measures | None = None
-
-    def model(self, classes: list[str] | None = None) -> Predictions | None:
-        """Return its predictions; None when it cannot be compared."""
-        if self.predictions is None:
-            return None
-        return Measures.of(self.predictions, classes).predictions
+    measures: Measures | None = None
 
 
 @dataclass(frozen=True)
@@ -84,10 +77,9 @@ class GateDecision:
 
 def decide(
     options: GateOptions | None,
-    challenger: Predictions | Measures,
-    baseline: Predictions | Measures,
+    model: Measures,
+    baseline: Measures,
     champion: Rival | None,
-    classes: list[str] | None = None,
     slices: Slices | None = None,
     more: Sequence[Check] = (),
     whole: Mapping[str, float] | None = None,
@@ -96,15 +88,13 @@ def decide(
 
     Args:
         options: The gate; None for an empty one.
-        challenger: The new model's predictions for the test rows, or its metrics.
-        baseline: Those of the trivial model for the same rows.
+        model: The challenger.
+        baseline: The trivial model, on the same rows.
         champion: The champion, if there is one.
-        classes: The names of the classes.
         slices: The slices of the test rows.
         more: Checks of the test rows and of the history of the model.
         whole: The metrics of the evaluator that are numbers.
     """
-    model = Measures.of(challenger, classes)
     metric = _primary_metric(options, model.predictions)
     if options is None:
         reason = "the gate is empty, and an empty gate blesses nothing"
@@ -121,26 +111,25 @@ def decide(
     ]
     found: list[SliceResult] = []
     if slices is not None and checks[0].passed:
-        rival = champion.model(classes) if champion else None
-        named = champion.name if champion else ""
-        more, found = judge_slices(options, metric, slices, model, rival, named)
+        theirs, named = (champion.measures, champion.name) if champion else (None, "")
+        more, found = judge_slices(options, metric, slices, model, theirs, named)
         checks += more
     comparison, against = None, ""
-    first, theirs = champion is None, champion.predictions if champion else None
+    first = champion is None
     if champion and champion.same:
         checks.append(Check("same_model", False, f"same model as {champion.name}"))
     elif not checks[0].passed:
         first = False  # nothing to compare
-    elif champion and theirs is None:
+    elif champion and champion.measures is None:
         first = options.incompatible_champion == "treat_as_first"
         checks.append(_incompatible(champion, first))
-    elif champion and theirs is not None:
+    elif champion and champion.measures:
         against = champion.name
-        comparison = compare(model, theirs, metric, options.confidence, classes)
+        comparison = compare(model, champion.measures, metric, options.confidence)
         checks.append(_champion(comparison, against, options))
     if first and options.first_model == "beat_baseline":
         against = "the baseline"
-        comparison = compare(model, baseline, metric, options.confidence, classes)
+        comparison = compare(model, baseline, metric, options.confidence)
         checks.append(_superior("baseline", comparison, against))
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))

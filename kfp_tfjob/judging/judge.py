@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.estimates import Measured
@@ -22,7 +23,7 @@ from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.model import Scorer, exported_weights_sha256
+from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import Predictions
@@ -134,7 +135,7 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
     challenger_folder = folder / "run" / RUN_MODEL
     digest = exported_weights_sha256(challenger_folder)
     champion = read_champion(store, layout, given.model_name)
-    challenger = Scorer(challenger_folder, data.schema, "the model")
+    challenger = ServedModel(challenger_folder, data.schema, "the model")
 
     def against(other: Champion, name: str) -> Opponent:
         return Opponent(store, layout, given.model_name, other, digest, data, folder / name)
@@ -158,10 +159,10 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
     if found := taken_back(store, layout, given.model_name, digest):
         left = against(found[0], "taken_back")
         for batch in data.batches():
-            left.predict(batch, challenger.outputs(batch))
+            left.predict(batch, challenger.predict(batch.features))
         more += [_of_history(*found)] if left.same else []
-    decision = decide(options, ours, trivial, rival, classes, slices, more, whole)
-    measured = {who: Scored.of(one, confidence, classes) for who, one in shown.items()}
+    decision = decide(options, ours, trivial, rival, slices, more, whole)
+    measured = {who: Scored.of(one, confidence) for who, one in shown.items()}
     for name in [*numbers.get("model", {}), *predictions.own]:
         for who, scored in measured.items():
             value = numbers.get(who, {}).get(name, math.nan)
@@ -288,12 +289,12 @@ def _of_ones_own(
     """
     found = own.of_model()
     model, numbers = found.with_rows(model, options), {"model": found.numbers}
-    theirs = rival.model() if rival else None
-    if rival and theirs:
+    if rival and rival.measures:
+        theirs = rival.measures.predictions
         found = own.of_champion(rival.name)
         numbers[rival.name] = found.numbers
         known = Measures(found.with_rows(theirs, options), classes)
-        rival = replace(rival, predictions=known)
+        rival = replace(rival, measures=known)
     elif is_own(options.primary_metric) and _is_first(rival, options):
         found = own.of_constant(same)
         numbers["baseline"] = found.numbers
@@ -304,8 +305,8 @@ def _of_ones_own(
 def _in_order(ours: Measures, rival: Rival | None, trivial: Measures) -> dict[str, Measures]:
     """Return what is measured, in the order in which it is shown."""
     found = {"model": ours}
-    if rival and rival.predictions is not None:
-        found[rival.name] = Measures.of(rival.predictions)
+    if rival and rival.measures:
+        found[rival.name] = rival.measures
     return {**found, "baseline": trivial}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,38 +44,24 @@ class Measures:
     def __init__(self, predictions: Predictions, classes: list[str] | None = None) -> None:
         self.predictions, self.classes = predictions, classes
         self._known: dict[str, Estimate] = {}
-        self._cells: cells.Cells | None = None
-        self._curves: list[curves.Curve] | None = None
-        self._calibration: Calibration | None = None
 
-    @classmethod
-    def of(cls, model: Predictions | Measures, classes: list[str] | None = None) -> Measures:
-        """Return the metrics of a model, or what is already them."""
-        return model if isinstance(model, Measures) else cls(model, classes)
-
-    @property
+    @cached_property
     def cells(self) -> cells.Cells:
         """The confusion matrix of a classification."""
         assert isinstance(self.predictions, ClassPredictions)
-        if self._cells is None:
-            self._cells = cells.Cells.of(self.predictions)
-        return self._cells
+        return cells.Cells.of(self.predictions)
 
-    @property
+    @cached_property
     def curves(self) -> list[curves.Curve]:
         """The curve of every class with scores; of two classes, only of class 1."""
         assert isinstance(self.predictions, ClassPredictions)
-        if self._curves is None:
-            self._curves = curves.curves_of(self.predictions)
-        return self._curves
+        return curves.curves_of(self.predictions)
 
-    @property
+    @cached_property
     def calibration(self) -> Calibration:
         """Whether the probabilities of a classification come true."""
         assert isinstance(self.predictions, ClassPredictions)
-        if self._calibration is None:
-            self._calibration = Calibration.of(self.predictions)
-        return self._calibration
+        return Calibration.of(self.predictions)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -146,21 +133,6 @@ class Measures:
         if top := top_k(metric):
             return _top(predictions, metric, top)
         return unknown(metric, predictions)
-
-
-def estimate(predictions: Predictions, metric: str, classes: list[str] | None = None) -> Estimate:
-    """Estimate one metric, see `Measures.estimate`."""
-    return Measures(predictions, classes).estimate(metric)
-
-
-def summary(
-    predictions: Predictions,
-    confidence: float,
-    classes: list[str] | None = None,
-    each_class: bool = False,
-) -> dict[str, Measured]:
-    """Measure every metric of the task, see `Measures.summary`."""
-    return Measures(predictions, classes).summary(confidence, each_class)
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:

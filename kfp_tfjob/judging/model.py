@@ -1,4 +1,4 @@
-"""Runs the model under evaluation, and computes the digest that identifies it."""
+"""What is kept of the outputs of a model, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -19,46 +18,10 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import SAVED_MODEL
 
 
-class Scorer:
-    """A loaded SavedModel.
-
-    Args:
-        folder: The folder of the SavedModel.
-        schema: The schema of the data.
-        name: Its name in messages, for instance `the model`.
-
-    Attributes:
-        model: The loaded model.
-        folder: Its folder.
-
-    Raises:
-        DataError: The model cannot be loaded, or its signature does not match the task.
-    """
-
-    def __init__(self, folder: Path, schema: Schema, name: str) -> None:
-        self.model, self.folder = ServedModel(folder, schema, name), folder
-
-    def predict(self, batch: Batch) -> Predictions:
-        """Predict one batch of test rows.
-
-        Raises:
-            DataError: The model failed, or its output does not match the task.
-        """
-        return self.predictions(batch, self.outputs(batch))
-
-    def outputs(self, batch: Batch) -> np.ndarray:
-        """Return the (batch, classes) probabilities, or (batch,) values, of one batch.
-
-        Raises:
-            DataError: The model failed, or its output does not match the task.
-        """
-        return self.model.predict(batch.features)
-
-    def predictions(self, batch: Batch, outputs: np.ndarray) -> Predictions:
-        """Return what is kept of the outputs for a batch."""
-        if self.model.schema.task == "regression":
-            return ValuePredictions.of(batch.labels, outputs, batch.weights)
-        return ClassPredictions.of(batch.labels, outputs, batch.weights)
+def predictions_of(schema: Schema, batch: Batch, outputs: np.ndarray) -> Predictions:
+    """Return what is kept of a model's outputs for a batch, as `ServedModel.predict` makes them."""
+    kind = ValuePredictions if schema.task == "regression" else ClassPredictions
+    return kind.of(batch.labels, outputs, batch.weights)
 
 
 def exported_weights_sha256(folder: Path) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.gate import Rival
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.model import Scorer
+from kfp_tfjob.judging.model import predictions_of
 from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.storage.address import S3Address
@@ -60,7 +61,7 @@ class Opponent:
         self.watch: Callable[[np.ndarray], None] | None = None
         self.same = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
-        self._scorer: Scorer | None = None
+        self._model: ServedModel | None = None
         self._rows: Collector[Any] = Collector(folder / "predictions")
         schema = data.schema
         if champion.schema_digest != schema.schema_digest:
@@ -79,20 +80,20 @@ class Opponent:
             with self._guarded():
                 version = layout.model(model_name).version(champion.version)
                 pull(store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
-                self._scorer = Scorer(folder / MODEL, schema, self.name)
+                self._model = ServedModel(folder / MODEL, schema, self.name)
 
     def predict(self, batch: Batch, challenger: np.ndarray) -> None:
-        """Score a batch as `Scorer.predict` does, unless the champion has already failed.
+        """Score a batch, unless the champion has already failed.
 
         Args:
             batch: The rows.
             challenger: The outputs of the challenger for them.
         """
-        if self._scorer:
+        if self._model:
             with self._guarded():
-                outputs = self._scorer.outputs(batch)
+                outputs = self._model.predict(batch.features)
                 self.same = self.same and np.allclose(outputs, challenger, equal_nan=True)
-                self._rows.add(self._scorer.predictions(batch, outputs))
+                self._rows.add(predictions_of(self._model.schema, batch, outputs))
                 if self.watch:
                     self.watch(outputs)
 
@@ -103,7 +104,7 @@ class Opponent:
             classes: The names of the classes.
         """
         predictions: Predictions | None = None
-        if self._scorer and not self.same:
+        if self._model and not self.same:
             predictions = self._rows.finish()
         if predictions is not None and not predictions.finite:
             self._obstacle, predictions = "it predicts numbers that are not finite", None
@@ -116,7 +117,7 @@ class Opponent:
         try:
             yield
         except DataError as error:
-            self._obstacle, self._scorer = str(error), None
+            self._obstacle, self._model = str(error), None
             log.warning("%s cannot be compared: %s", self.name, error)
 
 

@@ -314,7 +314,9 @@ class Collector(Generic[_Collected]):
         self._last = part
         for name, values in part.columns().items():
             if name not in self._columns:
-                self._columns[name] = self._column(name)
+                # own/NAME is a file in a folder
+                path = self._folder / name if self._folder else None
+                self._columns[name] = Growing(path, self._most)
             self._columns[name].add(np.asarray(values))
 
     def finish(self) -> _Collected | None:
@@ -323,12 +325,6 @@ class Collector(Generic[_Collected]):
             return None
         columns = {name: column.finish() for name, column in self._columns.items()}
         return self._last.with_columns(columns)
-
-    def _column(self, name: str) -> Growing:
-        path = self._folder / name if self._folder else None
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)  # own/NAME is a file in a folder
-        return Growing(path, self._most)
 
 
 def constant_classifier(

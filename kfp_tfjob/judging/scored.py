@@ -26,10 +26,9 @@ class Scored:
     classes: dict[str, Measured]
 
     @classmethod
-    def of(cls, model: Predictions | Measures, confidence: float, classes: list[str]) -> Scored:
+    def of(cls, measures: Measures, confidence: float) -> Scored:
         """Measure a model."""
-        each_class = len(classes) <= MOST_SHOWN_CLASSES
-        measures = Measures.of(model, classes)
+        each_class = len(measures.classes or ()) <= MOST_SHOWN_CLASSES
         measured = measures.summary(confidence, each_class)
         return cls(
             measures,

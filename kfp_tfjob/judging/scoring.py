@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.statistics import WeightedLabel
-from kfp_tfjob.judging.model import Scorer
+from kfp_tfjob.judging.model import predictions_of
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import (
@@ -27,7 +28,7 @@ _CLOSE = 0.05  # of the range of the answers: other kernels compute a batch of a
 
 def score(
     data: TestData,
-    challenger: Scorer,
+    challenger: ServedModel,
     opponent: Opponent | None,
     slices: Slices,
     folder: Path,
@@ -53,10 +54,10 @@ def score(
     ours: Collector[Any] = Collector(folder / "predictions")
     trivial: Collector[Any] = Collector(folder / "baseline")
     for number, batch in enumerate(data.batches()):
-        outputs = challenger.outputs(batch)
+        outputs = challenger.predict(batch.features)
         if not number:
             _check_alone(challenger, batch, outputs)
-        part = challenger.predictions(batch, outputs)
+        part = predictions_of(data.schema, batch, outputs)
         ours.add(part)
         if own:
             own.add(batch, part, outputs)
@@ -69,11 +70,11 @@ def score(
     return predictions, baseline
 
 
-def _check_alone(model: Scorer, batch: Batch, outputs: np.ndarray) -> None:
+def _check_alone(model: ServedModel, batch: Batch, outputs: np.ndarray) -> None:
     """Refuse a model whose answer for a row depends on the rows beside it in a request."""
     for at in range(min(_ALONE, len(outputs))):
         row = {name: values[at : at + 1] for name, values in batch.features.items()}
-        alone, again = (model.model.predict(row)[0] for _ in range(2))
+        alone, again = (model.predict(row)[0] for _ in range(2))
         room = _CLOSE * np.ptp(outputs) + 1e-5 * np.abs(outputs).max()
         if np.array_equal(alone, again) and (np.abs(alone - outputs[at]) > room).any():
             raise DataError(

@@ -18,7 +18,7 @@ from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, number
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
+from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.slices import Part, Slices
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.storage.formatting import counted, listed
@@ -69,7 +69,7 @@ def judge_slices(
     metric: str,
     slices: Slices,
     model: Measures,
-    champion: Predictions | None,
+    champion: Measures | None,
     against: str,
 ) -> tuple[list[Check], list[SliceResult]]:
     """Judge every slice.
@@ -79,7 +79,7 @@ def judge_slices(
         metric: The primary metric.
         slices: The slices, with the rows of the test split.
         model: The challenger.
-        champion: The champion's predictions; None if there is none to compare.
+        champion: The champion; None if there is none to compare.
         against: The name of the champion.
 
     Returns:
@@ -88,7 +88,7 @@ def judge_slices(
     results: list[tuple[Slice, SliceResult]] = []
     compared: dict[int, tuple[float, Comparison]] = {}
     ours = model.predictions.with_own(options.by_row)
-    theirs = champion and champion.with_own(options.by_row)
+    theirs = champion and champion.predictions.with_own(options.by_row)
     for part in slices.parts(ours, theirs):
         result, comparison = _of_part(part, options, metric, model.classes)
         if comparison is not None and comparison.known:
@@ -173,7 +173,8 @@ def _of_part(
     )
     if part.champion is None:
         return result, None
-    comparison = compare(model, part.champion, metric, options.confidence, classes)
+    champion = Measures(part.champion, classes)
+    comparison = compare(model, champion, metric, options.confidence)
     return replace(result, other=comparison.other, gain=comparison.gain), comparison
 
 

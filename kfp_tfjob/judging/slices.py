@@ -112,8 +112,6 @@ class _Column:
         numbers = class_numbers(classes) if source.edges else None
         self._numbers = None if numbers is None else np.array(numbers)
         self._codes: dict[Any, int] = {}
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
         self._rows = Growing(path)
 
     def add(self, batch: Batch) -> None:

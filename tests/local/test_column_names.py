@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.served_model import Block
+from kfp_tfjob.features.served_model import Block, ServedModel
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types.number import Number, NumberStatistics
 from kfp_tfjob.trainer.dataset import Dataset
@@ -44,8 +44,6 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.judging.model import Scorer
-    from kfp_tfjob.judging.rows import Batch
     from kfp_tfjob.trainer.export import export
 
     width = len(columns)
@@ -64,9 +62,8 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
     with TemporaryDirectory() as name:
         folder = Path(name)
         export(model, dataset, folder)
-        batch = Batch(Block(columns, rows), np.zeros(5, np.float32))
-        scored = Scorer(folder / "model", schema, "the model").predict(batch)
-        np.testing.assert_allclose(scored.values, expected, rtol=1e-4, atol=1e-5)
+        scored = ServedModel(folder / "model", schema, "the model").predict(Block(columns, rows))
+        np.testing.assert_allclose(scored, expected, rtol=1e-4, atol=1e-5)
 
         mapping = signature_columns.read(folder / "model")
         served = tf.saved_model.load(str(folder / "model")).signatures["serve"]

@@ -6,8 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kfp_tfjob.judging.compare import LEAST_ROWS, compare
+from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison
+from kfp_tfjob.judging.compare import compare as compare_measures
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
+
+
+def compare(challenger: Predictions, champion: Predictions, metric: str) -> Comparison:
+    return compare_measures(Measures(challenger), Measures(champion), metric)
 
 
 def classifier(labels: np.ndarray, logit: np.ndarray) -> ClassPredictions:

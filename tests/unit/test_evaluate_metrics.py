@@ -16,11 +16,12 @@ from kfp_tfjob.judging.columns import Filed
 from kfp_tfjob.judging.confusion import condense
 from kfp_tfjob.judging.curves import curves_of
 from kfp_tfjob.judging.curves import estimate as curve_estimate
-from kfp_tfjob.judging.estimates import t_quantile, t_tail
-from kfp_tfjob.judging.metrics import Measures, estimate, finite, summary
+from kfp_tfjob.judging.estimates import Estimate, Measured, t_quantile, t_tail
+from kfp_tfjob.judging.metrics import Measures, finite
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Collector,
+    Predictions,
     ValuePredictions,
     constant_classifier,
     constant_regression,
@@ -28,6 +29,14 @@ from kfp_tfjob.judging.predictions import (
 
 ROWS = 3000
 METRICS = ["balanced_accuracy", "auc", "average_precision", "mcc", "brier", "f1/b"]
+
+
+def estimate(predictions: Predictions, metric: str, classes: list[str] | None = None) -> Estimate:
+    return Measures(predictions, classes).estimate(metric)
+
+
+def summary(predictions: Predictions, confidence: float) -> dict[str, Measured]:
+    return Measures(predictions).summary(confidence)
 
 
 def binary(kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -206,26 +215,6 @@ def test_the_limit_of_the_memory_counts_the_scores_of_all_classes(
             found, known = estimate(filed, metric), estimate(whole, metric)
             assert found.value == pytest.approx(known.value, nan_ok=True)
             assert found.standard_error == pytest.approx(known.standard_error, nan_ok=True)
-
-
-def test_batches_are_freed_while_they_are_joined() -> None:
-    rows, batch = 400_000, 8000
-    labels, scores = np.arange(rows) % 2, np.full((rows, 2), 0.5, np.float32)
-    stored: Collector[ClassPredictions] = Collector()
-    tracemalloc.start()
-    try:
-        for at in range(0, rows, batch):
-            part = slice(at, at + batch)
-            stored.add(ClassPredictions.of(labels[part], scores[part]))
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        whole = stored.finish()
-        after, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert whole is not None and whole.rows == rows
-    assert after < 1.1 * before  # the batches are gone
-    assert peak < 1.5 * before  # and there are never two copies of all columns
 
 
 def test_bins_round_little() -> None:

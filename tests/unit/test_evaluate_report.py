@@ -18,6 +18,7 @@ from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.changes import changes
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import Rival, decide
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -89,11 +90,14 @@ def evaluated(
     if rename is not str:
         labels = tuple(map(rename, range(len(labels))))
     names, gate = list(labels), gate or GATES["classification" if labels else "regression"]
-    rival = Rival("champion 7", predictions=baseline)
+    everyone = {
+        who: Measures(one, names)
+        for who, one in (("model", predictions), ("champion 7", baseline), ("baseline", baseline))
+    }
+    rival = Rival("champion 7", measures=everyone["champion 7"])
     champion = Champion(4, 7, "s3://b/v", "r0", "w", "s", "d", {}, "s3://b/verdict")
-    decision = decide(parse_gate(gate), predictions, baseline, rival, names)
-    everyone = {"model": predictions, "champion 7": baseline, "baseline": baseline}
-    scored = {who: Scored.of(one, 0.95, names) for who, one in everyone.items()}
+    decision = decide(parse_gate(gate), everyone["model"], everyone["baseline"], rival)
+    scored = {who: Scored.of(one, 0.95) for who, one in everyone.items()}
     judged = EvaluatedModel(NASTY, "s3://b/m", "r1", "m", "w", "s3://b/d", "d", "s", gate)
     return labels, build(decision, judged, scored, 0.95, champion, rival), scored
 
@@ -101,7 +105,7 @@ def evaluated(
 def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> None:
     for case in ("two classes", "regression"):
         labels, verdict, scored = evaluated(case)
-        found = changes(scored, 0.95, list(labels)).gains
+        found = changes(scored, 0.95).gains
         gains = {gain.metric: gain for gain in found}
         assert set(gains) == set(scored["model"].measured)
         check = next(one for one in verdict.checks if one.name == "champion")
@@ -116,11 +120,11 @@ def test_a_gain_is_better_for_every_metric_and_has_the_bounds_of_the_check() -> 
 def test_of_many_rows_some_tell_the_bounds_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for case in ("two classes", "regression"):
         labels, verdict, scored = evaluated(case)
-        exact = changes(scored, 0.95, list(labels)).gains
+        exact = changes(scored, 0.95).gains
         with monkeypatch.context() as patch:
             patch.setattr("kfp_tfjob.components.evaluate.changes.SAMPLED_ROWS", 1600)
             patch.setattr("kfp_tfjob.components.evaluate.report.SAMPLED_ROWS", 1600)
-            found = changes(scored, 0.95, list(labels)).gains
+            found = changes(scored, 0.95).gains
             html = report.render(verdict, labels, scored)
         assert "1,600 of these rows" in html
         for one, other in zip(found, exact, strict=True):
@@ -144,7 +148,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     assert shown.endswith("in verdict.json.\n")
     metrics = kfp_metrics(scored)
     assert sum(key.startswith("recall/") for key in metrics) == 30
-    found = confusion(scored["model"].predictions, list(labels))
+    found = confusion(scored["model"].measures, list(labels))
     assert found and len(set(found[0])) == 30
     classification = dsl.ClassificationMetrics()
     classification.log_confusion_matrix(*found)
@@ -188,9 +192,9 @@ def test_page_and_metadata_are_finite_and_small(case: str) -> None:
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     for name, value in kfp_metrics(scored).items():
         metrics.log_metric(name, value)
-    if found := confusion(predictions, list(labels)):
+    if found := confusion(scored["model"].measures, list(labels)):
         classification.log_confusion_matrix(*found)
-    if curve := roc(predictions):
+    if curve := roc(scored["model"].measures):
         classification.log_roc_curve(*curve)
     text = json.dumps([metrics.metadata, classification.metadata], allow_nan=False)
     assert len(text) < 32 * 1024

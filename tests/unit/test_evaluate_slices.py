@@ -10,6 +10,7 @@ import pytest
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Collector, constant_classifier
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import holm
@@ -72,9 +73,9 @@ def judge(
     challenger: ClassPredictions, champion: ClassPredictions | None, *declared: Any, **gate: Any
 ) -> GateDecision:
     options = parse_gate({"slices": list(declared), **gate})
-    rival = Rival("champion 3", predictions=champion) if champion else None
-    baseline = constant_classifier(LABELS, [1, 1])
-    return decide(options, challenger, baseline, rival, CLASSES, sliced(*declared))
+    rival = Rival("champion 3", measures=Measures(champion, CLASSES)) if champion else None
+    baseline = Measures(constant_classifier(LABELS, [1, 1]), CLASSES)
+    return decide(options, Measures(challenger, CLASSES), baseline, rival, sliced(*declared))
 
 
 def failed(decision: GateDecision) -> set[str]:

@@ -233,7 +233,7 @@ def test_slices_of_equal_models_rarely_fail(metric: str) -> None:
         slices.add(Batch({"part": part}, challenger.labels))
         checks: list[Check]
         checks, _ = judge_slices(
-            options, metric, slices, Measures(challenger), champion, "champion"
+            options, metric, slices, Measures(challenger), Measures(champion), "champion"
         )
         failed += not checks[0].passed
     log.info("%s: some slice fails in %.2f %%", metric, 100 * failed / TIMES)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -40,7 +41,18 @@ def broken() -> ClassPredictions:
 
 
 def rival(predictions: Predictions | None = None, **more: Any) -> Rival:
-    return Rival("champion 3", predictions=predictions, **more)
+    measures = predictions and Measures(predictions, CLASSES)
+    return Rival("champion 3", measures=measures, **more)
+
+
+def decided(
+    options: GateOptions | None,
+    challenger: Predictions,
+    baseline: Predictions,
+    champion: Rival | None,
+    classes: list[str] | None = None,
+) -> GateDecision:
+    return decide(options, Measures(challenger, classes), Measures(baseline, classes), champion)
 
 
 @dataclass
@@ -150,7 +162,7 @@ CASES = {
 
 
 def judge(case: Case) -> GateDecision:
-    return decide(parse_gate(case.gate), case.challenger, BASELINE, case.champion, CLASSES)
+    return decided(parse_gate(case.gate), case.challenger, BASELINE, case.champion, CLASSES)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -172,18 +184,18 @@ def test_all_that_fails_is_said() -> None:
 def test_the_primary_metric_follows_the_task() -> None:
     scores = np.linspace(0.01, 0.99, 100)
     binary = ClassPredictions.of(scores > 0.4, np.stack([1 - scores, scores], axis=1))
-    decision = decide(GateOptions(), binary, constant_classifier(binary.labels, [1, 1]), None)
+    decision = decided(GateOptions(), binary, constant_classifier(binary.labels, [1, 1]), None)
     assert (decision.primary_metric, decision.blessed) == ("auc", True)
     truth = np.linspace(0, 9, 100)
     values = ValuePredictions.of(truth, truth + 0.1 * np.sin(np.arange(100)))
-    decision = decide(GateOptions(), values, constant_regression(truth, 4.5), None)
+    decision = decided(GateOptions(), values, constant_regression(truth, 4.5), None)
     assert (decision.primary_metric, decision.blessed) == ("rmse", True)
     assert decision.comparison is not None and decision.comparison.gain > 2
 
 
 def test_a_test_split_of_one_class_blesses_nothing() -> None:
     one_class = ClassPredictions.of([1] * 50, [[0.1, 0.9]] * 50)
-    decision = decide(GateOptions(), one_class, constant_classifier([1] * 50, [5, 5]), None)
+    decision = decided(GateOptions(), one_class, constant_classifier([1] * 50, [5, 5]), None)
     assert not decision.blessed
     assert "class number 1" in decision.line
 
@@ -192,11 +204,11 @@ def test_a_constant_model_is_never_blessed() -> None:
     scores = np.tile([0.3, 0.7], (60, 1))
     labels = np.arange(60) % 3 > 0
     worse = np.arange(60) % 2
-    champion = Rival("champion 3", predictions=ClassPredictions.of(labels, np.eye(2)[worse]))
+    champion = rival(ClassPredictions.of(labels, np.eye(2)[worse]))
     baseline = constant_classifier(labels, [5, 5])
     for gate in ({"mode": "point"}, {"first_model": "accept"}):
         options = parse_gate({"primary_metric": "accuracy"} | gate)
-        decision = decide(options, ClassPredictions.of(labels, scores), baseline, champion)
+        decision = decided(options, ClassPredictions.of(labels, scores), baseline, champion)
         assert "all 60 test rows" in decision.reasons[0]
     values = ValuePredictions.of(np.arange(9.0), np.full(9, 2.0))
     assert values.constant and not ValuePredictions.of(np.arange(9.0), np.arange(9.0)).constant
@@ -287,4 +299,4 @@ def test_an_undeclared_mode_blesses_nothing() -> None:
     options = GateOptions().model_copy(update={"mode": "best"})
     baseline = constant_classifier([0, 1] * 30, [5, 5])
     with pytest.raises(AssertionError, match="best"):
-        decide(options, model(wrong=3), baseline, rival(model(wrong=4)))
+        decided(options, model(wrong=3), baseline, rival(model(wrong=4)))

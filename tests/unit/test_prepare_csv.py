@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import csv_records
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
-from kfp_tfjob.features.types.number import plain_number
+from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
@@ -232,7 +232,7 @@ def test_what_a_csv_writer_writes_is_read(rows, bad):
         except (ValueError, OverflowError):
             continue
         label = row[2].strip(" \t")
-        if not label or (plain_number(label) and abs(float(label)) > _LARGEST):
+        if not label or (is_number(label) and abs(float(label)) > _LARGEST):
             continue
         if np.isfinite(values).all():
             expected.append((*values, label))
@@ -258,7 +258,7 @@ def test_a_label_of_many_digits_and_a_letter_costs_linear_time():
     """It took 20 s for each: the digits could be divided in 20,000 ways."""
     label = "1" * 20_000 + "a"
     with bounded(seconds=3):
-        assert not any(map(plain_number, [label, f"1.{label}", f"1e{label}"]))
+        assert not any(map(is_number, [label, f"1.{label}", f"1e{label}"]))
         *_, faults = _read("a,y\n" + f"1,{label}\n" * 3 + "1,u\n")
     assert faults_of(faults)[0] == (2, "y", label[:200], "long")
 
