@@ -268,7 +268,10 @@ class BackEnd:
         try:
             return call()
         except BackEndAwayError as error:
-            raise away(what, error.__cause__ or error, self.connection.host) from error
+            cause = error.__cause__
+            if isinstance(cause, ApiException):
+                raise translate(what, cause, self.connection.host) from error
+            raise away(what, cause or error, self.connection.host) from error
         except StepError:
             raise
         except ApiException as error:

@@ -13,6 +13,7 @@ from kfp_tfjob.supervisor import exit_codes
 
 FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
 _PASSING = {429, 502, 503, 504}
+_REPEATED = _PASSING | {500}  # also what the back end says while its database is away
 _QUOTED = re.compile(r"^\w+\(host=[^)]*\): ")
 
 
@@ -37,7 +38,7 @@ def is_passing(error: Exception) -> bool:
     from kfp_server_api import ApiException
 
     if isinstance(error, ApiException):
-        return error.status in _PASSING
+        return error.status in _REPEATED
     return isinstance(error, urllib3.exceptions.HTTPError | ConnectionError | TimeoutError)
 
 

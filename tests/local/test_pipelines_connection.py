@@ -13,6 +13,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
     UnknownRunError,
     equals,
 )
+from kfp_tfjob.pipelines.kubeflow.refusals import BackEndError
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from tests.local.fake_pipelines import Refusal
 
@@ -80,6 +81,22 @@ def test_a_short_absence_is_waited_for(fake):
 
     fake.broken = broken
     assert Connection(fake.host).open(patience=20)
+
+
+def test_a_database_that_is_away_is_waited_for_and_named(fake):
+    away = Refusal(500, "InternalServerError: connect: connection refused")
+    answers = iter([away, away])
+
+    def broken(method: str, path: str) -> None:
+        if path.endswith("/experiments") and (error := next(answers, None)):
+            raise error
+
+    fake.broken = broken
+    assert Connection(fake.host).open(patience=20).find_experiment("none") == ""
+
+    answers = iter([away] * 100)
+    with pytest.raises(BackEndError, match="500 InternalServerError: connect: connection refused"):
+        Connection(fake.host).open(patience=1).find_experiment("none")
 
 
 def test_a_server_without_the_api_is_no_back_end(fake):
