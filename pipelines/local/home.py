@@ -7,6 +7,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,11 +81,18 @@ class Home:
             for inner in ("secrets", "runs", "models"):  # rows of the data are in the reports
                 (self.folder / inner).mkdir(exist_ok=True)
                 (self.folder / inner).chmod(0o700)
-        temporary = os.environ.get("TMPDIR", "")
-        if temporary and not os.path.isdir(temporary):
+        temporary = os.environ.get("TMPDIR") or "/tmp"
+        try:
+            os.rmdir(tempfile.mkdtemp(dir=temporary))
+        except OSError as error:  # a step would fail before it could say why
             raise ConfigurationError(
-                Problem("TMPDIR names no folder", temporary, fix="create it, or unset TMPDIR")
-            )
+                Problem(
+                    "there is no folder for temporary files",
+                    received=f"{temporary}: {error.strerror}",
+                    expected="a writable folder on a disk with free space",
+                    fix="set TMPDIR to one",
+                )
+            ) from error
         if self.is_full():
             raise self.full("free some space, or choose another folder with --home")
 

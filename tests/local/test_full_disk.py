@@ -70,12 +70,13 @@ def test_a_home_that_cannot_be_used_is_told(mount: Mount, tmp_path: Path) -> Non
         assert "--home" in output
 
 
-def test_a_folder_for_temporary_files_that_is_missing_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("folder", ["/none", "/proc"])  # missing, and not writable
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_told(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    monkeypatch.setenv("TMPDIR", folder)
     code, output = begin(tmp_path / "home")
-    assert code == 2 and "TMPDIR names no folder" in output
+    assert code == 2 and "set TMPDIR" in output and folder in output
 
 
 def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> None:
