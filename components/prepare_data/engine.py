@@ -31,6 +31,7 @@ from kfp_tfjob.components.prepare_data.source.resolve import source_digest as di
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.registry.prune_runs import use_dataset
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -81,7 +82,9 @@ def run(
     """
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
     source_digest = _unchanged(source, source_digest)
-    base = step.layout.dataset(options.dataset_digest(source_digest, data_label))
+    digest = options.dataset_digest(source_digest, data_label)
+    base = step.layout.dataset(digest)
+    use_dataset(step.store, step.layout, digest, step.run_id)
     if done := dataset.find(step.store, base):
         log.info("dataset %s already exists and is reused", base)
         discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end

@@ -11,10 +11,11 @@ decisive is read by its key, because a listing may be late.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.rollback import walk_back
@@ -28,7 +29,7 @@ from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.uploader.parallel import each
 
 _HOLD_SECONDS = 3600  # a hold lasts for two requests; an older one is from a killed process
-_TOMBSTONE_SECONDS = 600  # until then, the prune that wrote it may take it back
+TOMBSTONE_SECONDS = 600  # until then, the prune that wrote it may take it back
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def plan(
         elif number in ever or pruned:
             why = "the rest of a version that was pruned" if pruned else "an earlier champion"
             candidates.append(_candidate(number, 0, why, there))
-        elif (age := _age(store, place.version(number) / VERSION_CLAIM, found)) < hours * 3600:
-            kept[number] = f"may be in flight: it began {age / 3600:.1f} h ago"
+        elif (old := age(store, place.version(number) / VERSION_CLAIM, found)) < hours * 3600:
+            kept[number] = f"may be in flight: it began {old / 3600:.1f} h ago"
         elif not any(it.address.name != VERSION_CLAIM for it in found):
             kept[number] = "is a number without files"
         else:
@@ -163,7 +164,7 @@ def execute(
         why = needed.get(it.version, "is about to become the champion" if held else "")
         if why and mine:
             store.delete(tombstone)
-        elif not why and not mine and _age(store, tombstone, []) < _TOMBSTONE_SECONDS:
+        elif not why and not mine and age(store, tombstone, []) < TOMBSTONE_SECONDS:
             why = "was marked by another prune less than 10 minutes ago"
         if why:
             yield it, f"version {it.version} stays: it {why}"
@@ -212,7 +213,7 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
 def _is_held(store: Store, place: ModelLayout, version: int) -> bool:
     """Tell whether a version is about to become the champion."""
     hold = place.hold(version)
-    return store.has(hold) and _age(store, hold, []) < _HOLD_SECONDS
+    return store.has(hold) and age(store, hold, []) < _HOLD_SECONDS
 
 
 def _all(store: Store, layout: Layout, model_name: str) -> list[Champion]:
@@ -247,7 +248,7 @@ def _candidate(version: int, serving: int, why: str, found: list[Listed]) -> Can
     return Candidate(version, serving, why, len(found), sum(it.size for it in found))
 
 
-def _age(store: Store, address: S3Address, found: list[Listed]) -> float:
+def age(store: Store, address: S3Address, found: list[Listed]) -> float:
     """Return the seconds since an object was written, both times by the clock of the store.
 
     Args:
@@ -258,15 +259,23 @@ def _age(store: Store, address: S3Address, found: list[Listed]) -> float:
     try:
         reply = store.head(address)
     except ObjectNotFoundError:
-        return _age(store, found[0].address, []) if found else 0.0
+        return age(store, found[0].address, []) if found else 0.0
+    return (clock(reply) - reply["LastModified"]).total_seconds()
+
+
+def clock(reply: dict[str, Any]) -> datetime:
+    """Return the time at which a store replied, by its own clock."""
     date = reply["ResponseMetadata"]["HTTPHeaders"].get("date", "")
-    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    return (now - reply["LastModified"]).total_seconds()
+    return parsedate_to_datetime(date) if date else datetime.now(UTC)
 
 
 def _delete(store: Store, folder: S3Address, first: str, but: str = "") -> None:
     """Delete a folder; without the first object, no reader uses the rest."""
     store.delete(folder / first)
-    rest = [it.address for it in store.list(folder) if it.address != folder / but]
-    for _, deleted in each(store.delete, rest):
+    delete_all(store, (it.address for it in store.list(folder) if it.address != folder / but))
+
+
+def delete_all(store: Store, objects: Iterable[S3Address]) -> None:
+    """Delete objects, several at once."""
+    for _, deleted in each(store.delete, objects):
         deleted.result()

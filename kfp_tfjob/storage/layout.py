@@ -41,7 +41,10 @@ SECOND_VERDICT, LOST_RACE = "verdict-2.json", "lost-race.json"
 # The log lines of the replicas; not in ATTEMPTS, which every launcher and uploader lists.
 REPLICA_LOGS = "replica-logs"
 NOTICES = "notices"
+PRUNED = "pruned.json"  # while a prune deletes the folder
 _REQUESTS = ".parquet"
+_UNCHANGED, _NOT_EVALUATED = "unchanged.json", "not_evaluated.json"
+_DATA_REPORT = "data_report.html"
 _PREPARED = re.compile(rf"(?:.*/)?{DATASETS}/([0-9a-f]{{32}})")  # where prepare_data writes
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
@@ -54,6 +57,20 @@ SAVED_MODEL = "saved_model.pb"  # in MODEL
 RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"
 RUN_COMPLETION = f"{OUTPUT}/{COMPLETION}"
 CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # in CHECKPOINTS/<step>
+
+# Objects by their key below the folder of a run: its checkpoints, all that training left, what
+# shows that the run has ended, and all that a run stores.
+_TASK = f"(?:{TASKS}/[^/]+/)?"
+RUN_CHECKPOINTS = re.compile(f"{_TASK}{OUTPUT}/{CHECKPOINTS}/.*")
+RUN_TRAINING = re.compile(f"{_TASK}(?:{OUTPUT}/.*|{CODE}/.*|{MANIFEST})")
+RUN_END = re.compile(
+    f"{_TASK}(?:{MANIFEST}|{FAILURE_JSON}|{_UNCHANGED}|{_DATA_REPORT}|{EVALUATION}/{VERDICT})"
+)
+RUN_OBJECT = re.compile(
+    f"(?:{ATTEMPTS}|{CODE}|{OUTPUT}|{EVALUATION}|{TASKS}|{REPLICA_LOGS}|{NOTICES})/.*"
+    f"|{MANIFEST}|{FAILURE_JSON}|{FAILURE_PAGE}|{_UNCHANGED}|{_NOT_EVALUATED}|{_DATA_REPORT}"
+    f"|{PRUNED}"
+)
 
 # In OUTPUT_DIR, between the supervisor and the sidecar; never in the store.
 UPLOADER = barrier.FOLDER
@@ -212,17 +229,17 @@ class RunLayout:
     @property
     def unchanged(self) -> S3Address:
         """The record that the run did not train, because an earlier one had the same inputs."""
-        return self.base / "unchanged.json"
+        return self.base / _UNCHANGED
 
     @property
     def not_evaluated(self) -> S3Address:
         """The record that the run ended with its verified output, because it evaluates no model."""
-        return self.base / "not_evaluated.json"
+        return self.base / _NOT_EVALUATED
 
     @property
     def data_report(self) -> S3Address:
         """The page about data that the contract with the champion's data refuses."""
-        return self.base / "data_report.html"
+        return self.base / _DATA_REPORT
 
     def failure(self, suffix: str) -> S3Address:
         """The record of the failure that ended the run: `json` for programs, `md` for people."""
@@ -301,7 +318,12 @@ class ModelLayout:
 
     def trained_with(self, digest: str) -> S3Address:
         """The prefix of the records of the judged runs with these inputs."""
-        return self.base / "trained" / digest
+        return self.trained / digest
+
+    @property
+    def trained(self) -> S3Address:
+        """The prefix of the records of all judged runs."""
+        return self.base / "trained"
 
     def trained_record(self, digest: str, number: int) -> S3Address:
         """One record of a judged run; the highest number is the newest."""
@@ -350,6 +372,14 @@ class Layout:
     def dataset(self, digest: str) -> S3Address:
         """The directory of a prepared dataset."""
         return self.root / DATASETS / digest
+
+    def dataset_in_use(self, digest: str) -> S3Address:
+        """A note that each run renews before it uses a dataset, which keeps that from a prune."""
+        return self.root / DATASETS / "used" / f"{digest}.json"
+
+    def dataset_tombstone(self, digest: str) -> S3Address:
+        """The record that a dataset is being pruned; it goes once the dataset is gone."""
+        return self.root / DATASETS / "pruned" / f"{digest}.json"
 
     def run(self, run_id: str, folder: str = "") -> RunLayout:
         """The directory of a run.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,11 +57,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Listed:
-    """An object in a listing: its address, its size in bytes and its entity tag."""
+    """An object in a listing: its address, size in bytes, entity tag, and when it was written."""
 
     address: S3Address
     size: int
     etag: str
+    modified: datetime
 
 
 class Store:
@@ -281,7 +283,8 @@ class Store:
             )
             for item in page.get("Contents", []):
                 address = S3Address(prefix.bucket, item["Key"])
-                yield Listed(address, item["Size"], item["ETag"].strip('"'))
+                etag = item["ETag"].strip('"')
+                yield Listed(address, item["Size"], etag, item["LastModified"])
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}

@@ -1,33 +1,64 @@
-"""`kfp-tfjob runs`: the runs of a back end."""
+"""`kfp-tfjob runs`: the runs of a back end, and `runs prune`, which deletes old ones."""
 
 from __future__ import annotations
 
+import re
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from kfp_tfjob.pipelines.commands.connection import with_client
+from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
-from kfp_tfjob.storage.formatting import minutes
+from kfp_tfjob.pipelines.commands.store import Models, with_models
+from kfp_tfjob.storage.formatting import counted, minutes, sized
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.registry.prune_runs import Deletion
 
 
-@click.command()
+_DAYS = re.compile("([1-9][0-9]{0,4})d")
+_LEAST_DAYS = 7  # the steps before and after training may be silent so long
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `runs prune --json` prints.
+
+    Attributes:
+        applied: Whether it was deleted.
+        size: Bytes of all that was deleted, or would be.
+        deletions: What was deleted, or would be.
+        skipped: What was not deleted after all, as text.
+    """
+
+    applied: bool
+    size: int
+    deletions: tuple[Deletion, ...]
+    skipped: tuple[str, ...]
+
+
+@click.group(cls=Group, invoke_without_command=True)
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="how many"
 )
 @click.option("--model", default="", metavar="NAME", help="only runs of this model")
 @with_client
 @as_json
-def runs(client: Client, limit: int, model: str, json_: bool) -> None:
+@click.pass_context
+def runs(context: click.Context, client: Client, limit: int, model: str, json_: bool) -> None:
     """List the newest runs of this pipeline on Kubeflow Pipelines.
 
     The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
     train), not evaluated (train_options.evaluate is false), or the reason for a failure. It is read
     from the store, and empty without access to it.
     """
+    if context.invoked_subcommand:
+        return
     troubles: list[str] = []
     found = client.runs(limit, model, tell=troubles.append)
     if json_:
@@ -50,3 +81,54 @@ def runs(client: Client, limit: int, model: str, json_: bool) -> None:
         show(f"note: verdicts are missing, because the store cannot be read from here: {trouble}")
     if not found:
         show(f"There is no run{' of this model' if model else ''} yet.")
+
+
+@runs.command()
+@click.option(
+    "--older-than",
+    default="90d",
+    show_default=True,
+    metavar="DAYS",
+    help=f"how long ago the last object was written, at least {_LEAST_DAYS}d",
+)
+@click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
+@with_models
+@as_json
+def prune(place: Models, older_than: str, really: bool, json_: bool) -> None:
+    """Delete old checkpoints, runs and datasets; without --apply, only list them.
+
+    What versions, champions, when_unchanged and runs that may still be running need is kept. If the
+    command is killed, run it again.
+    """
+    from kfp_tfjob.pipelines.local.run import only_run
+    from kfp_tfjob.registry import prune_runs as engine
+
+    days = _DAYS.fullmatch(older_than)
+    if not days or int(days[1]) < _LEAST_DAYS:
+        raise click.BadParameter(f"{older_than!r}; expected for instance 90d, at least 7d")
+    with ExitStack() as stack:
+        if place.home.folder.is_dir():
+            stack.enter_context(only_run(place.home))  # a local run may be silent for long
+        planned = engine.plan(place.store, place.layout, int(days[1]) * 86400)
+        found = [(it, "") for it in planned]
+        if really:
+            found = []
+            for it, why in engine.execute(place.store, place.layout, planned):
+                found.append((it, why))
+                if it.kind == "run" and not why:
+                    shutil.rmtree(place.home.run(it.name), ignore_errors=True)
+    gone = tuple(it for it, why in found if not why)
+    size = sum(it.size for it in gone)
+    skipped = tuple(f"{it.kind} {it.name} stays: {why}" for it, why in found if why)
+    if json_:
+        show_json(Pruned(really, size, gone, skipped))
+        return
+    done = "deleted" if really else "would delete"
+    for it in gone:
+        what = it.kind if it.kind in ("run", "dataset") else f"{it.kind} of run"
+        show(f"{done} {what} {it.name}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
+    for text in skipped:
+        show(f"note: {text}")
+    show(f"{done} {counted(sum(it.files for it in gone), 'object')}, {sized(size)}")
+    if gone and not really:
+        show("nothing was deleted; add --apply to delete")

@@ -15,6 +15,7 @@ from kfp_tfjob.pipelines.commands.parameters import HERE, VARIABLE
 from kfp_tfjob.pipelines.local.home import DEFAULT
 
 if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.local.home import Home
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.storage.store import Store
 
@@ -26,11 +27,13 @@ class Models:
     Attributes:
         store: The store.
         layout: Everything below output_uri.
+        home: The folder of local runs, which may not exist.
         options: The options that lead there, for the next command that a message names.
     """
 
     store: Store
     layout: Layout
+    home: Home
     options: str = ""
 
 
@@ -87,7 +90,7 @@ def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models
     if not output and not endpoint:
         store = opened(embedded_store(home, patience))
         here = "" if home.is_default else f" --home {folder}"
-        return Models(store, Layout.parse(HERE["output_uri"]), here)
+        return Models(store, Layout.parse(HERE["output_uri"]), home, here)
     layout = Layout.parse(output or HERE["output_uri"])
     more = "".join(
         f" --{name} {value}"
@@ -95,4 +98,4 @@ def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models
         if value
     )
     store = opened(store_of(layout.root, endpoint, home, patience, region))
-    return Models(store, layout, more)
+    return Models(store, layout, home, more)

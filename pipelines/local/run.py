@@ -82,7 +82,7 @@ def run(
     with home.errors_told(), ExitStack() as stack:
         stack.callback(os.umask, os.umask(0o077))  # only the owner can read the files of a run
         home.make()
-        stack.enter_context(_only_run(home))
+        stack.enter_context(only_run(home))
         token = _new_token(home)
         stopped = stack.enter_context(_Signals())
         pass_no_proxy()  # replicas find each other on this machine
@@ -300,7 +300,7 @@ class _Relay(threading.Thread):
                 yield line
 
 
-class _only_run:
+class only_run:
     """Locks the folder, so that two runs do not share an S3 server and its data."""
 
     def __init__(self, home: Home) -> None:

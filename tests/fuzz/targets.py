@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class FolderStore:
 
     def list(self, prefix: S3Address) -> Iterator[Listed]:
         for key, data in self._objects.items():
-            yield Listed(prefix / key, len(data), "tag")
+            yield Listed(prefix / key, len(data), "tag", datetime.now(UTC))
 
     def read(self, address: S3Address, limit: int = 0) -> bytes:
         return self._objects[address.key.partition("/")[2]]

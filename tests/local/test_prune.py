@@ -115,7 +115,7 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
     # One of a prune that was killed is.
     store.create(place.tombstone(1), b"x")
     # A store may round the time of an object up to the next second.
-    monkeypatch.setattr(prune, "_TOMBSTONE_SECONDS", -2)
+    monkeypatch.setattr(prune, "TOMBSTONE_SECONDS", -2)
     assert not [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why]
     assert not store.has(place.version(1) / MANIFEST)
 
