@@ -88,6 +88,10 @@ class Backend(Protocol):
         """Return the events of a job or pod, newest last; none without the right to read them."""
         ...
 
+    def place_in_queue(self, queue: str, workload: str) -> int | None:
+        """Return the place of a Workload in a LocalQueue, from 1; None if it is not known."""
+        ...
+
     def nodes(self) -> list[Object] | None:
         """Return the nodes of the cluster, or None without the right to list them."""
         ...

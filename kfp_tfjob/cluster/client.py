@@ -157,6 +157,11 @@ class ClusterClient:
         """Return the path of a Workflow of Argo."""
         return self._path("/apis/argoproj.io/v1alpha1", "workflows", name)
 
+    def pending_workloads(self, queue: str) -> str:
+        """Return the path of what waits in a LocalQueue of Kueue 0.15 or later."""
+        group = "/apis/visibility.kueue.x-k8s.io/v1beta2"
+        return self._path(group, "localqueues", f"{queue}/pendingworkloads")
+
     @staticmethod
     def _resource(path: str) -> str:
         """Return the RBAC resource of the objects of a path."""

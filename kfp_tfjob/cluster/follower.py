@@ -17,6 +17,7 @@ from kfp_tfjob.cluster.backend import Backend
 from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.jobs.kinds import kind_of
+from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, is_suspended, role_of
@@ -71,10 +72,14 @@ class Follower:
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
         self.events = self._ask(creators, lagging) if self._waits else []
+        place = None
         if is_suspended(job):
             names = waiting.workloads(self.events)
             self.events += [event for name in names for event in self._backend.events(name)]
-        said = pod_summary(job, pods, self.events)
+            queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
+            if queue and names:
+                place = self._backend.place_in_queue(queue, names[-1])
+        said = pod_summary(job, pods, self.events, place)
         now = time.monotonic()
         # Fifty pods that start one by one must not log fifty lines.
         if said != self._said and (not self._waits or now >= self._said_at + _SOONEST):

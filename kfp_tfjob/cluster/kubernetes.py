@@ -172,6 +172,15 @@ class KubernetesBackend:
             return []
         return sorted(found, key=_said_at)
 
+    def place_in_queue(self, queue: str, workload: str) -> int | None:
+        """Return the place of a Workload in a LocalQueue, from 1; None if Kueue does not tell."""
+        try:
+            waiting = self._api.within(2).list(self._api.pending_workloads(queue))
+        except StepError:  # no right, or no visibility server
+            return None
+        places = {it["metadata"]["name"]: int(it["positionInLocalQueue"]) + 1 for it in waiting}
+        return places.get(workload)
+
     def nodes(self) -> list[Object] | None:
         """Return the nodes of the cluster; None without the right of deploy/optional/nodes."""
         try:

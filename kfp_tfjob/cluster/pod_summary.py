@@ -19,6 +19,7 @@ def pod_summary(
     job: Object,
     pods: Iterable[Object],
     events: Sequence[Object] = (),
+    place: int | None = None,
 ) -> str:
     """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
@@ -26,6 +27,7 @@ def pod_summary(
         job: The job with its spec.
         pods: Every pod so far, in its last known state.
         events: The events of the job and of waiting pods.
+        place: The place of a suspended job in its queue, from 1; None if it is not known.
     """
     running, done = 0, 0
     starting: list[str] = []
@@ -56,6 +58,7 @@ def pod_summary(
     if is_suspended(job):
         queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
         held = f"suspended in queue {queue}" if queue else "suspended"
+        held += f" at place {place}" if place else ""
         parts.append(": ".join([held, *map(_short, waiting.queue_says(events)[-1:])]))
     elif (missing := waiting.wanted(job) - len(pods)) > 0:
         why = waiting.not_made(events)[-1:]

@@ -144,9 +144,10 @@ def store_runs(store: Any, layout: Layout, runs: list[Run]) -> None:
 
 
 def _champion(number: int, run_id: str, digest: str) -> Champion:
-    uris = {"version_uri": "s3://b/v", "verdict_uri": "s3://b/verdict.json"}
-    weights = {"exported_weights_sha256": "w", "schema_digest": "s", "dataset_digest": digest}
-    return Champion(number=number, version=number, run_id=run_id, metrics={}, **uris, **weights)
+    weights = {"exported_weights_sha256": "w", "schema_digest": "s", "metrics": {}}
+    rest: dict[str, Any] = weights | {"version_uri": "s3://b/v", "verdict_uri": "s3://b/verdict"}
+    rest |= {"number": number, "version": number, "run_id": run_id, "dataset_digest": digest}
+    return Champion(**rest)
 
 
 def needed(layout: Layout, runs: list[Run], days: int) -> set[str]:

@@ -18,6 +18,7 @@ from kubernetes.config import incluster_config, kube_config
 from kfp_tfjob.cluster import client
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import ApiError, transient
+from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.storage.errors import ConfigurationError
 
 SECONDS = (60.0, 60.0)
@@ -31,6 +32,10 @@ users: [{name: u, user: {token: secret}}]
 """
 
 
+_QUEUES = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team-a/localqueues"
+PENDING = f"{_QUEUES}/a100/pendingworkloads"
+
+
 class Echo(BaseHTTPRequestHandler):
     """Answers with what it was sent; `/refuse` is refused as by the API server."""
 
@@ -42,6 +47,14 @@ class Echo(BaseHTTPRequestHandler):
         status, answer = 200, sent
         if self.path == "/refuse":
             status, answer = 409, {"reason": "AlreadyExists", "message": "it is there"}
+        if self.path == PENDING:
+            places = {"tfjob-a-1": 0, "tfjob-b-2": 1}
+            items = [
+                {"metadata": {"name": it}, "positionInLocalQueue": at} for it, at in places.items()
+            ]
+            answer = {"items": items}
+        elif "/localqueues/" in self.path:
+            status, answer = 403, {"reason": "Forbidden", "message": "no right"}
         data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -64,6 +77,14 @@ def address():
 
 def client_of(address: str) -> ClusterClient:
     return ClusterClient(connect(Configuration(host=address)), "team-a")
+
+
+@pytest.mark.parametrize(
+    ("queue", "workload", "place"),
+    [("a100", "tfjob-b-2", 2), ("a100", "admitted", None), ("t4", "tfjob-b-2", None)],
+)
+def test_the_place_in_a_queue(address, queue, workload, place):
+    assert KubernetesBackend(client_of(address)).place_in_queue(queue, workload) == place
 
 
 def bearer(api: ClusterClient) -> str:

@@ -113,6 +113,8 @@ def test_a_job_in_a_queue_shows_what_kueue_says():
     pending = event("tfjob-j-1a2b3", "Pending", "insufficient quota for cpu")
     pending["involvedObject"]["kind"] = "Workload"
     assert pod_summary(held, [], [made, pending]).endswith("team: insufficient quota for cpu")
+    line = pod_summary(held, [], [made, pending], place=3)
+    assert line.endswith("suspended in queue team at place 3: insufficient quota for cpu")
 
 
 def test_the_line_is_short_however_many_pods_there_are():

@@ -120,6 +120,9 @@ class LocalBackend:
         """Return no events: there are no controllers here."""
         return []
 
+    def place_in_queue(self, queue: str, workload: str) -> None:
+        """Return None: there is no queue."""
+
     def nodes(self) -> None:
         """Return None: processes on one machine need no nodes."""
         return None
