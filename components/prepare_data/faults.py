@@ -29,7 +29,7 @@ RULES = {
     "json": "not a JSON object with each key once",
     "keys": "a key that none of the first rows has",
     "nested": "a list or an object where other rows have one value",
-    "list": "a list whose length differs from that in the first rows",
+    "list": "not a list of numbers with the length of those in the first rows",
     "split": "not the name of a split: train, validation or test",
     "weight": "a weight below 0",
     "long": "a string of more than 1,000 characters",

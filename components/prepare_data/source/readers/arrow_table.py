@@ -6,15 +6,17 @@ A reader of a format is a `Reader`: it opens one file and yields its columns in 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import IO, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, Columns, too_many_columns
@@ -26,6 +28,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 # pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 CHUNK_VALUES = 1 << 20  # in a chunk, so wide rows come in small chunks
+_LOOKED = 64  # rows in which a list shows its length
 _EMPTY = pa.array([""])
 
 
@@ -130,23 +133,52 @@ class Reader(Protocol):
 
 
 class ArrowTable:
-    """One open file as a table.
+    """One open file as a table, in which each element of a list of numbers is a column.
 
-    Args:
-        reader: Its reader.
-        name: Name of the file, for messages.
-        options: The typed `data_options`.
+    All lists of a column have the length of its type or, if they may have any, of the first one.
 
     Raises:
-        DataError: It has too many columns.
+        DataError: It has too many columns, or a name that is not UTF-8.
     """
 
     def __init__(self, reader: Reader, name: str, options: DataOptions) -> None:
         self._reader, self._name = reader, name
         self._chosen = options.columns is not None
-        self.names: list[str] = list(reader.schema.names)
-        if len(self.names) > MOST_COLUMNS:
-            raise DataError(too_many_columns(name, len(self.names)))
+        with undamaged(name):
+            repeated = Counter(reader.schema.names)  # names that are not UTF-8 fail here
+        # Columns with the same name are refused, so they stay as they are.
+        once = [field for field in reader.schema if repeated[field.name] == 1]
+        self._lengths = {item.name: size for item in once if (size := self._length_of(item))}
+        count = sum(self._lengths.get(field.name, 1) for field in reader.schema)
+        if count > MOST_COLUMNS:  # a few bytes can claim any length
+            raise DataError(too_many_columns(name, count))
+        self.names: list[str] = []
+        self._types: dict[str, pa.DataType] = {}
+        self._elements: dict[str, tuple[str, int]] = {}  # of an element: its list and its index
+        for field in reader.schema:
+            elements = {f"{field.name}[{i}]": i for i in range(self._lengths.get(field.name, 0))}
+            self._elements |= {element: (field.name, i) for element, i in elements.items()}
+            self.names += elements or [field.name]
+            kind = field.type.value_type if elements else field.type
+            self._types |= dict.fromkeys(elements or [field.name], kind)
+
+    def _length_of(self, field: pa.Field) -> int:
+        """Return the elements that a list of numbers has in each row; 0 for any other column."""
+        kind = field.type
+        is_fixed = pa.types.is_fixed_size_list(kind)
+        if not (is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            return 0
+        if not numeric(kind.value_type):
+            return 0
+        if is_fixed:
+            return kind.list_size
+        columns = Columns((), field.name)
+        DataError.raise_if(self._reader.problems(columns))
+        for chunk in self._reader.chunks(columns, rows=_LOOKED):
+            lengths = pc.drop_null(pc.list_value_length(chunk.columns[field.name]))
+            filled = lengths.filter(pc.greater(lengths, 0))
+            return filled[0].as_py() if len(filled) else 0
+        return 0
 
     @property
     def reached(self) -> tuple[int, int, int]:
@@ -157,17 +189,16 @@ class ArrowTable:
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column that cannot be a feature, and for a nested label."""
         found = []
-        types = dict(zip(self.names, self._reader.schema.types, strict=True))
         for name in columns.features:
             if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
                 found.append(_pandas_index(name, self._name))
-            if not usable(types[name]):
-                found.append(_unusable(name, self._name, types[name]))
+            if not _usable(self._types[name]):
+                found.append(_unusable(name, self._name, self._types[name]))
         for name in columns.extra:
-            kind = types[name]
+            kind = self._types[name]
             if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
                 found.append(_no_value(name, self._name, kind))
-        kind = types[columns.label]
+        kind = self._types[columns.label]
         if not (numeric(kind) or textual(kind) or pa.types.is_binary(kind)):
             found.append(
                 Problem(
@@ -177,18 +208,53 @@ class ArrowTable:
                     fix="write it as strings or numbers",
                 )
             )
-        return found or self._reader.problems(columns)
+        return found or self._reader.problems(self._stored(columns))
 
     def chunks(self, columns: Columns) -> Iterator[Chunk]:
-        """Yield the columns chunk by chunk, as they are in the file."""
-        most = max(1, CHUNK_VALUES // (len(columns.features) + 1))
-        for chunk in self._reader.chunks(columns, most):
+        """Yield the columns chunk by chunk; a list of another length is a fault of its row."""
+        stored = self._stored(columns)
+        # A list is read as a whole, also if only some of its elements are wanted.
+        values = sum(self._lengths.get(name, 1) for name in stored.all)
+        for chunk in self._reader.chunks(stored, max(1, CHUNK_VALUES // values)):
             for name, column in chunk.columns.items():
-                if pa.types.is_null(column.type):  # only gaps, whatever other files have
+                if name in self._lengths:
+                    chunk.columns[name] = self._checked(name, column, chunk.faults)
+                elif pa.types.is_null(column.type):  # only gaps, whatever other files have
                     chunk.columns[name] = pa.nulls(len(column), pa.string())
                 else:
                     chunk.columns[name] = _encodable(column)
+            if stored is not columns:
+                found = {name: self._column(name, chunk) for name in columns.all}
+                chunk = replace(chunk, columns=found)
             yield chunk
+
+    def _stored(self, columns: Columns) -> Columns:
+        """Return the columns as they are in the file."""
+        if self._elements.keys().isdisjoint(columns.all):
+            return columns
+        def stored(names: Iterable[str]) -> tuple[str, ...]:
+            return tuple(dict.fromkeys(self._elements.get(name, (name,))[0] for name in names))
+
+        (label,) = stored([columns.label])
+        features, extra = stored(columns.features), stored(columns.extra)
+        return replace(columns, features=features, label=label, extra=extra)
+
+    def _column(self, name: str, chunk: Chunk) -> pa.Array:
+        if name not in self._elements:
+            return chunk.columns[name]
+        stored, i = self._elements[name]
+        return pc.list_element(chunk.columns[stored], i)
+
+    def _checked(self, name: str, column: pa.Array, faults: BlockFaults) -> pa.Array:
+        """Mark lists of another length, and return the column with nulls in their place."""
+        if pa.types.is_fixed_size_list(column.type):
+            return column
+        lengths = pc.list_value_length(column).fill_null(self._lengths[name])
+        wrong = pc.not_equal(lengths, self._lengths[name]).to_numpy(zero_copy_only=False)
+        if not wrong.any():
+            return column
+        faults.mark(wrong, "list", name, lambda i: f"{lengths[i].as_py():,} elements")
+        return column.take(pa.array(np.where(wrong, -1, np.arange(len(column))), mask=wrong))
 
 
 @contextmanager
@@ -207,7 +273,7 @@ def undamaged(name: str, expected: str = "a file that can be read to its end") -
         ) from error
 
 
-def usable(kind: pa.DataType) -> bool:
+def _usable(kind: pa.DataType) -> bool:
     """Tell whether a column of a type may be a feature."""
     known = numeric(kind) or temporal(kind) or textual(kind)
     return known or pa.types.is_binary(kind) or pa.types.is_null(kind)

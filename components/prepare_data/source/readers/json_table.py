@@ -1,8 +1,7 @@
 """Reads JSON Lines as arrow columns: blocks at once, and line by line where that fails.
 
 The columns are the keys of the first MiB, in the order of the first row or, if any row has other
-keys, of their names. A key that a row lacks, or whose value is null, is a gap. A list of numbers is
-one column for each element.
+keys, of their names. A key that a row lacks, or whose value is null, is a gap.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -29,7 +27,6 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK, LONGEST_RECORD
-from kfp_tfjob.components.prepare_data.source.readers.lists import element_names
 from kfp_tfjob.features.cells import number_text
 from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
@@ -63,41 +60,51 @@ class _Key:
     """What the first rows have under a key.
 
     Attributes:
-        form: `one` value, `list` of numbers, or `nested`; empty if every value is null.
-        length: The elements of the list.
-        kinds: The kinds of the values: bool, int, float, str.
-        example: A nested value.
+        example: The first value other than null and an empty list.
+        kinds: The kinds of the values, or of the elements of lists: bool, int, float, str.
     """
 
-    form: str = ""
-    length: int = 0
-    kinds: set[type] = field(default_factory=set)
     example: Any = None
+    kinds: set[type] = field(default_factory=set)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has lists of numbers."""
+        return isinstance(self.example, list) and _are_numbers(self.example)
 
     def add(self, value: Any) -> None:
         if value is None or value == []:
             return
-        if not self.form:
-            self.form = _form(value)
-            self.length = len(value) if self.form == "list" else 0
+        if self.example is None:
             self.example = value
-        if self.form == _form(value):
-            self.kinds.update(map(_kind, value if self.form == "list" else [value]))
+        if self.is_list:
+            items = value if isinstance(value, list) and _are_numbers(value) else []
+            self.kinds.update(_kind(item) for item in items if item is not None)
+        elif not isinstance(value, list | dict):
+            self.kinds.add(_kind(value))
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the column."""
+        if self.is_list:
+            return pa.list_(self.parsed(False), len(self.example))
+        return _nested_type(self.example) if isinstance(self.example, list | dict) else pa.binary()
 
     def parsed(self, exact: bool) -> pa.DataType:
-        """Return the type of the values for Arrow's parser.
+        """Return the type of the values, or of the elements of lists, for Arrow's parser.
 
         Args:
             exact: Whether the text of a number counts, as in a label, a category or a group.
         """
-        kinds = self.kinds - {type(None)}
-        if not kinds:
+        if self.is_list:
+            return pa.bool_() if self.kinds == {bool} else pa.float64()
+        if not self.kinds:
             return pa.null()
-        if str in kinds or (bool in kinds and len(kinds) > 1):
+        if str in self.kinds or (bool in self.kinds and len(self.kinds) > 1):
             return pa.string()
-        if bool in kinds:
+        if bool in self.kinds:
             return pa.bool_()
-        return pa.int64() if exact and kinds == {int} else pa.float64()
+        return pa.int64() if exact and self.kinds == {int} else pa.float64()
 
 
 class JsonTable(Reader):
@@ -129,17 +136,7 @@ class JsonTable(Reader):
         self._dropped = frozenset(options.drop)
         self._head = self._read_head()
         self._keys = self._find_keys()
-        self._where: dict[str, tuple[str, int]] = {}  # of an element: its key and its index
-        columns: dict[str, pa.DataType] = {}
-        for key, found in self._keys.items():
-            if found.form == "list":
-                names = element_names(key, found.length, name)
-                self._where.update({name: (key, i) for i, name in enumerate(names)})
-                columns.update(dict.fromkeys(names, pa.binary()))
-            else:
-                nested = found.form == "nested"
-                columns[key] = _nested_type(found.example) if nested else pa.binary()
-        self.schema = pa.schema(list(columns.items()))
+        self.schema = pa.schema([(key, found.type) for key, found in self._keys.items()])
         if span and span.start:
             self.reach, self._head = begin(stream, span), b""
 
@@ -217,13 +214,11 @@ class JsonTable(Reader):
         """Parse a block at once; None if a row has a fault or another type than the first rows."""
         if b"\\u0000" in data or b"\0" in data or _is_deep(data):
             return None
-        names = columns.all
         exact = columns.texts.union(columns.extra, [columns.label])
-        exact_keys = {self._where.get(name, (name,))[0] for name in exact}
         explicit = {}
-        for key in dict.fromkeys(self._where.get(name, (name,))[0] for name in names):
-            kind = self._keys[key].parsed(key in exact_keys)
-            explicit[key] = pa.list_(kind) if self._keys[key].form == "list" else kind
+        for name in columns.all:
+            kind = self._keys[name].parsed(name in exact)
+            explicit[name] = pa.list_(kind) if self._keys[name].is_list else kind
         try:
             table = arrow_json.read_json(
                 pa.BufferReader(data),
@@ -241,15 +236,9 @@ class JsonTable(Reader):
         if self._new_keys and not set(table.column_names) <= self._keys.keys() | self._dropped:
             return None
         found = {}
-        for name in names:
-            key, i = self._where.get(name, (name, -1))
-            column = table[key].combine_chunks()
+        for name in columns.all:
+            column = table[name].combine_chunks()
             column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-            if i >= 0:
-                whole = pc.equal(pc.list_value_length(column), self._keys[key].length)
-                if column.null_count or not pc.all(whole).as_py():
-                    return None
-                column = pc.list_element(column, i)
             if pa.types.is_floating(column.type):
                 numbers = column.drop_null().to_numpy(zero_copy_only=False)
                 most = _EXACT if name in exact else LARGEST
@@ -276,15 +265,11 @@ class JsonTable(Reader):
         for number, rule, text in lost:
             faults.lost(number, rule, text)
         found: dict[str, pa.Array] = {}
-        lists: dict[str, list[list[Any]]] = {}
         for name in columns.all:
-            key, i = self._where.get(name, (name, -1))
-            if i < 0:
-                cells = self._singles(key, rows, faults)
-            else:
-                if key not in lists:
-                    lists[key] = self._lists(key, rows, faults)
-                cells = [row[i] for row in lists[key]]
+            if self._keys[name].is_list:
+                found[name] = self._lists(name, rows, faults)
+                continue
+            cells = self._singles(name, rows, faults)
             is_text = name in columns.texts or name in columns.extra
             numbers = None if is_text else _numbers(cells, name == columns.label)
             found[name] = pa.array(map(_bytes, cells), pa.binary()) if numbers is None else numbers
@@ -303,21 +288,33 @@ class JsonTable(Reader):
         faults.mark(nested, "nested", key, lambda i: _shown(cells[i]))
         return [None if bad else cell for cell, bad in zip(cells, nested.tolist(), strict=True)]
 
-    def _lists(self, key: str, rows: list[dict[str, Any]], faults: BlockFaults) -> list[list[Any]]:
-        length = self._keys[key].length
-        gap = [None] * length
-        cells = [gap if (cell := row.get(key)) is None else cell for row in rows]
-        wrong = np.array(
-            [
-                not isinstance(cell, list)
-                or len(cell) != length
-                or any(isinstance(item, list | dict) for item in cell)
-                for cell in cells
-            ],
-            bool,
-        )
-        faults.mark(wrong, "list", key, lambda i: _shown(cells[i]))
-        return [gap if bad else cell for cell, bad in zip(cells, wrong.tolist(), strict=True)]
+    def _lists(self, key: str, rows: list[dict[str, Any]], faults: BlockFaults) -> pa.Array:
+        kind = self._keys[key].parsed(False)
+        read = _boolean if pa.types.is_boolean(kind) else _number
+        cells, wrong = [], np.zeros(len(rows), bool)
+        for i, row in enumerate(rows):
+            cell = row.get(key)
+            try:
+                cells.append(None if cell is None else [read(item) for item in cell])
+            except TypeError:
+                cells.append(None)
+                wrong[i] = True
+        faults.mark(wrong, "list", key, lambda i: _shown(rows[i][key]))
+        return pa.array(cells, pa.list_(kind))
+
+
+def _boolean(value: Any) -> bool | None:
+    if isinstance(value, bool | None):
+        return value
+    raise TypeError
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, _Literal):
+        return float(value)
+    if value is None:
+        return None
+    raise TypeError
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -328,13 +325,8 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _form(value: Any) -> str:
-    if not isinstance(value, list | dict):
-        return "one"
-    numbers = isinstance(value, list) and all(
-        item is None or isinstance(item, bool | _Literal) for item in value
-    )
-    return "list" if numbers else "nested"
+def _are_numbers(values: list[Any]) -> bool:
+    return all(item is None or isinstance(item, bool | _Literal) for item in values)
 
 
 def _kind(value: Any) -> type:

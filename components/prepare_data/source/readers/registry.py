@@ -26,7 +26,6 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
-from kfp_tfjob.components.prepare_data.source.readers.lists import with_lists
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.components.prepare_data.source.readers.streams import text_of, unpacked
 from kfp_tfjob.options import data
@@ -123,12 +122,12 @@ def open_table(
         raise empty(file.name)
     if source.reader:
         with closing(OwnTable(source.reader, lambda: source.raw(file), file.name)) as rows:
-            yield ArrowTable(with_lists(rows, file.name), file.name, options)
+            yield ArrowTable(rows, file.name, options)
         return
     known = _format_of(source, file, options)
     with _opened(source, file, options, known.content) as stream:
         reader = known.open(stream, file.name, options, block, span)
-        yield ArrowTable(with_lists(reader, file.name), file.name, options)
+        yield ArrowTable(reader, file.name, options)
 
 
 def spans_of(
