@@ -260,10 +260,3 @@ def test_numbers_of_json_have_no_format(step, store, tmp_path):
     found = _shards(store, run(step, str(tmp_path), "y", {}), "train")["features"]
     json_rows = found[found[:, 0] >= 150, 1]
     assert len(json_rows) > 70 and np.unique(json_rows).tolist() == [np.float32(1.234)]
-
-
-def test_a_hudi_table_is_refused(step, tmp_path):
-    table = pa.table({"_hoodie_commit_time": ["1"] * 9, "a": range(9), "y": list("uvuvuvuvu")})
-    pa.parquet.write_table(table, tmp_path / "f1.parquet")
-    with pytest.raises(DataError, match="Hudi"):
-        run(step, str(tmp_path), "y", {})

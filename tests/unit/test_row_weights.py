@@ -74,12 +74,12 @@ def test_weights_of_typed_columns() -> None:
     [
         ({}, ""),
         ({"weight": "none"}, "which f.csv does not have"),
-        ({"weight": "y"}, "which is the label"),
-        ({"columns": ["a", "w"]}, "which is in data_options.columns"),
-        ({"drop": ["w"]}, "which is in data_options.drop"),
-        ({"types": {"w": "number"}}, "which is in data_options.types"),
-        ({"missing": {"w": "median"}}, "which is in data_options.missing"),
-        ({"split": {"group": "w"}}, "which decides about the split"),
+        ({"weight": "y"}, "data_options.weight names the label 'y'"),
+        ({"columns": ["a", "w"]}, "data_options.columns names the weight 'w'"),
+        ({"drop": ["w"]}, "data_options.drop names the weight 'w'"),
+        ({"types": {"w": "number"}}, "data_options.types names the weight 'w'"),
+        ({"missing": {"w": "median"}}, "data_options.missing names the weight 'w'"),
+        ({"split": {"group": "w"}}, "data_options.split.group names the weight 'w'"),
     ],
 )
 def test_the_column_has_no_other_use(options: dict, said: str) -> None:

@@ -41,7 +41,7 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
         return None
     if not is_folder or not listing.files:
         raise _none(listing.address, "a folder without files" if is_folder else "no folder")
-    check_links(listing.broken)
+    check_links(listing.files)
     tops = {file.name.partition("/")[0] for file in listing.files if "/" in file.name}
     depth = int(_are_splits(tops))
     class_of = Folders((), depth).class_of

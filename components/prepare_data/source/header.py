@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kfp_tfjob.features.types.base import ColumnType
@@ -49,40 +49,32 @@ class Columns:
 def choose(
     names: list[str], label: str, options: DataOptions, file: str
 ) -> tuple[Columns | None, list[Problem]]:
-    """Choose the columns of a file.
-
-    Args:
-        names: The names in its header.
-        label: The label column.
-        options: The typed `data_options`.
-        file: Name of the file, for messages.
+    """Choose the columns of a file with these names in its header.
 
     Returns:
         The columns, or None if there is a problem, and the problems.
     """
-    chosen, drop = _elements(options.columns, names), _elements(options.drop, names) or ()
-    weight, extra = options.weight, options.split.extra
-    problems = [] if label in names else [_no_label(names, label, options, file)]
-    named: dict[str, Iterable[str]] = {
-        "columns": chosen or (),
-        "drop": drop,
+    weights = () if options.weight is None else (options.weight,)
+    split = options.split.extra
+    uses: dict[str, Collection[str]] = {
+        "columns": _elements(options.columns or (), names),
+        "drop": _elements(options.drop, names),
         "types": options.types,
         "missing": [name for name in options.missing if name != EVERY_COLUMN],
-        **{f"split.{key}": [name] for key, name in extra.items()},
-        "weight": () if weight is None else [weight],
+        **{f"split.{key}": [name] for key, name in split.items()},
+        "weight": weights,
     }
+    problems = [] if label in names else [_no_label(names, label, options, file)]
     there = set(names)
-    for key, wanted in named.items():
-        problems += [_unknown(key, name, names, file) for name in wanted if name not in there]
-    problems += _uses_of_label(label, options)
-    if weight is not None:
-        problems += _uses_of_weight(weight, label, options, chosen or (), drop)
+    for key, used in uses.items():
+        problems += [_unknown(key, name, names, file) for name in used if name not in there]
+    problems += _other_uses(label, options, uses)
     # A column that names the split or the group says nothing about a row that is new.
-    left_out = {label, weight, *drop, *(name for key, name in extra.items() if key != "time")}
-    features = chosen or tuple(name for name in names if name not in left_out)
-    weights = () if weight is None else (weight,)
-    taken = {label, *features, *extra.values(), *weights}
-    problems += _unusable_names(names, features, taken, file)
+    groups = (name for key, name in split.items() if key != "time")
+    left_out = {label, *weights, *uses["drop"], *groups}
+    features = tuple(uses["columns"] or (name for name in names if name not in left_out))
+    extra = (*split.values(), *weights)
+    problems += _unusable_names(names, features, {label, *features, *extra}, file)
     if not features and not problems:
         problems.append(
             Problem(
@@ -92,8 +84,7 @@ def choose(
                 fix="drop fewer columns, or correct data_options.delimiter",
             )
         )
-    found = Columns(tuple(features), label, extra=(*extra.values(), *weights))
-    return (None if problems else found), problems
+    return (None if problems else Columns(features, label, extra=extra)), problems
 
 
 def _unusable_names(
@@ -123,62 +114,34 @@ def _unusable_names(
         )
 
 
-def _uses_of_label(label: str, options: DataOptions) -> Iterator[Problem]:
-    """Yield what names the label and may not."""
-    names: dict[str, Iterable[str]] = {
-        "columns": options.columns or (),
-        "types": [name for name in options.types if not options.format_of(name)],
-        "drop": options.drop,
-        **{f"split.{key}": [name] for key, name in options.split.extra.items()},
-    }
-    for key in (key for key, found in names.items() if label in found):
-        yield Problem(
-            f"data_options.{key} names the label {label!r}",
-            fix="name a different column"
-            if key.startswith("split.")
-            else f"remove it from data_options.{key}",
-            path=f"data_options.{key}",
-        )
-    if label in options.missing and options.missing[label].rule in IMPUTING:
-        yield Problem(
-            f"data_options.missing has a value for the label {label!r}",
-            received=options.missing[label].rule,
-            expected="fail or drop",
-            fix="correct data_options.missing, because a missing label cannot be learned",
-            path=f"data_options.missing.{label}",
-        )
-
-
-def _uses_of_weight(
-    weight: str,
-    label: str,
-    options: DataOptions,
-    chosen: tuple[str, ...],
-    drop: tuple[str, ...],
+def _other_uses(
+    label: str, options: DataOptions, uses: Mapping[str, Collection[str]]
 ) -> Iterator[Problem]:
-    """Yield what else a column of weights is used for."""
-    uses: dict[str, Iterable[str]] = {
-        "is the label": [label],
-        "is in data_options.columns": chosen,
-        "is in data_options.drop": drop,
-        "is in data_options.types": options.types,
-        "is in data_options.missing": options.missing,
-        "decides about the split": options.split.extra.values(),
-    }
-    for use, taken in uses.items():
-        if weight in taken:
-            yield Problem(
-                f"data_options.weight names {weight!r}, which {use}",
-                expected="a column of numbers that nothing else uses",
-                fix="name a different column, or remove the other use",
-                path="data_options.weight",
-            )
+    """Yield the options that name the label or the weight and may not."""
+    allowed = {"types"} if options.format_of(label) else set()
+    if label in options.missing and options.missing[label].rule not in IMPUTING:
+        allowed.add("missing")
+    for key, names in uses.items():
+        if label in names and key not in allowed:
+            yield _used("label", label, key)
+        if options.weight in names and key != "weight":
+            yield _used("weight", options.weight, key)
 
 
-def _elements(wanted: tuple[str, ...] | None, names: list[str]) -> tuple[str, ...] | None:
+def _used(what: str, name: str | None, key: str) -> Problem:
+    is_choice = key == "weight" or key.startswith("split.")
+    return Problem(
+        f"data_options.{key} names the {what} {name!r}",
+        expected=f"a column that is not the {what}",
+        fix="name a different column" if is_choice else f"remove it from data_options.{key}",
+        path=f"data_options.{key}",
+    )
+
+
+def _elements(wanted: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
     """Return the names with the name of a list replaced by those of its elements."""
     lists = {name.removesuffix("[0]") for name in names if name.endswith("[0]")}.difference(names)
-    if wanted is None or not lists.intersection(wanted):
+    if not lists.intersection(wanted):
         return wanted
     found: list[str] = []
     for name in wanted:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile, mark
@@ -35,17 +36,18 @@ class Listing:
 
     Attributes:
         address: As given.
-        files: Sorted by name.
-        pattern: The pattern of their names, for an address with a wildcard.
-        is_folder: Whether the address is a folder.
-        broken: Links to nothing or to themselves.
+        files: Sorted by name; a link to nothing or to itself has no tag.
+        pattern: The parts of a pattern of their names; empty for a folder, None for a file.
     """
 
     address: str
     files: list[SourceFile]
-    pattern: re.Pattern[str] | None = None
-    is_folder: bool = False
-    broken: tuple[str, ...] = ()
+    pattern: tuple[str, ...] | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the address is a folder."""
+        return self.pattern == ()
 
     def tables(self, endings: tuple[str, ...]) -> list[SourceFile]:
         """Return the files with these endings; any if they are matched by a pattern or named.
@@ -53,10 +55,11 @@ class Listing:
         Raises:
             DataError: There is none, or one is a link to nothing.
         """
-        if not self.is_folder and self.pattern is None:
+        pattern = self.pattern
+        if pattern is None:
             return self.files
-        check_links([name for name in self.broken if _is_table(name, self.pattern, endings)])
-        if found := [item for item in self.files if _is_table(item.name, self.pattern, endings)]:
+        if found := [item for item in self.files if _is_table(item.name, pattern, endings)]:
+            check_links(found)
             return found
         raise DataError(
             Problem(
@@ -132,8 +135,9 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
                 replace(file, name=str(file.location), split=file.split or folder) for file in files
             ]
         found += files
-    twice = [name for name, count in Counter(file.name for file in found).items() if count > 1]
-    if twice := twice or _same_files(found):
+    # A link has the tag of its file.
+    counts = Counter(_identity(file) for file in found)
+    if twice := [file.name for file in found if counts[_identity(file)] > 1]:
         raise DataError(
             Problem(
                 "data_uri names files more than once",
@@ -146,25 +150,17 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
     return sorted(found, key=lambda file: file.name)
 
 
-def _same_files(files: Sequence[SourceFile]) -> list[str]:
-    """Return the names of files on this machine of which one is a link to another."""
-    by_tag = defaultdict[str, list[SourceFile]](list)
-    for file in files:
-        if isinstance(file.location, str):
-            by_tag[file.tag].append(file)
-    alike = (same for same in by_tag.values() if len(same) > 1)  # mostly none: a tag has the inode
-    places = {it.name: os.path.realpath(str(it.location)) for same in alike for it in same}
-    counts = Counter(places.values())
-    return [file.name for file in files if counts[places.get(file.name, "")] > 1]
+def _identity(file: SourceFile) -> str | S3Address:
+    return file.tag if isinstance(file.location, str) else file.location
 
 
-def check_links(broken: Sequence[str]) -> None:
+def check_links(files: Sequence[SourceFile]) -> None:
     """Refuse links to files that do not exist.
 
     Raises:
         DataError: There is one.
     """
-    if broken:
+    if broken := [file.name for file in files if not file.tag]:
         raise DataError(_unusable("data_uri contains links to files that do not exist", broken))
 
 
@@ -191,7 +187,7 @@ def _objects(store: Store, text: str) -> Listing:
         if (name := item.address.key[start:]) and not any(map(_is_hidden, name.split("/")))
     ]
     files = [file for file in files if not file.name.endswith("/")]  # the mark of a folder
-    return Listing(text, sorted(files, key=lambda file: file.name), pattern, pattern is None)
+    return Listing(text, sorted(files, key=lambda file: file.name), pattern)
 
 
 def _paths(text: str) -> Listing:
@@ -199,25 +195,15 @@ def _paths(text: str) -> Listing:
     if top.is_file():
         return Listing(text, [SourceFile.local(top, top.name)])
     base, pattern = _pattern(top.as_posix(), os.path.exists)
-    if pattern is None and not top.exists():
+    if not pattern and not top.exists():
         raise DataError(no_path("data_uri", top, _EXPECTED))
     top = Path(base or ("/" if top.is_absolute() else ".")).absolute()
-    files, broken = [], []
-    for name, status in _walk(top) if top.is_dir() else ():
-        if status is None:
-            broken.append(name)
-        elif stat.S_ISREG(status.st_mode):
-            place = os.path.join(top, name)
-            files.append(SourceFile(name, status.st_size, place, mark(status), _split_of(name)))
-    files.sort(key=lambda file: file.name)
-    return Listing(text, files, pattern, pattern is None, tuple(broken))
+    files = _walk(top) if top.is_dir() else ()
+    return Listing(text, sorted(files, key=lambda file: file.name), pattern)
 
 
-def _walk(top: Path) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yield what is below a folder on this machine, following links, but none back to a folder.
-
-    Yields:
-        The name below `top`, and its status; None for a link to nothing or to itself.
+def _walk(top: Path) -> Iterator[SourceFile]:
+    """Yield the files below a folder on this machine, following links, but none back to a folder.
 
     Raises:
         DataError: A folder cannot be read.
@@ -244,76 +230,53 @@ def _walk(top: Path) -> Iterator[tuple[str, os.stat_result | None]]:
                 name = prefix + entry.name
                 try:
                     status = entry.stat()
-                except OSError:
-                    yield name, None
+                except OSError:  # a link to nothing
+                    yield SourceFile(name, 0, entry.path, "")
                     continue
-                yield name, status
                 place = (status.st_dev, status.st_ino)
-                if stat.S_ISDIR(status.st_mode) and place not in above:
+                if stat.S_ISREG(status.st_mode):
+                    split = _split_of(name)
+                    yield SourceFile(name, status.st_size, entry.path, mark(status), split)
+                elif stat.S_ISDIR(status.st_mode) and place not in above:
                     waiting.append((entry.path, f"{name}/", above | {place}))
 
 
 def _pattern(
     path: str, exists: Callable[[str], bool] = lambda _: False
-) -> tuple[str, re.Pattern[str] | None]:
-    """Return the folder above the first wildcard, and the pattern below it; None without one.
+) -> tuple[str, tuple[str, ...]]:
+    """Return the folder above the first wildcard, and the parts of the pattern below it.
 
     Args:
         path: A path, or a key in S3.
         exists: Tells whether there is such a path: a folder `data [1]` has no wildcard.
     """
     parts = path.split("/")
-    wild = next(
-        (
-            i
-            for i, part in enumerate(parts)
-            if _WILD.search(part) and not exists("/".join(parts[: i + 1]))
-        ),
-        None,
-    )
-    if wild is None:
-        return path, None
-    regex = "/".join(map(_translated, parts[wild:])).replace(r"(?:.*)/", r"(?:.*/)?")
-    try:
-        return "/".join(parts[:wild]), re.compile(rf"{regex}(?P<below>/.*)?", re.DOTALL)
-    except re.error as error:
-        raise ConfigurationError(
-            Problem(
-                "data_uri has a pattern that cannot be read",
-                received=repr(path),
-                expected="for instance s3://bucket/2026-*/part-[0-9]*.csv",
-                fix=f"correct data_uri ({error})",
-                path="data_uri",
-            )
-        ) from error
+    for i, part in enumerate(parts):
+        if _WILD.search(part) and not exists("/".join(parts[: i + 1])):
+            return "/".join(parts[:i]), tuple(parts[i:])
+    return path, ()
 
 
-def _translated(part: str) -> str:
-    if part == "**":
-        return r"(?:.*)"
-    found = ""
-    for piece in re.findall(r"\*+|\?|\[[^\]]+\]|.", part, re.DOTALL):
-        if piece[0] == "*":
-            found += "[^/]*"
-        elif piece == "?":
-            found += "[^/]"
-        elif len(piece) > 1:
-            inner = piece[1:-1].replace("\\", r"\\")
-            found += f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]"
-        else:
-            found += re.escape(piece)
-    return found
-
-
-def _is_table(name: str, pattern: re.Pattern[str] | None, endings: tuple[str, ...]) -> bool:
+def _is_table(name: str, pattern: tuple[str, ...], endings: tuple[str, ...]) -> bool:
     """Tell whether a file in a folder, or that a pattern matches, is a table."""
-    if any(part.startswith(_NO_TABLE) for part in name.split("/")):
+    parts = name.split("/")
+    below = _below(parts, pattern)
+    if below is None or any(part.startswith(_NO_TABLE) for part in parts):
         return False
-    match = pattern.fullmatch(name) if pattern else None
-    if pattern and not match:
-        return False
-    in_folder = bool(match["below"]) if match else True
-    return not in_folder or name.lower().endswith(endings)
+    return not below or name.lower().endswith(endings)
+
+
+def _below(parts: list[str], pattern: tuple[str, ...]) -> list[str] | None:
+    """Return the parts of a name below what a pattern matches; None if it does not match."""
+    if not pattern:
+        return parts
+    first, rest = pattern[0], pattern[1:]
+    if first != "**":
+        return _below(parts[1:], rest) if parts and fnmatchcase(parts[0], first) else None
+    if not rest:
+        return []
+    found = (_below(parts[i:], rest) for i in reversed(range(len(parts))))
+    return next((below for below in found if below is not None), None)
 
 
 def _is_hidden(name: str) -> bool:

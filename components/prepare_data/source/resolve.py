@@ -36,20 +36,13 @@ from kfp_tfjob.storage.store import Store
 
 _SHARD = re.compile(r"(?:train|validation|test)-[0-9]{5,}\.tfrecord")
 _LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
-_OF_HUDI = "_hoodie_commit_time"  # a column of each of its files
 _PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them
 _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
 
 
 def list_source(store: Store, data_uri: str, options: DataOptions | None = None) -> Source:
-    """Find the files of `data_uri`.
-
-    Args:
-        store: The store of s3:// addresses.
-        data_uri: A file, a folder, a pattern or several of them, in S3 or, in a local run, on this
-            machine.
-        options: The typed `data_options`; None for its defaults.
+    """Find the files of `data_uri`: a file, a folder, a pattern or several of them.
 
     Raises:
         ConfigurationError: The address is not supported, or the user's own reader is wrong.
@@ -57,66 +50,54 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
     """
     options = options or DataOptions()
     listings = [list_address(store, address) for address in addresses_of(data_uri)]
-    _refuse_datasets(listings)
     own = options.reader
     if not own and (pictures := folders.find(listings, options.format)):
         files, classes = pictures
         return Source(data_uri, files, store, pictures=classes)
-    _refuse_lake_tables(listings)
+    _refuse_other_folders(listings)
     files = tuple(table_files(listings, ("",) if own else suffixes()))
     reader = OwnReader.read(own, store) if own else None
     return Source(data_uri, files, store, reader)
 
 
-def _refuse_datasets(listings: Sequence[Listing]) -> None:
-    """Refuse what prepare_data wrote: its shards have codes where the source has texts.
-
-    Raises:
-        DataError: A folder is a dataset.
-    """
-    for listing in (it for it in listings if it.is_folder):
-        names = {file.name for file in listing.files}
-        if names.issuperset((SCHEMA, STATISTICS)) and any(map(_SHARD.fullmatch, names)):
-            raise DataError(
-                Problem(
-                    "data_uri is a dataset that prepare_data wrote",
-                    received=listing.address,
-                    expected="the rows or images that it was prepared from",
-                    fix="give their address; equal data and options lead to the same dataset, which"
-                    " is then reused",
-                    path="data_uri",
-                )
-            )
-
-
-def _refuse_lake_tables(listings: Sequence[Listing]) -> None:
+def _refuse_other_folders(listings: Sequence[Listing]) -> None:
     """Refuse folders whose files are not the rows, or not all columns, of their table.
 
     Raises:
-        DataError: A folder is a Delta or Iceberg table, or has partitions as Hive writes them.
+        DataError: A folder is a dataset of prepare_data, whose shards have codes where the source
+            has texts, a Delta or Iceberg table, or has partitions as Hive writes them.
     """
     for listing in listings:
-        if name := next((it.name for it in listing.files if _LAKE.search(it.name)), ""):
-            what = "data_uri is a Delta or Iceberg table, whose folder also contains deleted and"
-            raise DataError(_not_the_table(f"{what} replaced rows", name))
-        folders = (folder for it in listing.files for folder in it.name.split("/")[:-1])
-        found = (_PARTITION.fullmatch(folder) for folder in dict.fromkeys(folders))
+        names = [file.name for file in listing.files]
+        dataset = {SCHEMA, STATISTICS}.issubset(names) and any(map(_SHARD.fullmatch, names))
+        if dataset and listing.is_folder:
+            raise _not_the_table(
+                "data_uri is a dataset that prepare_data wrote",
+                listing.address,
+                "give the address of the rows that it was prepared from",
+            )
+        if name := next(filter(_LAKE.search, names), ""):
+            raise _not_the_table(
+                "data_uri is a Delta or Iceberg table, whose folder also contains deleted and"
+                " replaced rows",
+                name,
+                "write the table as plain Parquet files",
+            )
+        folders = dict.fromkeys(folder for name in names for folder in name.split("/")[:-1])
+        found = map(_PARTITION.fullmatch, folders)
         keys = dict.fromkeys(it[1] for it in found if it and it[2].lower() not in SPLITS)
         if keys and listing.is_folder:
-            what = "the folders in data_uri are partitions, so its files lack columns"
-            received = f"folders for {listed(list(keys), 5)}"
-            without = "; or omit these columns with FOLDER/**/*.parquet"
-            raise DataError(_not_the_table(what, received, without))
+            raise _not_the_table(
+                "the folders in data_uri are partitions, so its files lack columns",
+                f"folders for {listed(list(keys), 5)}",
+                "write the table as plain Parquet files, without partitions; or omit these columns"
+                " with FOLDER/**/*.parquet",
+            )
 
 
-def _not_the_table(what: str, received: str, or_else: str = "") -> Problem:
-    return Problem(
-        what,
-        received=received,
-        expected="files that together are the table",
-        fix=f"write the table as plain Parquet files, without partitions{or_else}",
-        path="data_uri",
-    )
+def _not_the_table(what: str, received: str, fix: str) -> DataError:
+    expected = "files that together are the table"
+    return DataError(Problem(what, received, expected, fix, path="data_uri"))
 
 
 def source_digest(source: Source) -> str:
@@ -147,11 +128,6 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
 
     It is for preflight, so it takes seconds for any amount of data. If a bad row fails the run, a
     column that is bad in most rows of the block is among the problems.
-
-    Args:
-        source: The files.
-        data_label: The label column.
-        options: The typed `data_options`.
     """
     try:
         if source.pictures:
@@ -185,10 +161,6 @@ def first_block(source: Source, data_label: str, options: DataOptions) -> FirstB
     first = source.files[0]
     with open_table(source, first, options, _FIRST_BLOCK) as table:
         columns, problems = choose(table.names, data_label, options, first.name)
-        if _OF_HUDI in table.names:
-            what = "data_uri is a Hudi table, whose folder also has replaced rows"
-            received = f"{first.name} with the column {_OF_HUDI}"
-            problems.append(_not_the_table(what, received, ", without columns such as this one"))
         problems += table.problems(columns) if columns and not problems else []
         if problems or columns is None:
             return FirstBlock(None, NO_KINDS, problems)

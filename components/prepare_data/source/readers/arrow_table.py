@@ -147,20 +147,21 @@ class ArrowTable:
         with undamaged(name):
             repeated = Counter(reader.schema.names)  # names that are not UTF-8 fail here
         # Columns with the same name are refused, so they stay as they are.
-        once = [field for field in reader.schema if repeated[field.name] == 1]
+        once = [item for item in reader.schema if repeated[item.name] == 1]
         self._lengths = {item.name: size for item in once if (size := self._length_of(item))}
-        count = sum(self._lengths.get(field.name, 1) for field in reader.schema)
+        count = sum(self._lengths.get(item.name, 1) for item in reader.schema)
         if count > MOST_COLUMNS:  # a few bytes can claim any length
             raise DataError(too_many_columns(name, count))
         self.names: list[str] = []
         self._types: dict[str, pa.DataType] = {}
         self._elements: dict[str, tuple[str, int]] = {}  # of an element: its list and its index
-        for field in reader.schema:
-            elements = {f"{field.name}[{i}]": i for i in range(self._lengths.get(field.name, 0))}
-            self._elements |= {element: (field.name, i) for element, i in elements.items()}
-            self.names += elements or [field.name]
-            kind = field.type.value_type if elements else field.type
-            self._types |= dict.fromkeys(elements or [field.name], kind)
+        for item in reader.schema:
+            names, kind = [item.name], item.type
+            if length := self._lengths.get(item.name):
+                names, kind = [f"{item.name}[{i}]" for i in range(length)], kind.value_type
+                self._elements |= {names[i]: (item.name, i) for i in range(length)}
+            self.names += names
+            self._types |= dict.fromkeys(names, kind)
 
     def _length_of(self, field: pa.Field) -> int:
         """Return the elements that a list of numbers has in each row; 0 for any other column."""
@@ -232,6 +233,7 @@ class ArrowTable:
         """Return the columns as they are in the file."""
         if self._elements.keys().isdisjoint(columns.all):
             return columns
+
         def stored(names: Iterable[str]) -> tuple[str, ...]:
             return tuple(dict.fromkeys(self._elements.get(name, (name,))[0] for name in names))
 
