@@ -29,8 +29,7 @@ from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
 from kfp_tfjob.components.prepare_data.sorted_rows import Run
 from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
-from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
 from kfp_tfjob.components.prepare_data.source.readers.registry import (
     PART_BYTES,
     Part,

@@ -17,7 +17,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import engine, scan
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
-from kfp_tfjob.components.prepare_data.source.readers import csv_records, csv_table
+from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
@@ -151,7 +151,7 @@ def test_a_part_that_begins_within_a_value_is_read_once(
 def test_a_line_that_never_ends_is_named_by_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1 << 20)
+    monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1 << 20)
     monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1 << 20)
     rows = [f"{i},{i % 2}" for i in range(2_000)]
     rows[1_500] = "1" * (2 << 20)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.source import resolve as source_module
 from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers import csv_records
+from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.features.types.number import is_number
@@ -165,7 +165,7 @@ def test_what_has_no_header(data, said):
 
 
 def test_a_quote_that_is_never_closed_costs_one_line(monkeypatch):
-    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1000)
     data = 'a,y\n1,"u\n' + "".join(f"{i},u\n" for i in range(2000))
     for block in (50, 700, 1 << 20):
         _, features, _, _, faults = _read(data, block)
@@ -174,7 +174,7 @@ def test_a_quote_that_is_never_closed_costs_one_line(monkeypatch):
 
 
 def test_a_line_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1000)
     with pytest.raises(DataError) as error:
         _read("a,y\n1,u\n" + "1," * 5000, 64)
     assert "f.csv, line 3: " in str(error.value)
@@ -294,7 +294,7 @@ def test_too_many_columns_are_refused_with_their_number(tmp_path: Path):
 @pytest.mark.parametrize("line", [b"1\n", b"1,2,x\n"])
 def test_a_quote_that_stays_open_costs_bounded_memory_and_is_named(tmp_path: Path, line: bytes):
     """Short lines after it took 1.8 GB and 58 s, and the number of columns was blamed."""
-    size = csv_records.LONGEST_RECORD + (1 << 20)
+    size = csv_table.LONGEST_RECORD + (1 << 20)
     data = b'a,b,y\n"1,2,x\n' + line * (size // len(line))
     with bounded(seconds=20, memory=200 << 20):
         said = check(tmp_path, data)

@@ -32,14 +32,7 @@ log = logging.getLogger(__name__)
 def prepare(
     executor: Executor, source: Source, data_label: str, options: DataOptions, base: S3Address
 ) -> Prepared:
-    """Prepare a dataset of pictures.
-
-    Args:
-        executor: Runs the tasks.
-        source: Pictures.
-        data_label: The name of the label; empty for `class`.
-        options: The typed `data_options`.
-        base: The directory of the dataset.
+    """Prepare a dataset of pictures in the directory `base`; the label is `class` unless named.
 
     Raises:
         DataError: There are more bad files than the options allow, a file changed, a split has no

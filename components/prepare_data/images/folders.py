@@ -108,12 +108,7 @@ _OF_TABLES = (
 
 
 def problems_of(source: Source, options: DataOptions) -> list[Problem]:
-    """Return every problem of the folders, the options, and the first bytes of some files.
-
-    Args:
-        source: Pictures.
-        options: The typed `data_options`.
-    """
+    """Return every problem of the folders, the options, and the first bytes of some files."""
     found = [*_options(options), *_folders(source), *folder_problems(source, options)]
     return found or _files(source, options)
 

@@ -16,25 +16,29 @@ from kfp_tfjob.components.prepare_data.source.foreign_files import recognise
 
 JPEG, PNG = "JPEG", "PNG"
 FORMATS = (JPEG, PNG)
-# The modes in the order of their numbers in an index of pictures.
-GREY, COLOUR, CMYK, PALETTE = "grey", "colour", "CMYK", "palette"
-GREY_ALPHA, COLOUR_ALPHA = "grey with alpha", "colour with alpha"
-GREY_16, COLOUR_16 = "grey, 16 bits", "colour, 16 bits"
-GREY_ALPHA_16, COLOUR_ALPHA_16 = "grey with alpha, 16 bits", "colour with alpha, 16 bits"
+CMYK = "CMYK"
+_JPEG_MODES = {1: "grey", 3: "colour", 4: CMYK}  # by the number of channels
+_PALETTE = 3
+_PNG_MODES = {
+    0: "grey",
+    2: "colour",
+    _PALETTE: "palette",
+    4: "grey with alpha",
+    6: "colour with alpha",
+}
+# In the order of their numbers in an index of pictures.
 MODES = (
-    GREY,
-    COLOUR,
+    "grey",
+    "colour",
     CMYK,
-    PALETTE,
-    GREY_ALPHA,
-    COLOUR_ALPHA,
-    GREY_16,
-    COLOUR_16,
-    GREY_ALPHA_16,
-    COLOUR_ALPHA_16,
+    "palette",
+    "grey with alpha",
+    "colour with alpha",
+    "grey, 16 bits",
+    "colour, 16 bits",
+    "grey with alpha, 16 bits",
+    "colour with alpha, 16 bits",
 )
-ALL_GREY = frozenset({GREY, GREY_16, GREY_ALPHA, GREY_ALPHA_16})
-WITH_ALPHA = frozenset({GREY_ALPHA, COLOUR_ALPHA, GREY_ALPHA_16, COLOUR_ALPHA_16})
 
 _JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
@@ -43,14 +47,6 @@ _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _FRAME = struct.Struct(">BHHB")
 _START_OF_SCAN, _APP1 = 0xDA, 0xE1
-_JPEG_MODES = {1: GREY, 3: COLOUR, 4: CMYK}
-_PNG_MODES = {
-    0: (GREY, GREY_16),
-    2: (COLOUR, COLOUR_16),
-    3: (PALETTE, PALETTE),
-    4: (GREY_ALPHA, GREY_ALPHA_16),
-    6: (COLOUR_ALPHA, COLOUR_ALPHA_16),
-}
 _ORIENTATION = 0x0112  # the tag of EXIF
 _UPRIGHT = 1
 
@@ -86,11 +82,7 @@ class Unusable(NamedTuple):
 
 
 def look(content: bytes) -> Header | Unusable:
-    """Return what a file says of itself, or why it cannot be used.
-
-    Args:
-        content: All of the file.
-    """
+    """Return what a whole file says of itself, or why it cannot be used."""
     try:
         if content.startswith(_JPEG_START):
             return _jpeg(content)
@@ -156,7 +148,8 @@ def _png(content: bytes) -> Header | Unusable:
         return Unusable("broken", f"{width} x {height} pixels of the colour type {colour}")
     if not content.endswith(_PNG_END) and content.rfind(_PNG_END) < 0:
         return Unusable("truncated", f"{len(content):,} bytes without the end of the PNG")
-    return Header(PNG, width, height, _PNG_MODES[colour][bits == 16])
+    deep = ", 16 bits" if bits == 16 and colour != _PALETTE else ""
+    return Header(PNG, width, height, _PNG_MODES[colour] + deep)
 
 
 def _is_turned(exif: bytes) -> bool:
@@ -175,11 +168,7 @@ def _is_turned(exif: bytes) -> bool:
 
 
 def decoding_fault(content: bytes) -> str:
-    """Return why a picture cannot be decoded; empty if it can.
-
-    Args:
-        content: All bytes of the file; its size in pixels has been checked.
-    """
+    """Return why a picture whose size has been checked cannot be decoded; empty if it can."""
     from PIL import Image, ImageFile
 
     Image.MAX_IMAGE_PIXELS = None  # the limit is data_options.pictures.max_megapixels

@@ -10,12 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.images.header import (
-    ALL_GREY,
-    FORMATS,
-    MODES,
-    WITH_ALPHA,
-)
+from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES
 from kfp_tfjob.components.prepare_data.images.parts import Shard
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
@@ -83,12 +78,7 @@ class Plan:
         return cells.reshape(3, size)
 
     def shards(self, base: S3Address, split: int) -> Iterator[Shard]:
-        """Yield the shards of a split.
-
-        Args:
-            base: The address of the dataset.
-            split: The number of the split.
-        """
+        """Yield the shards of a split, given its number."""
         record, starts = self.index["record"].astype(np.int64), self._starts
         first, end = np.searchsorted(self.split, (split, split + 1)).tolist()
         ends = first + _ends(record[first:end])
@@ -130,22 +120,14 @@ class Plan:
             same = (self.index["height"] == height).all() and (self.index["width"] == width).all()
             if not same or max(height, width) > _LARGEST_COMMON:
                 height = width = _USUAL
-        grey = set(_named(self.index["mode"], MODES)) <= ALL_GREY
+        grey = all(mode.startswith("grey") for mode in _named(self.index["mode"], MODES))
         channels = options.channels or (1 if grey else 3)
         return PictureInput(height, width, channels, options.resize, options.interpolation)
 
     def statistics(
         self, label: str, read: int, bad: dict[str, int], notes: list[str], input: PictureInput
     ) -> StatisticsDocument:
-        """Return the content of statistics.json.
-
-        Args:
-            label: The name of the label.
-            read: Files read, good or bad.
-            bad: Bad files by rule.
-            notes: Warnings about the folders.
-            input: What the model gets.
-        """
+        """Return the content of statistics.json, given the files read and the bad ones by rule."""
         hashes, labels = self.index["content"], self.index["label"]
         # Equal pictures follow each other unless folders have divided them.
         order = np.lexsort((labels, hashes))
@@ -184,9 +166,9 @@ class Plan:
         self, described: ImageStatistics, conflicts: int, input: PictureInput
     ) -> Iterator[str]:
         modes = described.modes.items()
-        alpha = sum(count for mode, count in modes if mode in WITH_ALPHA)
+        alpha = sum(count for mode, count in modes if "alpha" in mode)
         deep = sum(count for mode, count in modes if "16" in mode)
-        colour = sum(count for mode, count in modes if mode not in ALL_GREY)
+        colour = sum(count for mode, count in modes if not mode.startswith("grey"))
         small = int(
             (
                 (self.index["height"] < input.height // 2)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
+BLOCK = 4 << 20  # bytes of text that are parsed at a time
+LONGEST_RECORD = 16 << 20  # bytes; a quote open for longer was opened by mistake
 _LONGEST_LINE = 32 << 20  # bytes that are looked through for a line end
 _WINDOW = 1 << 18  # bytes by which the first record is found
 _PIECE = 1 << 20

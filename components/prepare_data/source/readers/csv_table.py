@@ -1,9 +1,18 @@
-"""Reads a CSV as arrow columns: parses blocks as numbers, and as text if that fails."""
+"""Reads a CSV as arrow columns: parses blocks as numbers, and as text if that fails.
+
+The grammar is RFC 4180 with LF or CRLF line ends: a value that begins with a quote continues to
+the closing quote, across line ends; a quote inside an unquoted value is an ordinary character.
+A line that breaks the grammar is bad, and reading continues at the next line. The result does not
+depend on where the blocks are cut.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import IO
 
 import numpy as np
@@ -11,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import (
     MOST_COLUMNS,
     Columns,
@@ -24,12 +33,12 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     FileFormat,
     Reader,
 )
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
-from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
     BLOCK,
     LONGEST_RECORD,
-    Block,
-    CsvRecords,
+    ByteRange,
+    Span,
+    begin,
 )
 from kfp_tfjob.features.cells import shown
 from kfp_tfjob.features.types.number import is_number
@@ -38,18 +47,206 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 _REPEATED = pa.dictionary(pa.int32(), pa.binary())
 _HEADER_BLOCK = 1 << 16  # bytes; what is read again of each range of a file
+_NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+_LOOKED = 16  # records by which the start of a range is found
+_SHOWN = 1000  # bytes of a bad line that are kept for the message
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole records.
+
+    Attributes:
+        data: The records, each with its line end.
+        lines: int64 of shape [records]: the line where each begins, from 1. Empty lines are not
+            records.
+        size: The bytes of the file that it covers.
+        bad: Line number and text of the first bad lines.
+        lost: The number of bad lines.
+    """
+
+    data: bytes
+    lines: np.ndarray
+    size: int
+    bad: list[tuple[int, str]]
+    lost: int = 0
+
+
+class CsvRecords:
+    """The blocks of one CSV, or of a range of it."""
+
+    def __init__(
+        self, stream: IO[bytes], name: str, delimiter: str, block: int, reach: ByteRange
+    ) -> None:
+        self._stream, self._name, self._block, self._reach = stream, name, block, reach
+        # By byte: what may stand before a quote that opens a value, and behind one that closes it.
+        self._before, self._behind = np.zeros((2, 256), bool)
+        self._before[[*delimiter.encode(), _NEWLINE, _QUOTE]] = True
+        self._behind[[*delimiter.encode(), _NEWLINE, _RETURN, _QUOTE]] = True
+        self._line = 1
+        comma = re.escape(delimiter.encode())
+        value = rb'(?:"(?:[^"]++|"")*+"|(?!")[^%b\r\n]*+)' % comma
+        self._record = re.compile(rb"%b(?:%b%b)*+\r?\n" % (value, comma, value))
+        self._value = re.compile(rb"%b(?:%b|\r?\n)" % (value, comma))
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the blocks.
+
+        Raises:
+            DataError: A line is longer than LONGEST_RECORD.
+        """
+        rest, used, ended = b"", 0, False
+        while self._reach.left:
+            if not ended and (len(rest) < self._block or not used):
+                piece = self._stream.read(self._reach.wanted(len(rest), self._block))
+                rest, ended = rest + piece, not piece
+                if ended and rest and not rest.endswith(b"\n"):
+                    rest += b"\n"
+            if not rest:
+                if ended:
+                    return
+                continue
+            # While a quote stays open, more is read; each quick search still covers little.
+            view = rest[: 2 * self._block]
+            block = self._quick(view[: self._reach.cut(view)]) or self._careful(rest, last=ended)
+            used = block.size
+            if used:
+                newlines = np.frombuffer(rest, np.uint8, used) == _NEWLINE
+                self._line += int(np.count_nonzero(newlines))
+                self._reach.position += used
+                rest = rest[used:]
+                yield block
+
+    @property
+    def lines(self) -> int:
+        """The lines that are in blocks so far."""
+        return self._line - 1
+
+    def first_in(self, data: bytes, columns: int) -> int:
+        """Return where the first record begins in a piece of the file.
+
+        The piece may begin within a quoted value. What follows tells: records with as many values
+        as the header has names.
+
+        Returns:
+            The offset; 0 if there is no line end.
+        """
+        text = np.frombuffer(data, np.uint8)
+        newlines = np.flatnonzero(text == _NEWLINE)
+        quotes = np.searchsorted(np.flatnonzero(text == _QUOTE), newlines)
+        first = [newlines[quotes % 2 == within][:1] + 1 for within in (0, 1)]
+        starts = [int(at[0]) for at in (*first, newlines[:1] + 1) if len(at)]
+        return max(starts, key=lambda at: self._fitting(data, at, columns), default=0)
+
+    def _fitting(self, data: bytes, at: int, columns: int) -> int:
+        """Return how many of the next records are well formed and have this number of values."""
+        for i in range(_LOOKED):
+            match = self._record.match(data, at)
+            record = match.group() if match else b""
+            if not match or (record.strip(b"\r\n") and len(self._value.findall(record)) != columns):
+                return i
+            at = match.end()
+        return _LOOKED
+
+    def wrong_bytes(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
+        """Remove the records that are not UTF-8 and do not have this number of values.
+
+        Arrow cannot report such a record as text, and fails.
+
+        Returns:
+            The remaining records, and the line and text of each record that was removed.
+        """
+        try:
+            block.data.decode()
+            return block, []
+        except UnicodeDecodeError:
+            found = (match.group() for match in self._record.finditer(block.data))
+        kept: list[bytes] = []
+        lines, lost = array("q"), []
+        records = (record for record in found if record.strip(b"\r\n"))
+        for line, record in zip(block.lines.tolist(), records, strict=True):
+            text = record.decode(errors="replace")
+            if text.encode() != record and len(self._value.findall(record)) != columns:
+                lost.append((line, text.rstrip("\r\n")))
+            else:
+                kept.append(record)
+                lines.append(line)
+        return replace(block, data=b"".join(kept), lines=np.array(lines, np.int64)), lost
+
+    def _quick(self, data: bytes) -> Block | None:
+        """Find the records of well-formed data; None for other data, or without a whole record."""
+        text = np.frombuffer(data, np.uint8)
+        newlines = ends = np.flatnonzero(text == _NEWLINE)
+        quotes = None
+        if b'"' in data:
+            quotes = np.flatnonzero(text == _QUOTE)
+            ends = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+        if not len(ends):
+            return None
+        size = int(ends[-1]) + 1
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        if (ends - starts).max() >= LONGEST_RECORD:
+            return None
+        if not self._well_formed(text[:size], b"\r" in data, quotes):
+            return None
+        lines = self._line + np.searchsorted(newlines, starts)
+        length = ends - starts
+        is_empty = (length == 0) | ((length == 1) & (text[starts] == _RETURN))
+        return Block(data[:size], lines[~is_empty], size, [])
+
+    def _well_formed(
+        self, buffer: np.ndarray, has_returns: bool, quotes: np.ndarray | None
+    ) -> bool:
+        """Tell whether every quote opens or closes a value and every return ends a line."""
+        if has_returns:
+            returns = np.flatnonzero(buffer == _RETURN)
+            if (buffer[returns + 1] != _NEWLINE).any():
+                return False
+        if quotes is None:
+            return True
+        quotes = quotes[: np.searchsorted(quotes, len(buffer))]
+        opening, closing = quotes[0::2], quotes[1::2]
+        before = buffer[opening - 1]  # of the first byte: the last one, a newline
+        return bool(self._before[before].all() and self._behind[buffer[closing + 1]].all())
+
+    def _careful(self, data: bytes, last: bool) -> Block:
+        """Find the records of about one block one by one, and the bad lines."""
+        good: list[bytes] = []
+        lines = array("q")
+        bad: list[tuple[int, str]] = []
+        position, line, lost = 0, self._line, 0
+        while position < min(len(data), self._block, self._reach.left):
+            limit = min(position + LONGEST_RECORD, len(data))
+            line_end = data.find(b"\n", position, limit) + 1
+            match = self._record.match(data, position, limit) if line_end else None
+            if not match and not last and limit == len(data) < position + LONGEST_RECORD:
+                break  # it may continue in data that is not read yet
+            end = match.end() if match else line_end
+            if not end:
+                line += self._reach.lines_before()
+                raise DataError(
+                    Problem(
+                        f"{self._name}, line {line}: the line is too long",
+                        received=f"more than {LONGEST_RECORD >> 20} MiB without a line end",
+                        expected="one row on each line, ended by a newline",
+                        fix="write the file again as CSV, or as Parquet",
+                    )
+                )
+            record = data[position:end]
+            if not match:
+                lost += 1
+                if lost <= MOST_EXAMPLES:
+                    bad.append((line, record[:_SHOWN].decode(errors="replace").rstrip("\r\n")))
+            elif record.strip(b"\r\n"):
+                good.append(record)
+                lines.append(line)
+            line += record.count(b"\n")
+            position = end
+        return Block(b"".join(good), np.array(lines, np.int64), position, bad, lost)
 
 
 class CsvTable(Reader):
-    """A CSV with a header.
-
-    Args:
-        stream: Its bytes.
-        name: Name of the file, for messages.
-        options: The typed `data_options`.
-        block: Bytes to parse at a time.
-        span: The range to read besides the header; None for the whole file.
-    """
+    """A CSV with a header, or its header and a range of it."""
 
     def __init__(
         self,
@@ -110,7 +307,7 @@ class CsvTable(Reader):
                     fix=_header_fix(header),
                 )
             ) from error
-        return Block(rest, block.lines[1:], block.bad, block.lost)
+        return replace(block, data=rest, lines=block.lines[1:])
 
     @property
     def lines(self) -> int:
@@ -159,14 +356,9 @@ class CsvTable(Reader):
         size = len(block.data)
         block, undecodable = self._records.wrong_bytes(block, len(self.schema))
         lost: list[tuple[int, str]] = []
-
-        def skip(row: arrow_csv.InvalidRow) -> str:
-            lost.append((row.number - 1, row.text))
-            return "skip"
-
         has_nul = b"\0" in block.data
         types = {str(i): pa.binary() for i in at.values()} if has_nul else self._types(at, columns)
-        table = self._read(block, types, skip)
+        table = self._read(block, types, lost)
         keep = np.ones(len(block.lines), bool)
         keep[[index for index, _ in lost]] = False
         faults = BlockFaults(self._name, block.lines[keep])
@@ -185,18 +377,18 @@ class CsvTable(Reader):
         self,
         block: Block,
         types: dict[str, pa.DataType],
-        skip: Callable[[arrow_csv.InvalidRow], str] | None = None,
+        lost: list[tuple[int, str]] | None = None,
         nulls: bool = False,
     ) -> pa.Table:
+        """Parse a block, and add the index and text of rows with another number of values."""
         names = [str(i) for i in range(len(self.schema))]
         if not len(block.lines):
             return pa.table({name: pa.array([], kind) for name, kind in types.items()})
-        lost = 0
+        skipped = [] if lost is None else lost
 
-        def count(row: arrow_csv.InvalidRow) -> str:
-            nonlocal lost
-            lost += 1
-            return skip(row) if skip else "skip"
+        def skip(row: arrow_csv.InvalidRow) -> str:
+            skipped.append((row.number - 1, row.text))
+            return "skip"
 
         table = arrow_csv.read_csv(
             pa.BufferReader(block.data),
@@ -206,7 +398,7 @@ class CsvTable(Reader):
             arrow_csv.ParseOptions(
                 delimiter=self._options.delimiter,
                 newlines_in_values=True,
-                invalid_row_handler=count if skip else None,
+                invalid_row_handler=None if lost is None else skip,
             ),
             arrow_csv.ConvertOptions(
                 column_types=types,
@@ -215,10 +407,10 @@ class CsvTable(Reader):
                 strings_can_be_null=False,
             ),
         )
-        if table.num_rows + lost != len(block.lines):
+        if table.num_rows + len(skipped) != len(block.lines):
             raise RuntimeError(
                 f"{self._name}: {len(block.lines)} records from line {block.lines[0]} on were"
-                f" parsed as {table.num_rows + lost} rows"
+                f" parsed as {table.num_rows + len(skipped)} rows"
             )
         return table
 

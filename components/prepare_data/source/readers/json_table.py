@@ -25,8 +25,13 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     FileFormat,
     Reader,
 )
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import ByteRange, Span, begin
-from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK, LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
+    BLOCK,
+    LONGEST_RECORD,
+    ByteRange,
+    Span,
+    begin,
+)
 from kfp_tfjob.features.cells import number_text
 from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
@@ -61,43 +66,40 @@ class _Key:
 
     Attributes:
         example: The first value other than null and an empty list.
-        kinds: The kinds of the values, or of the elements of lists: bool, int, float, str.
+        kinds: The kinds of the values that are no lists or objects: bool, int, float, str.
     """
 
     example: Any = None
     kinds: set[type] = field(default_factory=set)
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it has lists of numbers."""
-        return isinstance(self.example, list) and _are_numbers(self.example)
 
     def add(self, value: Any) -> None:
         if value is None or value == []:
             return
         if self.example is None:
             self.example = value
-        if self.is_list:
-            items = value if isinstance(value, list) and _are_numbers(value) else []
-            self.kinds.update(_kind(item) for item in items if item is not None)
-        elif not isinstance(value, list | dict):
+        if not isinstance(value, list | dict):
             self.kinds.add(_kind(value))
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has lists of numbers."""
+        return isinstance(self.example, list) and all(map(_is_number, self.example))
 
     @property
     def type(self) -> pa.DataType:
         """The type of the column."""
         if self.is_list:
-            return pa.list_(self.parsed(False), len(self.example))
+            return pa.list_(pa.float64(), len(self.example))
         return _nested_type(self.example) if isinstance(self.example, list | dict) else pa.binary()
 
     def parsed(self, exact: bool) -> pa.DataType:
-        """Return the type of the values, or of the elements of lists, for Arrow's parser.
+        """Return the type of the values for Arrow's parser.
 
         Args:
             exact: Whether the text of a number counts, as in a label, a category or a group.
         """
         if self.is_list:
-            return pa.bool_() if self.kinds == {bool} else pa.float64()
+            return pa.list_(pa.float64())
         if not self.kinds:
             return pa.null()
         if str in self.kinds or (bool in self.kinds and len(self.kinds) > 1):
@@ -109,13 +111,6 @@ class _Key:
 
 class JsonTable(Reader):
     """A file with one JSON object on each line.
-
-    Args:
-        stream: Its bytes, as UTF-8.
-        name: Name of the file, for messages.
-        options: The typed `data_options`.
-        block: Bytes to parse at a time.
-        span: The range to read; None for the whole file.
 
     Raises:
         DataError: None of the first lines is an object.
@@ -133,9 +128,9 @@ class JsonTable(Reader):
         self.lines = 0
         self.reach = begin(stream, span) if span is None or not span.start else ByteRange()
         self._new_keys = options.columns is None  # are faults
-        self._dropped = frozenset(options.drop)
         self._head = self._read_head()
         self._keys = self._find_keys()
+        self._known = {*self._keys, *options.drop}
         self.schema = pa.schema([(key, found.type) for key, found in self._keys.items()])
         if span and span.start:
             self.reach, self._head = begin(stream, span), b""
@@ -215,16 +210,13 @@ class JsonTable(Reader):
         if b"\\u0000" in data or b"\0" in data or _is_deep(data):
             return None
         exact = columns.texts.union(columns.extra, [columns.label])
-        explicit = {}
-        for name in columns.all:
-            kind = self._keys[name].parsed(name in exact)
-            explicit[name] = pa.list_(kind) if self._keys[name].is_list else kind
+        explicit = [(name, self._keys[name].parsed(name in exact)) for name in columns.all]
         try:
             table = arrow_json.read_json(
                 pa.BufferReader(data),
                 arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
                 arrow_json.ParseOptions(
-                    explicit_schema=pa.schema(list(explicit.items())),
+                    explicit_schema=pa.schema(explicit),
                     unexpected_field_behavior="infer" if self._new_keys else "ignore",
                 ),
             )
@@ -233,7 +225,7 @@ class JsonTable(Reader):
         lines = _filled_lines(data) + line
         if table.num_rows != len(lines):
             return None
-        if self._new_keys and not set(table.column_names) <= self._keys.keys() | self._dropped:
+        if self._new_keys and not self._known.issuperset(table.column_names):
             return None
         found = {}
         for name in columns.all:
@@ -254,10 +246,11 @@ class JsonTable(Reader):
             if not text.strip():
                 continue
             row = _object(text)
-            new = [] if row is None else self._unknown(row)
-            if row is None or new:
-                shown = text[:_SHOWN].decode(errors="replace") if row is None else new[0]
-                lost.append((number, "json" if row is None else "keys", shown))
+            new = [key for key in row or () if self._new_keys and key not in self._known]
+            if row is None:
+                lost.append((number, "json", text[:_SHOWN].decode(errors="replace")))
+            elif new:
+                lost.append((number, "keys", new[0]))
             else:
                 lines.append(number)
                 rows.append(row)
@@ -277,11 +270,6 @@ class JsonTable(Reader):
             faults.mark(nul, "nul", name, lambda i, cells=cells: cells[i])
         return Chunk(found, faults, len(data))
 
-    def _unknown(self, row: dict[str, Any]) -> list[str]:
-        if not self._new_keys:
-            return []
-        return [key for key in row if key not in self._keys and key not in self._dropped]
-
     def _singles(self, key: str, rows: list[dict[str, Any]], faults: BlockFaults) -> list[Any]:
         cells = [row.get(key) for row in rows]
         nested = np.array([isinstance(cell, list | dict) for cell in cells], bool)
@@ -289,32 +277,15 @@ class JsonTable(Reader):
         return [None if bad else cell for cell, bad in zip(cells, nested.tolist(), strict=True)]
 
     def _lists(self, key: str, rows: list[dict[str, Any]], faults: BlockFaults) -> pa.Array:
-        kind = self._keys[key].parsed(False)
-        read = _boolean if pa.types.is_boolean(kind) else _number
         cells, wrong = [], np.zeros(len(rows), bool)
-        for i, row in enumerate(rows):
-            cell = row.get(key)
-            try:
-                cells.append(None if cell is None else [read(item) for item in cell])
-            except TypeError:
+        for i, cell in enumerate(row.get(key) for row in rows):
+            if isinstance(cell, list) and all(map(_is_number, cell)):
+                cells.append([item if item is None else float(item) for item in cell])
+            else:
                 cells.append(None)
-                wrong[i] = True
+                wrong[i] = cell is not None
         faults.mark(wrong, "list", key, lambda i: _shown(rows[i][key]))
-        return pa.array(cells, pa.list_(kind))
-
-
-def _boolean(value: Any) -> bool | None:
-    if isinstance(value, bool | None):
-        return value
-    raise TypeError
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, _Literal):
-        return float(value)
-    if value is None:
-        return None
-    raise TypeError
+        return pa.array(cells, pa.list_(pa.float64()))
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -325,8 +296,9 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _are_numbers(values: list[Any]) -> bool:
-    return all(item is None or isinstance(item, bool | _Literal) for item in values)
+def _is_number(value: Any) -> bool:
+    """Tell whether an element of a list is a number; null is missing, and booleans are 1 and 0."""
+    return value is None or isinstance(value, bool | _Literal)
 
 
 def _kind(value: Any) -> type:

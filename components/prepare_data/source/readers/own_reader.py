@@ -63,10 +63,6 @@ class OwnReader(OwnCode):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield what the function yields for a file; all batches have the columns of the first.
 
-        Args:
-            open_file: Opens the file as it is stored.
-            name: Its name.
-
         Raises:
             DataError: The function fails, or the file changed since it was listed.
         """
@@ -118,13 +114,7 @@ class _Forward(io.RawIOBase):
 
 
 class OwnTable(Reader):
-    """The rows of a file that an own reader reads; each look at them runs the function again.
-
-    Args:
-        reader: The reader.
-        open_file: Opens the file as it is stored.
-        name: Name of the file.
-    """
+    """The rows of a file that an own reader reads; each look at them runs the function again."""
 
     def __init__(self, reader: OwnReader, open_file: Callable[[], Any], name: str) -> None:
         self._read, self._name = lambda: reader.batches(open_file, name), name

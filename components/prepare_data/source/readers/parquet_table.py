@@ -36,13 +36,7 @@ _LARGEST_NUMBERS, _LARGEST_TEXTS = 256 << 20, 64 << 20  # bytes
 
 
 class ParquetTable:
-    """A Parquet file.
-
-    Args:
-        stream: Its bytes, seekable.
-        name: Name of the file, for messages.
-        span: The row groups to read; None for all.
-    """
+    """A Parquet file, or some of its row groups."""
 
     def __init__(self, stream: IO[bytes], name: str, span: Span | None = None) -> None:
         self._name, self._stream, self._span = name, stream, span
@@ -61,23 +55,20 @@ class ParquetTable:
     @property
     def group_sizes(self) -> list[int]:
         """The stored bytes of each row group."""
-        parts = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
+        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
         return [
-            sum(part.column(i).total_compressed_size for i in range(part.num_columns))
-            for part in parts
+            sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+            for group in groups
         ]
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column with too much data to unpack at once."""
-        wanted = set(columns.all)
-        where = dict(enumerate(self._leaves))
+        wanted = [(i, name) for i, name in enumerate(self._leaves) if name in set(columns.all)]
         largest: dict[str, int] = {}
-        for group in range(self._metadata.num_row_groups):
-            parts = self._metadata.row_group(group)
-            for i, name in where.items():
-                if name in wanted:
-                    size = parts.column(i).total_uncompressed_size
-                    largest[name] = max(largest.get(name, 0), size)
+        for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
+            for i, name in wanted:
+                size = group.column(i).total_uncompressed_size
+                largest[name] = max(largest.get(name, 0), size)
         found = []
         for name, size in largest.items():
             text = textual(self.schema.field(name).type)

@@ -24,8 +24,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Content,
     FileFormat,
 )
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
-from kfp_tfjob.components.prepare_data.source.readers.csv_records import BLOCK
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.components.prepare_data.source.readers.streams import text_of, unpacked
 from kfp_tfjob.options import data
@@ -62,13 +61,7 @@ class Part:
 
 
 def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
-    """Return the parts of a source.
-
-    Args:
-        source: The files; large ones are opened.
-        options: The typed `data_options`.
-        size: About the bytes of a part.
-    """
+    """Return the parts of a source, of about `size` bytes; large files are opened."""
     found = _files(source, options, size)
     return [Part(i, *part) for i, part in enumerate(found)]
 
@@ -106,14 +99,7 @@ def open_table(
     block: int = BLOCK,
     span: Span | None = None,
 ) -> Iterator[ArrowTable]:
-    """Open one file of the source, or a part of it.
-
-    Args:
-        source: The source.
-        file: The file to open.
-        options: The typed `data_options`.
-        block: Bytes of text to parse at a time.
-        span: One of `spans_of`; None for the whole file.
+    """Open one file of the source, or a part of it; text is parsed in blocks of so many bytes.
 
     Raises:
         DataError: It is empty, damaged or of a different format.
@@ -134,12 +120,6 @@ def spans_of(
     source: Source, file: SourceFile, options: DataOptions, size: int
 ) -> tuple[list[Span], bool]:
     """Return the parts of a large file that can be read alone, and whether they are of bytes.
-
-    Args:
-        source: The source.
-        file: The file.
-        options: The typed `data_options`.
-        size: About the bytes of a part.
 
     Returns:
         Ranges of bytes or of what the format is cut into; none if only the whole file can be read.

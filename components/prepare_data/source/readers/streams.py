@@ -28,11 +28,7 @@ _LONGEST_MARK = 4  # bytes
 
 
 class Pieces(io.RawIOBase):
-    """The bytes of an iterator as a stream.
-
-    Args:
-        pieces: Yields bytes.
-    """
+    """The bytes of an iterator as a stream."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, memoryview(b"")
@@ -96,11 +92,6 @@ def unpacked(source: Source, file: SourceFile) -> Iterator[Any]:
 @contextmanager
 def text_of(source: Source, file: SourceFile, encoding: str = "auto") -> Iterator[IO[bytes]]:
     """Open a file as UTF-8 without a byte order mark, decompressed.
-
-    Args:
-        source: The source.
-        file: The file.
-        encoding: As in data_options.
 
     Raises:
         DataError: It is damaged, changed since it was listed, or is not in its encoding.

@@ -25,7 +25,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     FileFormat,
     Reader,
 )
-from kfp_tfjob.components.prepare_data.source.readers.csv_records import LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import LONGEST_RECORD
 from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -59,10 +59,6 @@ class _Feature:
 
 class TFRecordTable(Reader):
     """A TFRecord file with a tf.train.Example in each record.
-
-    Args:
-        stream: Its bytes, unpacked and seekable to its start or not at all.
-        name: Name of the file, for messages.
 
     Raises:
         DataError: It is damaged, or a record is no tf.train.Example.
@@ -100,7 +96,7 @@ class TFRecordTable(Reader):
     def _batches(self, rows: int) -> Iterator[list[bytes]]:
         batch: list[bytes] = []
         size = 0
-        for record in self._all():
+        for record in chain(self._first, self._records):
             if batch and (len(batch) == rows or size + len(record) > _MOST_BYTES):
                 yield batch
                 batch, size = [], 0
@@ -108,10 +104,6 @@ class TFRecordTable(Reader):
             size += len(record)
         if batch:
             yield batch
-
-    def _all(self) -> Iterator[bytes]:
-        yield from self._first
-        yield from self._records
 
     def _column(self, key: str, parsed: list[Any], faults: BlockFaults) -> pa.Array:
         """Return a feature in each record; null where a record lacks it."""
