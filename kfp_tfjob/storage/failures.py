@@ -8,6 +8,7 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectionError,
+    CredentialRetrievalError,
     HTTPClientError,
     NoCredentialsError,
     PartialCredentialsError,
@@ -85,7 +86,8 @@ def transient(error: Exception) -> bool:
     # A body that breaks off raises a urllib3 error, wrapped as HTTPClientError or OSError.
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return False
-    return isinstance(error, ConnectionError | HTTPClientError) or type(error).__name__ in (
+    passing = ConnectionError | HTTPClientError | CredentialRetrievalError
+    return isinstance(error, passing) or type(error).__name__ in (
         "ResponseStreamingError",
         "IncompleteReadError",
         "ProtocolError",

@@ -67,6 +67,7 @@ class S3Session:
 
     Raises:
         ConfigurationError: AWS_PROFILE names no profile.
+        StoreUnavailableError: The AWS chain could not fetch credentials in time.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class S3Session:
                     fix="correct AWS_PROFILE, or unset it",
                 )
             ) from None
+        # The agent of a new node that gives them may not answer yet.
+        patience.run("fetch AWS credentials", session.get_credentials, transient)
         with_boto3 = boto3.session.Session(botocore_session=session)
         session.register_component("data_loader", _descriptions())  # after boto3 has set its own
         self.client = with_boto3.client(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from botocore.utils import ContainerMetadataFetcher
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
@@ -17,6 +19,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
 ADDRESS = S3Address("bucket", "key")
+_AGENT_TRIES = ContainerMetadataFetcher.RETRY_ATTEMPTS  # by botocore, before it gives up
 # Servers that never answer are not given longer by a busy machine.
 SILENCE = Patience(seconds=0.1, silence=0.5)
 
@@ -130,3 +133,26 @@ def test_an_endpoint_that_redirects_is_said_to(
 def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
     with pytest.raises(ConfigurationError, match="storage_endpoint is not a URL"):
         Store(endpoint)
+
+
+def test_an_agent_that_does_not_give_credentials_at_first(serve, monkeypatch) -> None:
+    """On a new node, the agent of EKS Pod Identity answers some seconds later than pods start."""
+    asked: list[str] = []
+    given = {"AccessKeyId": "of-the-agent", "SecretAccessKey": "s", "Token": "t"}
+    given["Expiration"] = "2999-01-01T00:00:00Z"
+
+    def answer(server: Server, connection: socket.socket, path: str) -> None:
+        asked.append(path)
+        away = len(asked) <= _AGENT_TRIES
+        status, body = ("500 Away", "{}") if away else ("200 OK", json.dumps(given))
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall((head + body).encode())
+
+    agent = serve(answer)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{agent.endpoint}/keys")
+    monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
+    store = Store(agent.endpoint, patience=Patience(seconds=30))
+    assert store.session._keys().access_key == "of-the-agent"
+    assert asked == ["/keys"] * (_AGENT_TRIES + 1)
