@@ -6,29 +6,33 @@ import re
 from collections.abc import Iterator
 
 from kfp_tfjob.checks.finding import Finding, ok, unknown, warning
+from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
+from kfp_tfjob.pipelines.kubeflow.refusals import ALLOW_ACCOUNT
 
 _SECONDS = 2
 _OLDEST = (2, 5)  # Secret names as run parameters
 _USER_ID = (2, 16)  # the user id of a task
+_ACCOUNTS = (2, 18)  # checks the account of a run
 
 
-def check(connection: Connection, level: str) -> Iterator[Finding]:
+def check(connection: Connection, level: str, account: str = "") -> Iterator[Finding]:
     """Connect, and judge the version.
 
     Args:
         connection: Where the back end is.
         level: The Pod Security level of the namespace of the runs; empty if unknown.
+        account: The account that runs name; empty if they name none.
 
     Raises:
         StepError: It cannot be reached.
     """
     found = connection.open(_SECONDS)
     users = "multi-user" if found.multi_user else "single-user"
-    yield from _judged(found.version, f"at {found.host}, {users}", level)
+    yield from _judged(found.version, f"at {found.host}, {users}", level, account)
 
 
-def _judged(version: str, where: str, level: str) -> Iterator[Finding]:
+def _judged(version: str, where: str, level: str, account: str = "") -> Iterator[Finding]:
     number = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", version)
     if not number:
         yield unknown(
@@ -55,3 +59,8 @@ def _judged(version: str, where: str, level: str) -> Iterator[Finding]:
         )
     else:
         yield ok(said)
+    if account not in ("", STANDALONE, MULTI_USER) and known >= _ACCOUNTS:
+        yield warning(
+            f"{said}: it refuses a run that names service account {account} unless it allows it",
+            ALLOW_ACCOUNT,
+        )

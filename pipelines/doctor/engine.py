@@ -53,7 +53,11 @@ def examine(question: Question) -> Report:
     cluster = _found("the cluster", partial(_reach, question, reached))
     level = level_of(reached[0].api) if reached else ""
     checks = [
-        (_BACK_END, "the back end", partial(back_end.check, question.connection, level)),
+        (
+            _BACK_END,
+            "the back end",
+            partial(back_end.check, question.connection, level, question.account),
+        ),
         (_STORE, "the store", partial(store.check, question.values)),
     ]
     checks += [

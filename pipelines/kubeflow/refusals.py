@@ -14,6 +14,13 @@ from kfp_tfjob.supervisor import exit_codes
 FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
 _PASSING = {429, 502, 503, 504}
 _REPEATED = _PASSING | {500}  # also what the back end says while its database is away
+# Of Kubeflow Pipelines 2.18 or later, which checks the account of a run.
+# The name of an account that calls, as in `system:serviceaccount:team:default`, does not count.
+_ACCOUNT = re.compile(r"(?<!system:)service[ _-]?accounts?(?!:)", re.IGNORECASE)
+ALLOW_ACCOUNT = (
+    "list it in the variable ALLOWEDSERVICEACCOUNTS of the Deployment ml-pipeline; on a multi-user"
+    " back end, you also need the right `use` on the serviceaccount. Or omit --service-account"
+)
 _QUOTED = re.compile(r"^\w+\(host=[^)]*\): ")
 
 
@@ -75,6 +82,15 @@ def translate(what: str, error: Any, host: str) -> StepError:
         )
     if error.status in (301, 302, 303, 307, 308):
         return no_back_end(host, f"{error.status}, a redirect, probably to a login page")
+    if error.status in (400, 403) and _ACCOUNT.search(message):
+        return ConfigurationError(
+            Problem(
+                f"Kubeflow Pipelines refuses the service account of the run: cannot {what}",
+                received=message,
+                expected="an account that the back end allows",
+                fix=ALLOW_ACCOUNT,
+            )
+        )
     if error.status in (401, 403):
         return ConfigurationError(
             Problem(

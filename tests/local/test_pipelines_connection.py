@@ -1,8 +1,10 @@
 """The connection to Kubeflow Pipelines, against a fake API server."""
 
+import json
 import socket
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
     UnknownRunError,
     equals,
 )
-from kfp_tfjob.pipelines.kubeflow.refusals import BackEndError
+from kfp_tfjob.pipelines.kubeflow.refusals import BackEndError, translate
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from tests.local.fake_pipelines import Refusal
 
@@ -40,6 +42,22 @@ def test_the_endpoint_comes_from_the_environment(fake, monkeypatch):
     assert back_end.page("7") == f"{fake.host}/#/runs/details/7"
     monkeypatch.setenv(module.UI_ENDPOINT, "https://ui.example/pipeline/")
     assert back_end.page("7") == "https://ui.example/pipeline/#/runs/details/7"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "is_account"),
+    [
+        (400, "Invalid input error: Service account mine is not allowed", True),
+        (403, "User 'ann' is not authorized (Verb:use,Resource:serviceaccounts,Name:mine)", True),
+        (403, "User 'system:serviceaccount:team:bot' is not authorized (Resource:runs)", False),
+        (400, "Invalid input error: no such pipeline", False),
+    ],
+)
+def test_a_refused_service_account_has_a_fix(status, message, is_account):
+    error = SimpleNamespace(status=status, body=json.dumps({"message": message}), reason="")
+    (found,) = translate("start the run", error, "http://x").problems
+    assert ("ALLOWEDSERVICEACCOUNTS" in found.fix) is is_account
+    assert message in found.received
 
 
 def test_without_an_endpoint_it_says_how_to_get_one():

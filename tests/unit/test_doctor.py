@@ -33,6 +33,18 @@ def test_versions_of_the_back_end(version, level, state):
     assert bool(found.fix) is (state != "ok") and "at http://x" in found.what
 
 
+@pytest.mark.parametrize(
+    ("version", "account", "warned"),
+    [("2.18.0", "mine", True), ("2.17.0", "mine", False), ("2.18.0", "", False)]
+    + [("2.18.0", "default-editor", False)],
+)
+def test_a_back_end_that_allows_some_service_accounts(version, account, warned):
+    (_, *more) = _judged(version, "at http://x", "", account)
+    assert [(it.status, "ALLOWEDSERVICEACCOUNTS" in it.fix) for it in more] == (
+        [("warning", True)] if warned else []
+    )
+
+
 def quota(used: str, hard: str) -> dict:
     return {"spec": {}, "status": {"hard": {"requests.cpu": hard}, "used": {"requests.cpu": used}}}
 
