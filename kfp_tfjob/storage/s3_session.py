@@ -15,7 +15,12 @@ from typing import Any, TypeVar
 import boto3.session
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
 from botocore.loaders import Loader, create_loader
 
 from kfp_tfjob.storage.address import S3Address
@@ -66,7 +71,7 @@ class S3Session:
         tags_are_md5: Whether the entity tag of an object sent in one request is its MD5.
 
     Raises:
-        ConfigurationError: AWS_PROFILE names no profile.
+        ConfigurationError: AWS_PROFILE names no profile, or half of the credentials is missing.
         StoreUnavailableError: The AWS chain could not fetch credentials in time.
     """
 
@@ -82,6 +87,8 @@ class S3Session:
         secret.install(session)
         try:
             session.get_scoped_config()
+            # The agent of a new node that gives them may not answer yet.
+            patience.run("fetch AWS credentials", session.get_credentials, transient)
         except ProfileNotFound as error:
             raise ConfigurationError(
                 Problem(
@@ -90,8 +97,15 @@ class S3Session:
                     fix="correct AWS_PROFILE, or unset it",
                 )
             ) from None
-        # The agent of a new node that gives them may not answer yet.
-        patience.run("fetch AWS credentials", session.get_credentials, transient)
+        except PartialCredentialsError as error:
+            raise ConfigurationError(
+                Problem(
+                    "only half of the AWS credentials is set",
+                    received=str(error),
+                    expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                    fix="set both of them, or neither",
+                )
+            ) from None
         with_boto3 = boto3.session.Session(botocore_session=session)
         session.register_component("data_loader", _descriptions())  # after boto3 has set its own
         self.client = with_boto3.client(

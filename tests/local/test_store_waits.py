@@ -93,6 +93,13 @@ def test_an_endpoint_that_does_not_answer_ends_the_wait(
     assert "bucket" in str(caught.value)
 
 
+def test_half_of_the_keys_are_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="missing: AWS_SECRET_ACCESS_KEY"):
+        Store("http://127.0.0.1:9", secret=SecretVolume(tmp_path))
+
+
 @pytest.mark.parametrize("length", ["Content-Length: {}", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("size", [10, 11])
 def test_an_object_is_bounded_however_its_length_is_said(
