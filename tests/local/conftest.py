@@ -30,6 +30,7 @@ from tests.faults.world import World
 from tests.local import tiny_dataset
 from tests.local.fake_pipelines import FakePipelines
 from tests.local.laptop import COMPILED
+from tests.local.replica import Replica
 from tests.local.trainer_jobs import BATCH, ROOT, Job, Start
 
 RunStep = Callable[..., tuple[int, str]]
@@ -104,6 +105,14 @@ def jobs(
                     with suppress(psutil.Error):
                         each.kill()
             process.wait()
+
+
+@pytest.fixture
+def replica(supervisor: Path, tmp_path: Path) -> Iterator[Replica]:
+    """A replica whose supervisors end with the test."""
+    found = Replica(supervisor, tmp_path)
+    yield found
+    found.end()
 
 
 @pytest.fixture

@@ -8,65 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kfp_tfjob.supervisor.inventory import files, inventory
+from tests.local.replica import SECONDS, Replica
 from tests.waiting import until
-
-SECONDS = 120.0  # only what hangs reaches it
-
-
-class Replica:
-    """Starts supervisors in a folder of their own, and ends what is left."""
-
-    def __init__(self, supervisor: Path, folder: Path) -> None:
-        self.supervisor = supervisor
-        self.output = folder / "output"
-        self.words = folder / "words"
-        self.words.touch()
-        self.environment = {
-            "PATH": os.environ["PATH"],
-            "OUTPUT_DIR": str(self.output),
-            "RUN_ID": "run",
-            "ATTEMPT": "2",
-            "TERMINATION_LOG": str(self.words),
-        }
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, str(self.supervisor), "--", *command],
-            env=self.environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.started.append(process)
-        return process
-
-    def run(self, *command: str, **environment: str) -> tuple[int, str]:
-        process = self.start(*command, **environment)
-        output, _ = process.communicate(timeout=SECONDS)
-        return process.returncode, output
-
-    @property
-    def completion(self) -> Path:
-        return self.output / "completion.json"
-
-    def request(self) -> dict[str, Any]:
-        path = self.output / ".uploader" / "flush-request.json"
-        until(path.exists)
-        return json.loads(path.read_text())
-
-    def reply(self, **content: Any) -> None:
-        partial = self.output / ".uploader" / ".reply.part"
-        partial.write_text(json.dumps(content))
-        partial.replace(self.output / ".uploader" / "flush-reply.json")
 
 
 @pytest.mark.parametrize(
@@ -87,9 +36,8 @@ class Replica:
     ],
 )
 def test_the_chief_records_its_end_for_the_sidecar(
-    supervisor: Path, tmp_path: Path, program: str, environment: dict[str, str], end: dict | None
+    replica: Replica, program: str, environment: dict[str, str], end: dict | None
 ):
-    replica = Replica(supervisor, tmp_path)
     values = {"FLUSH_BARRIER": "1"} | environment
     code, _ = replica.run(sys.executable, "-c", program, **values)
     path = replica.output / ".uploader/end.json"
@@ -102,8 +50,7 @@ def test_the_chief_records_its_end_for_the_sidecar(
     assert code == end["code"]
 
 
-def test_sets_of_strings_have_one_order_in_every_replica(supervisor: Path, tmp_path: Path) -> None:
-    replica = Replica(supervisor, tmp_path)
+def test_sets_of_strings_have_one_order_in_every_replica(replica: Replica) -> None:
     assert replica.run("sh", "-c", "echo seed=$PYTHONHASHSEED; exit 3")[1].count("seed=0\n") == 1
     own = replica.run("sh", "-c", "echo seed=$PYTHONHASHSEED; exit 3", PYTHONHASHSEED="7")
     assert "seed=7\n" in own[1]
@@ -119,16 +66,6 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-@pytest.fixture
-def replica(supervisor: Path, tmp_path: Path) -> Iterator[Replica]:
-    found = Replica(supervisor, tmp_path)
-    yield found
-    for process in found.started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def _cluster(kind: str, index: int, chiefs: int = 1, workers: int = 1, name: str = "chief") -> str:
@@ -234,7 +171,7 @@ def _start_one_that_stops(replica: Replica, tmp_path: Path, code: int) -> subpro
         f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
         "time.sleep(600)\n"
     )
-    process = replica.start(sys.executable, "-c", program)
+    process = replica.start(sys.executable, "-c", program, FLUSH_BARRIER="1")
     until((tmp_path / "ready").exists)
     return process
 
@@ -245,15 +182,7 @@ def test_a_log_that_nobody_reads_any_more_ends_nothing(replica: Replica, tmp_pat
     process.terminate()
     assert process.wait(SECONDS) == 143
     assert replica.words.read_text() == "stopped by a signal"
-
-
-def test_words_that_no_encoding_takes_are_left_all_the_same(replica: Replica) -> None:
-    missing = "a file \udcff"
-    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="4", PYTHONIOENCODING="ascii")
-    request = replica.request()
-    replica.reply(id=request["id"], state="storing", stored=0, missing=[missing], message="é")
-    assert process.wait(SECONDS) == 145
-    assert "a file \\udcff" in replica.words.read_text()
+    assert not (replica.output / ".uploader/flush-request.json").exists()
 
 
 def test_a_command_that_ends_with_0_because_it_was_told_to_is_not_done(
@@ -263,24 +192,6 @@ def test_a_command_that_ends_with_0_because_it_was_told_to_is_not_done(
     process.terminate()
     assert process.wait(SECONDS) == 143
     assert not replica.completion.exists()
-
-
-def test_a_signal_reaches_the_command_which_may_save(replica: Replica, tmp_path: Path) -> None:
-    program = (
-        "import pathlib, signal, sys, time\n"
-        "def save(*_):\n"
-        f"    pathlib.Path({str(tmp_path / 'saved')!r}).touch()\n"
-        "    sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
-        "time.sleep(600)\n"
-    )
-    process = replica.start(sys.executable, "-c", program, FLUSH_BARRIER="1")
-    until((tmp_path / "ready").exists)
-    process.terminate()
-    assert process.wait(SECONDS) == 143
-    assert (tmp_path / "saved").exists()
-    assert not (replica.output / ".uploader/flush-request.json").exists()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
@@ -323,20 +234,14 @@ def test_the_barrier_waits_for_the_answer_to_its_own_request(replica: Replica) -
     assert process.wait(SECONDS) == 0
 
 
-def test_what_is_missing_at_the_deadline_is_named(replica: Replica) -> None:
-    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="5")
-    request = replica.request()
-    replica.reply(
-        id=request["id"],
-        state="storing",
-        stored=0,
-        missing=["completion.json"],
-        message="503 SlowDown",
-    )
+def test_what_is_missing_at_the_deadline_is_named_whatever_its_encoding(replica: Replica) -> None:
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="5", PYTHONIOENCODING="ascii")
+    reply = {"id": replica.request()["id"], "state": "storing", "stored": 0}
+    replica.reply(**reply, missing=["completion.json", "a file \udcff"], message="503 é")
     assert process.wait(SECONDS) == 145
     words = replica.words.read_text()
-    assert "0 of 1 files are stored (503 SlowDown)" in words
-    assert "Missing: completion.json" in words
+    assert "0 of 1 files are stored (503 é)" in words
+    assert "Missing: completion.json, a file \\udcff" in words
 
 
 def test_output_that_can_never_be_stored_is_not_waited_for(replica: Replica) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.local.replica import SECONDS, Replica
 from tests.waiting import until
 
-SECONDS = 120.0  # only what hangs reaches it
 # A trainer that saves when it is told to stop.
 SAVES = """
 import signal, sys, time, pathlib
@@ -36,27 +35,15 @@ Start = Callable[..., subprocess.Popen]
 
 
 @pytest.fixture
-def start(supervisor: Path, tmp_path: Path) -> Iterator[Start]:
+def start(replica: Replica, tmp_path: Path) -> Start:
+    """Starts a supervisor whose command is a program that knows the folder."""
     (tmp_path / "podinfo").mkdir()
-    (tmp_path / "words").touch()
-    started: list[subprocess.Popen] = []
 
     def run(program: str, **environment: str) -> subprocess.Popen:
-        values = {
-            "PATH": os.environ["PATH"],
-            "PODINFO_DIR": str(tmp_path / "podinfo"),
-            "TERMINATION_LOG": str(tmp_path / "words"),
-        }
-        command = [sys.executable, str(supervisor), "--", sys.executable, "-c", program]
-        command.append(str(tmp_path))
-        with open(tmp_path / "log", "ab") as log:
-            started.append(subprocess.Popen(command, env=values | environment, stdout=log))
-        return started[-1]
+        values = {"PODINFO_DIR": str(tmp_path / "podinfo")} | environment
+        return replica.start(sys.executable, "-c", program, str(tmp_path), **values)
 
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
+    return run
 
 
 def _beat_until_ready(folder: Path) -> None:
@@ -70,14 +57,6 @@ def _beat_until_ready(folder: Path) -> None:
     )
 
 
-def test_without_a_heartbeat_it_saves_and_ends_with_5(start: Start, tmp_path: Path):
-    process = start(SAVES, ORPHAN_TIMEOUT="3")
-    _beat_until_ready(tmp_path)
-    assert process.wait(SECONDS) == 5
-    assert (tmp_path / "saved").exists()
-    assert (tmp_path / "words").read_text().startswith("orphaned")
-
-
 def test_an_orphan_that_does_not_listen_is_killed(start: Start, tmp_path: Path):
     process = start(IGNORES, ORPHAN_TIMEOUT="3")
     _beat_until_ready(tmp_path)
@@ -85,7 +64,7 @@ def test_an_orphan_that_does_not_listen_is_killed(start: Start, tmp_path: Path):
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_heartbeat_that_changes_keeps_it_alive(start: Start, tmp_path: Path):
+def test_it_saves_and_ends_with_5_once_the_heartbeat_stands_still(start: Start, tmp_path: Path):
     process = start(SAVES, ORPHAN_TIMEOUT="4")
     _beat_until_ready(tmp_path)
     for beat in range(30):  # six seconds, longer than the timeout
@@ -93,6 +72,8 @@ def test_a_heartbeat_that_changes_keeps_it_alive(start: Start, tmp_path: Path):
         time.sleep(0.2)
         assert process.poll() is None
     assert process.wait(SECONDS) == 5
+    assert (tmp_path / "saved").exists()
+    assert (tmp_path / "words").read_text().startswith("orphaned")
 
 
 def test_a_command_that_is_done_is_no_orphan(start: Start):
@@ -121,16 +102,17 @@ def test_what_is_no_duration_is_named_and_no_order_and_no_time_is_the_end(
 ):
     process = start(IGNORES)
     until((tmp_path / "ready").exists)
+    said = []
     for order in (b"soon", b"nan", b"-5", b"\xff"):
         (tmp_path / "podinfo/stop-within").write_bytes(order)
-        received = f"Received: {order.decode(errors='replace')!r}"
-        until(lambda received=received: received in (tmp_path / "log").read_text())
+        received = f"stop-within is ignored. Received: {order.decode(errors='replace')!r}"
+        while not said or received not in said[-1]:
+            said.append(process.stdout.readline())
         assert process.poll() is None
     (tmp_path / "podinfo/stop-within").write_text("0s")
     assert process.wait(SECONDS) == 143
-    log = (tmp_path / "log").read_text()
-    for received in ("'soon'", "'nan'", "'-5'", "'\ufffd'"):
-        assert log.count(f"stop-within is ignored. Received: {received}. Expected: ") == 1
+    said += process.stdout.readlines()
+    assert sum("stop-within is ignored" in line for line in said) == 4
 
 
 def test_a_worker_waits_for_its_chief_only_so_long(start: Start, tmp_path: Path):

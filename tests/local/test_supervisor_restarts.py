@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.local.replica import SECONDS, Replica
 from tests.waiting import until
 
-SECONDS = 120.0  # only what hangs reaches it
 # What every command starts with: a line for each life, and a way to talk to the supervisor.
 START = """
 import os, pathlib, signal, sys, time
@@ -30,25 +29,14 @@ Start = Callable[..., subprocess.Popen]
 
 
 @pytest.fixture
-def start(supervisor: Path, tmp_path: Path) -> Iterator[Start]:
-    (tmp_path / "words").touch()
-    started: list[subprocess.Popen] = []
+def start(replica: Replica, tmp_path: Path) -> Start:
+    """Starts a supervisor whose command is START and a program."""
 
     def run(program: str, **environment: str) -> subprocess.Popen:
-        values = {"PATH": os.environ["PATH"], "TERMINATION_LOG": str(tmp_path / "words")}
-        command = [sys.executable, str(supervisor), "--", sys.executable, "-S", "-c"]
-        command += [START + program, str(tmp_path)]
-        environment = values | {"MAX_RESTARTS": "5"} | environment
-        started.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        )
-        return started[-1]
+        command = [sys.executable, "-S", "-c", START + program, str(tmp_path)]
+        return replica.start(*command, **{"MAX_RESTARTS": "5"} | environment)
 
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return run
 
 
 def lives(folder: Path) -> list[list[str]]:
@@ -72,7 +60,7 @@ if restarts == "1":
     os.kill(os.getpid(), 9)
 pathlib.Path(os.environ["TERMINATION_LOG"]).write_text("")
 """
-    process = start(program, OUTPUT_DIR=str(tmp_path / "output"))
+    process = start(program)
     assert process.wait(SECONDS) == 0
     assert [life[0] for life in lives(tmp_path)] == ["0", "1", "2"]
     log = process.stdout.read()

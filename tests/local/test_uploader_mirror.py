@@ -176,32 +176,6 @@ def test_a_file_that_fails_holds_back_no_checkpoint(proxy, run, tmp_path):
     assert mirror.missing(scan(tmp_path)) == []
 
 
-def test_an_upload_in_parts_goes_on_after_a_restart(proxy, run, tmp_path):
-    content = os.urandom(4 * PART + 1)
-    write(tmp_path / "checkpoints/7/data", content)
-    store = Store(proxy.endpoint, patience=Patience(0.1))
-    dead = store._client.create_multipart_upload(
-        Bucket=run.base.bucket, Key=f"{run.output.key}/dead"
-    )
-    proxy.faults = [Fault(slow_down, target="partNumber=4", times=float("inf"))]
-    first = Mirror(store, tmp_path, run, "r", 1)
-    settle(first, tmp_path)
-    assert first.away
-    stored = [part.status for part in proxy.of("PUT", "partNumber")].count(200)
-    assert stored, "some parts arrived"
-
-    proxy.faults = []
-    made(proxy)
-    second = Mirror(store, tmp_path, run, "r", 1)
-    settle(second, tmp_path)
-    sent = len(proxy.of("PUT", "partNumber"))
-    assert sent == 5 - stored, "only what was missing is sent"
-    entry = store.read_manifest(run.checkpoints / "7" / "manifest.json").objects[0]
-    store.prove(run.checkpoints / "7" / "data", entry)
-    assert file_crc64nvme(tmp_path / "checkpoints/7/data") == entry.crc64nvme
-    assert store.unfinished(run.output) == [], dead["UploadId"]
-
-
 def test_a_step_that_was_written_anew_replaces_the_old_one(store, run, start, tmp_path):
     write(tmp_path / "checkpoints/7/data", b"old")
     write(tmp_path / "checkpoints/7/same", b"same")

@@ -13,7 +13,6 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor import duration, exit_codes
 from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.pack import NAME, pack
-from kfp_tfjob.supervisor.stop_within import StopWithin
 from kfp_tfjob.trainer import exits  # noqa: F401 - its errors are subclasses of StepError
 from kfp_tfjob.uploader import ownership  # noqa: F401
 
@@ -32,17 +31,6 @@ from kfp_tfjob.uploader import ownership  # noqa: F401
 )
 def test_a_duration(text: str, seconds: float | None) -> None:
     assert duration.parse(text) == seconds
-
-
-def test_an_annotation_that_is_no_duration_is_named_once(tmp_path: Path) -> None:
-    said: list[str] = []
-    annotation = StopWithin(tmp_path, said.append)
-    assert annotation.seconds() is None and not said
-    (tmp_path / "stop-within").write_text("soon")
-    assert annotation.seconds() is None and annotation.seconds() is None
-    (tmp_path / "stop-within").write_text("2m")
-    assert annotation.seconds() == 120
-    assert len(said) == 1 and "Received: 'soon'." in said[0] and duration.GRAMMAR in said[0]
 
 
 def test_limits_are_durations_and_counts_are_whole() -> None:

@@ -1,8 +1,5 @@
 """Which ends of a trainer are worth another start, and which are a crash loop."""
 
-import subprocess
-import sys
-
 import pytest
 
 from kfp_tfjob.supervisor.environment import Environment
@@ -76,20 +73,3 @@ def test_a_port_that_is_taken_is_tried_as_long_as_the_deadline_allows() -> None:
     restarts = Restarts(Environment(max_restarts=9))
     assert restarts.decide(NO_PEER, 0, 0, patience=1).again
     assert restarts.decide(NO_PEER, 0, 0, patience=0) == Decision(False, NO_PEER)
-
-
-def test_what_a_trainer_said_before_it_died_counts() -> None:
-    # In a process of its own, because a supervisor waits for all children of its process.
-    program = """
-import os
-from kfp_tfjob.supervisor.child import Child
-from kfp_tfjob.supervisor.supervise import Supervisor
-
-words = "printf 'steps 3 9\\\\n' >&$SUPERVISOR_PIPE; kill -6 $$"
-child = Child(["sh", "-c", words], os.environ)
-os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-supervisor = Supervisor([], {})
-print(supervisor._follow(child), child.done, child.tried)
-"""
-    found = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert found == "(134, '') 3 9\n"
