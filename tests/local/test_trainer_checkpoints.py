@@ -72,19 +72,6 @@ def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_pat
         writer.wait()
 
 
-@pytest.mark.slow
-def test_a_checkpoint_of_another_model_ends_every_replica(jobs: Start, tmp_path: Path) -> None:
-    first = jobs("first", 2, EPOCHS="1")
-    assert first.end() == [0, 0], first.log()
-    shutil.copytree(first.folder, tmp_path / "job")
-    other = jobs("first", 2, folder=tmp_path / "job", HYPERPARAMETERS='{"hidden": [5]}')
-    assert other.end() == [2, 2], other.log()
-    for replica in range(2):
-        words = other.words(replica)
-        assert f"checkpoint of step {STEPS}" in words
-        assert "(6, 64) float32" in words and "(6, 5) float32" in words
-
-
 def test_a_disk_that_is_full_later_ends_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

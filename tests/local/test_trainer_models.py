@@ -85,6 +85,19 @@ def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path)
         Dataset.load(tmp_path)
 
 
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes a module of the user into tmp_path; a module is found once, so each has its name."""
+
+    def write(code: str, name: str = "") -> str:
+        name = name or f"own_{abs(hash(code))}"
+        (tmp_path / f"{name}.py").write_text(code)
+        return name
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return write
+
+
 @pytest.mark.parametrize(
     ("code", "function", "words"),
     [
@@ -96,26 +109,15 @@ def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path)
     ],
 )
 def test_code_that_cannot_be_found_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, function: str, words: str
+    module: Callable[..., str], tmp_path: Path, code: str, function: str, words: str
 ) -> None:
     from kfp_tfjob.trainer import user_model
 
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    name = f"own_{abs(hash(code))}"
-    (tmp_path / f"{name}.py").write_text(code)
     with pytest.raises(ConfigurationError, match=words):
-        user_model.find(f"{name}:{function}", tmp_path)
-
-
-def test_code_with_the_name_of_another_module_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kfp_tfjob.trainer import user_model
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "json.py").write_text("def build_model(dataset): pass")
+        user_model.find(f"{module(code)}:{function}", tmp_path)
+    name = module("def build_model(dataset): pass", "json")  # that of another module
     with pytest.raises(ConfigurationError, match="json.py.* rename"):
-        user_model.find("json:build_model", tmp_path)
+        user_model.find(f"{name}:build_model", tmp_path)
 
 
 def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
@@ -392,30 +394,21 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
         ("callbacks = [1]\n", r"not return a list of callbacks.*callbacks = \[1\]"),
         ("def callbacks(dataset):\n    1 / 0\n", r"ZeroDivisionError.*own.*\.py, line 2\)"),
         ("def callbacks(): return []\n", "takes 0 positional arguments but 1 was given"),
+        ("from keras import callbacks\n", ""),  # a module need not have any
     ],
 )
 def test_what_is_no_list_of_callbacks_is_refused(
-    classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+    module: Callable[..., str], classes: Dataset, tmp_path: Path, code: str, words: str
 ) -> None:
     from kfp_tfjob.trainer import user_model
 
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    name = f"own_{abs(hash(code))}"
-    (tmp_path / f"{name}.py").write_text(f"{code}def build_model(dataset): ...\n")
+    name = module(f"{code}def build_model(dataset): ...\n")
     user_model.find(f"{name}:build_model", tmp_path)
-    with pytest.raises(ConfigurationError, match=words):
-        user_model.callbacks(f"{name}:build_model", classes)
-
-
-def test_a_module_need_not_have_callbacks(
-    classes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kfp_tfjob.trainer import user_model
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "own_imports.py").write_text("from keras import callbacks\nbuild_model = print\n")
-    user_model.find("own_imports:build_model", tmp_path)
-    assert user_model.callbacks("own_imports:build_model", classes) == []
+    if words:
+        with pytest.raises(ConfigurationError, match=words):
+            user_model.callbacks(f"{name}:build_model", classes)
+    else:
+        assert user_model.callbacks(f"{name}:build_model", classes) == []
 
 
 def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -570,8 +563,6 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
 
 @pytest.mark.parametrize("logits", [False, True])
 def test_one_sigmoid_becomes_two_classes(classes: Dataset, tmp_path: Path, logits: bool) -> None:
-    import dataclasses
-
     import keras
 
     two = dataclasses.replace(classes, class_names=("no", "yes"))

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.local import tiny_dataset
-from tests.local.random_model import RANDOM_MODEL
 from tests.local.trainer_jobs import STEPS, Job, Start
 from tests.ports import free_ports
 
@@ -109,69 +104,6 @@ def test_deterministic_ops_compute_the_same(jobs: Start, alone: Job) -> None:
     assert job.end() == [0], job.log()
     assert job.final["metrics"] == pytest.approx(alone.final["metrics"], rel=1e-4)
     assert job.final["seconds"]["data"] == 0  # nothing may read a clock
-
-
-@pytest.mark.slow
-def test_any_interruption_ends_in_the_same_bytes(jobs: Start) -> None:
-    """SIGKILL of the chief, which starts again in place, SIGTERM of the worker, then to the end."""
-    options = {
-        "checkpoint_seconds": 0.01,
-        "micro_batches": 2,
-        "class_weight": "balanced",
-        "early_stopping": {"patience": 9, "restore_best_weights": True},
-        "reduce_lr_on_plateau": {"patience": 1, "min_delta": 9, "factor": 0.5},
-    }
-    settings = {
-        "code": CODE.replace(
-            "from kfp_tfjob.trainer.models import mlp as build_model", RANDOM_MODEL
-        ),
-        "EPOCHS": "2",
-        "TRAIN_OPTIONS": json.dumps(options),
-    }
-    undisturbed = jobs("undisturbed", 2, **settings)
-    assert undisturbed.end() == [0, 0], undisturbed.log()
-
-    job = jobs("interrupted", 2, MAX_RESTARTS="3", **settings)
-    job.until(lambda: job.checkpoint() > 0)
-    os.kill(job.trainer(0), signal.SIGKILL)
-    job.until(lambda: "restored the checkpoint of step" in job.log(1))
-    assert all("restart 1 of 3" in job.log(at) for at in range(2)) and "SIGKILL" in job.log(0)
-    reached = int(re.findall(r"restored the checkpoint of step (\d+)", job.log(1))[0])
-    assert 0 < reached < STEPS
-    job.until(lambda: job.checkpoint() > reached)
-    job.processes[1].terminate()
-    assert job.end() == [143, 143], job.log()
-    saved = int(re.findall(r"stopped by a signal after step (\d+)", job.log())[0])
-    assert job.checkpoint() == saved < 2 * STEPS
-    assert f"step {saved}" in job.words(0)
-
-    last = jobs("interrupted", 2, folder=job.folder, ATTEMPT="2", **settings)
-    assert last.end() == [0, 0], last.log()
-    assert f"checkpoint of step {saved}" in last.log(1)
-    assert last.final["trained_weights_sha256"] == undisturbed.final["trained_weights_sha256"]
-    assert last.final["metrics"] == undisturbed.final["metrics"]
-    assert [line["metrics"] for line in last.events("epoch")] == [
-        line["metrics"] for line in undisturbed.events("epoch")
-    ]
-    assert _csv(last) == _csv(undisturbed)
-
-
-@pytest.mark.slow
-def test_an_attempt_after_the_last_step_only_exports(
-    jobs: Start, alone: Job, tmp_path: Path
-) -> None:
-    expected = alone.final
-    folder = tmp_path / "job"
-    shutil.copytree(alone.folder, folder)
-    (folder / "0" / "output" / "model.keras").unlink()
-    again = jobs("alone", folder=folder, code=CODE, ATTEMPT="2")
-    assert again.end() == [0], again.log()
-    assert f"from step {2 * STEPS}" in again.log()
-    assert again.final["trained_weights_sha256"] == expected["trained_weights_sha256"]
-    assert again.final["metrics"] == expected["metrics"]
-    assert (again.final["attempt"], again.final["restarts"]) == (2, 0)
-    assert _csv(again) == _csv(alone)
-    assert (again.output / "model.keras").exists()
 
 
 @pytest.mark.slow

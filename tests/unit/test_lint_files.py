@@ -68,10 +68,6 @@ spec:
               persistentVolumeClaim:
                 claimName: strategy-volume
 """
-EVERY = {"annotations", "no-deadline"}
-OF_UPLOADER = EVERY | {"container-name", "second-container", "always-green"}
-OF_UPLOADER |= {"no-backoff-limit", "undefined-variable"}
-OF_UPLOADER |= {"no-clean-pod-policy", "shared-memory"}
 
 
 def test_the_lines_are_those_of_the_file():

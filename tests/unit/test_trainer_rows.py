@@ -6,6 +6,7 @@ import dataclasses
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,28 +99,22 @@ def test_a_record_of_the_same_length_but_other_columns_is_not_taken_for_a_row(
 
 
 @pytest.mark.parametrize(
-    ("record", "words"),
+    ("features", "label", "words"),
     [
-        (b"nonsense", "no record with 2 floats in `features`"),
-        (b"", "no record with 2 floats in `features`"),
-        ((1, 2, 3), "no record with 2 floats in `features`"),
+        (b"nonsense", None, "2 floats in `features`"),
+        (b"", None, "2 floats in `features`"),
+        ([1, 2, 3], 0, "2 floats in `features`"),
+        ([1, 2], 1.0, "1 int64 in `label`"),
+        *(([1, 2], label, f"the first is {label}") for label in (-1, 3, 2**40)),
     ],
 )
-def test_what_is_no_row_is_refused(tmp_path: Path, record: bytes | tuple, words: str) -> None:
-    content = record if isinstance(record, bytes) else _example(record, 0)
+def test_what_is_no_row_of_a_class_is_refused(
+    tmp_path: Path, features: Any, label: float | None, words: str
+) -> None:
+    record = features if label is None else _example(features, label)
+    rows = _rows(tmp_path, 2, 3, [_framed(record, record)])
     with pytest.raises(DataError, match=words):
-        _rows(tmp_path, 2, 3, [_framed(content)]).take(np.array([0]))
-
-
-def test_a_float_as_a_class_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="1 int64 in `label`"):
-        _rows(tmp_path, 2, 3, [_framed(_example([1, 2], 1.0))]).take(np.array([0]))
-
-
-@pytest.mark.parametrize("label", [-1, 3, 2**40])
-def test_a_label_that_is_no_class_is_refused(tmp_path: Path, label: int) -> None:
-    rows = _rows(tmp_path, 2, 3, [_framed(_example([1, 2], label), _example([1, 2], label))])
-    with pytest.raises(DataError, match=f"the first is {label}"):
+        rows.take(np.array([0]))
         rows.labels()
 
 
