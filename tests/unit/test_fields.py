@@ -52,26 +52,26 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("path", "text", "suggestion"),
     [
-        ({"data_uri": "s3://bkt/{day}"}, "{date}, {hour}"),
-        ({"data_uri": "s3://bkt/{dat}"}, "did you mean '{date}'?"),
-        ({"data_uri": "s3://bkt/{date-1m}"}, "data_uri has an unknown field"),
-        ({"data_uri": "s3://bkt/{user}"}, "data_uri has an unknown field"),
-        ({"data_uri": "s3://bkt/{date"}, "an unmatched brace"),
-        ({"output_uri": "s3://bkt/p/{date}"}, "fields below runs/ only"),
-        ({"output_uri": "s3://bkt/{date}/runs/x"}, "fields below runs/ only"),
-        ({"output_uri": "s3://bkt/runs/{date}//x"}, "fields below runs/ only"),
-        ({"output_uri": "s3://bkt/runs/../{date}"}, "fields below runs/ only"),
-        ({"output_uri": "s3://bkt/p/runs/{model}"}, "did you mean '{model_name}'?"),
-        ({"output_uri": "s3://bkt/p/runs/{user}"}, "{user}, which the back end cannot fill in"),
+        ("data_uri", "s3://bkt/{day}", ""),
+        ("data_uri", "s3://bkt/{dat}", "{date}"),
+        ("data_uri", "s3://bkt/{date-1m}", "{date}"),
+        ("data_uri", "s3://bkt/{user}", ""),
+        ("data_uri", "s3://bkt/{date", ""),
+        ("output_uri", "s3://bkt/p/{date}", ""),  # only below runs/
+        ("output_uri", "s3://bkt/{date}/runs/x", ""),
+        ("output_uri", "s3://bkt/runs/{date}//x", ""),
+        ("output_uri", "s3://bkt/runs/../{date}", ""),
+        ("output_uri", "s3://bkt/p/runs/{model}", "{model_name}"),
+        ("output_uri", "s3://bkt/p/runs/{user}", ""),  # which the back end cannot fill in
     ],
 )
-def test_each_wrong_field_says_what_to_do(changed: dict, expected: str) -> None:
+def test_a_wrong_field_is_refused(path: str, text: str, suggestion: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        check(defaults() | GOOD | changed)
-    assert expected in str(caught.value)
-    assert len(caught.value.problems) == 1
+        check(defaults() | GOOD | {path: text})
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.suggestion) == (path, suggestion)
 
 
 def test_only_the_folders_of_runs_have_a_shape() -> None:

@@ -74,27 +74,26 @@ def test_good_parameters_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("changed", "path", "suggestion"),
     [
-        ({"output_uri": "bucket/prefix"}, "output_uri is not an address in S3"),
-        ({"output_uri": ""}, "output_uri is missing"),
-        ({"data_uri": " "}, "data_uri is missing"),
-        ({"model_name": "a/b"}, "model_name is not valid"),
-        ({"model_code": "kfp_tfjob.trainer.models"}, "model_code does not name a function"),
-        ({"train_workers": 2, "train_batch_size": 64}, "set train_batch_size to 63 or 66"),
-        ({"data_options": {"tsk": "regression"}}, "did you mean 'task'?"),
-        ({"gate": {"mod": "superior"}}, "did you mean 'mode'?"),
-        ({"storage_secret": ""}, "storage_secret is not the name of a Secret"),
-        ({"storage_endpoint": "localhost:9000"}, "storage_endpoint is not a URL"),
-        ({"train_option": {}}, "did you mean 'train_options'?"),
+        ({"output_uri": "bucket/prefix"}, "output_uri", ""),
+        ({"output_uri": ""}, "output_uri", ""),
+        ({"data_uri": " "}, "data_uri", ""),
+        ({"model_name": "a/b"}, "model_name", ""),
+        ({"model_code": "kfp_tfjob.trainer.models"}, "model_code", ""),
+        ({"train_workers": 2, "train_batch_size": 64}, "train_batch_size", "63"),
+        ({"data_options": {"tsk": "regression"}}, "data_options.tsk", "task"),
+        ({"gate": {"mod": "superior"}}, "gate.mod", "mode"),
+        ({"storage_secret": ""}, "storage_secret", ""),
+        ({"storage_endpoint": "localhost:9000"}, "storage_endpoint", ""),
+        ({"train_option": {}}, "train_option", "train_options"),
     ],
 )
-def test_each_problem_says_what_to_do(changed: dict, expected: str) -> None:
+def test_each_problem_names_its_parameter(changed: dict, path: str, suggestion: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check(values(**changed))
-    assert expected in str(caught.value)
-    assert len(caught.value.problems) == 1
-    assert caught.value.code == 2
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.suggestion) == (path, suggestion)
 
 
 def test_a_value_stays_in_its_paragraph() -> None:

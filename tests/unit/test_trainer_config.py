@@ -78,38 +78,40 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "message"),
+    ("path", "value", "suggestion"),
     [
-        ("EPOCHS", "0", "EPOCHS is not valid.*1 or more"),
-        ("EPOCHS", "", "EPOCHS is not valid"),
-        ("BATCH_SIZE", "3.5", "BATCH_SIZE is not valid"),
-        ("DATASET_URI", "/data", "DATASET_URI is not an address in S3"),
-        ("MODEL_CODE", "model.py", "MODEL_CODE does not name a function"),
-        ("OUTPUT_DIR", "", "OUTPUT_DIR is not set"),
-        ("HYPERPARAMETERS", "[1]", "HYPERPARAMETERS is not a JSON object"),
-        ("TRAIN_OPTIONS", '{"sed": 1}', "no key 'sed'.*did you mean 'seed'"),
-        ("TRAIN_OPTIONS", '{"seed": -1}', "TRAIN_OPTIONS.seed is not valid"),
-        ("TRAIN_OPTIONS", '{"early_stopping": {"patients": 1}}', "did you mean 'patience'"),
+        ("EPOCHS", "0", ""),
+        ("EPOCHS", "", ""),
+        ("BATCH_SIZE", "3.5", ""),
+        ("DATASET_URI", "/data", ""),
+        ("MODEL_CODE", "model.py", ""),
+        ("OUTPUT_DIR", "", ""),
+        ("HYPERPARAMETERS", "[1]", ""),
+        ("TRAIN_OPTIONS.sed", '{"sed": 1}', "seed"),
+        ("TRAIN_OPTIONS.seed", '{"seed": -1}', ""),
         (
-            "TRAIN_OPTIONS",
+            "TRAIN_OPTIONS.early_stopping.patients",
+            '{"early_stopping": {"patients": 1}}',
+            "patience",
+        ),
+        (
+            "TRAIN_OPTIONS.reduce_lr_on_plateau.factor",
             '{"reduce_lr_on_plateau": {"factor": 1}}',
-            "factor is not valid.*between",
+            "",
         ),
-        ("TRAIN_OPTIONS", '{"mixed_precision": "half"}', "mixed_precision is not valid"),
-        ("TRAIN_OPTIONS", '{"tf32": 1}', "tf32 is not valid.*true or false"),
-        ("TRAIN_OPTIONS", '{"checkpoint_keep": 0}', "checkpoint_keep is not valid.*1 or more"),
-        ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "ps"),
-        ("TF_CONFIG", '{"cluster": 1}', "TF_CONFIG is not valid"),
-        (
-            "TF_CONFIG",
-            '{"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}',
-            "TF_CONFIG is not valid",
-        ),
+        ("TRAIN_OPTIONS.mixed_precision", '{"mixed_precision": "half"}', ""),
+        ("TRAIN_OPTIONS.tf32", '{"tf32": 1}', ""),
+        ("TRAIN_OPTIONS.checkpoint_keep", '{"checkpoint_keep": 0}', ""),
+        ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', ""),
+        ("TF_CONFIG", '{"cluster": 1}', ""),
+        ("TF_CONFIG", '{"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}', ""),
     ],
 )
-def test_a_wrong_variable_is_named(variable: str, value: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Config.from_environment(RIGHT | {variable: value})
+def test_a_wrong_variable_is_named(path: str, value: str, suggestion: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Config.from_environment(RIGHT | {path.partition(".")[0]: value})
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.suggestion) == (path, suggestion)
 
 
 @pytest.mark.parametrize(
