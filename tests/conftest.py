@@ -12,6 +12,7 @@ from kfp_tfjob.components.step import LOGGER
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.pack import NAME, pack
@@ -54,6 +55,12 @@ def proxy(s3: Server, store: Store) -> Iterator[FaultProxy]:
 def base(store: Store) -> S3Address:
     """A prefix no other test uses."""
     return S3Address("test", f"t{next(_prefixes)}")
+
+
+@pytest.fixture
+def layout(base: S3Address) -> Layout:
+    """What is stored below that prefix."""
+    return Layout(base)
 
 
 @pytest.fixture(autouse=True)

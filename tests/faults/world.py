@@ -96,14 +96,19 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path: (folder / path).read_bytes() for path in scan(folder).files}
 
 
+def write_files(folder: Path, files: dict[str, bytes]) -> Path:
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
 def plant(world: World, files: dict[str, bytes] | None = None, large: bool = False) -> None:
     files = files or {f"s/{i}": os.urandom(1000 + i) for i in range(6)} | {
         "middle": os.urandom(300_000),
         **({"large": os.urandom(LARGE)} if large else {}),
     }
-    for path, data in files.items():
-        (world.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (world.folder / path).write_bytes(data)
+    write_files(world.folder, files)
 
 
 @dataclass

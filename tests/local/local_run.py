@@ -20,6 +20,7 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.waiting import until
 
 PATIENCE = 900  # seconds for a whole run; only what hangs reaches it
 
@@ -101,10 +102,7 @@ class Run:
 
     def assert_nothing_left(self) -> None:
         token = token_of(self.home)
-        deadline = time.monotonic() + 120
-        while left := [*processes.carriers(token), *servers(self.home / "s3")]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+        until(lambda: not [*processes.carriers(token), *servers(self.home / "s3")])
 
 
 def servers(folder: Path) -> list[psutil.Process]:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.registry import versions
+from kfp_tfjob.registry import rollback, versions
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage import run_folder
@@ -87,6 +87,12 @@ def publish(store: Store, layout: Layout, run_id: str) -> Champion:
     champion = promote(store, layout, NAME, write_version(store, layout, run_id))
     publish_newest(store, layout, NAME)
     return champion
+
+
+def roll_back(store: Store, layout: Layout, version: int = 0, why: str = "it is slow") -> Champion:
+    """Roll back to a version, or to the one before; return the new champion."""
+    planned = rollback.plan(store, layout, NAME, version)
+    return rollback.execute(store, layout, planned, "eva", why)
 
 
 def judged(

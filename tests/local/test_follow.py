@@ -18,7 +18,6 @@ from kfp_tfjob.serving import folder as module
 from kfp_tfjob.serving.folder import ChampionFolder
 from kfp_tfjob.serving.follower import Follower
 from kfp_tfjob.serving.loaded import LoadedModel
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_record
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
@@ -34,11 +33,6 @@ def files(number: int) -> dict[str, bytes]:
         "variables/variables.data-00000-of-00001": bytes([number]) * 300_000,
         "assets.extra/columns.json": b"[]",
     }
-
-
-@pytest.fixture
-def layout(base: S3Address) -> Layout:
-    return Layout(base / "out")
 
 
 def whole(folder: Path, number: int) -> bool:

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.run_folder import claim
@@ -16,11 +15,6 @@ from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, judged, publish
 
 WHY = ("--reason", "it is slow", "--by", "eva")
-
-
-@pytest.fixture
-def layout(base: S3Address) -> Layout:
-    return Layout(base)
 
 
 @pytest.fixture

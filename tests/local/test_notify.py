@@ -32,6 +32,7 @@ from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault
+from tests.waiting import until
 
 TOKEN = "T0123-secret-of-the-channel"
 # Seconds that a webhook keeps callers waiting for, and a time that only such a wait reaches: five
@@ -273,10 +274,7 @@ def _fields(found: notify.Notice) -> tuple[Any, ...]:
 def test_a_step_that_is_killed_while_it_notifies_is_not_told_twice(hook, base, step, store):
     hook.answer = hang
     process = subprocess.Popen([sys.executable, "-c", STEP, str(base)], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
-    while not hook.got:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: hook.got)
     process.send_signal(signal.SIGKILL)
     process.wait()
     failure = Failure.from_bytes(store.read(step.run.failure("json")))

@@ -13,6 +13,7 @@ import pytest
 
 from kfp_tfjob.pipelines.local import processes, run
 from kfp_tfjob.pipelines.local.home import Home
+from tests.waiting import until
 
 # Starts a child in a session of its own which ignores SIGTERM, and ends: the child is an orphan.
 DEAF = (
@@ -79,7 +80,4 @@ def test_the_watchdog_acts_when_the_command_line_is_killed(token: str) -> None:
     assert processes.carriers(token)
     command_line.send_signal(signal.SIGKILL)
     command_line.wait()
-    deadline = time.monotonic() + 120
-    while processes.carriers(token) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes.carriers(token) == []
+    until(lambda: not processes.carriers(token))

@@ -14,17 +14,7 @@ from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Listed, Store
-from tests.local.published import NAME, publish, write_version
-
-
-@pytest.fixture
-def layout(base: S3Address) -> Layout:
-    return Layout(base)
-
-
-def back(store: Store, layout: Layout, version: int) -> None:
-    planned = rollback.plan(store, layout, NAME, version)
-    rollback.execute(store, layout, planned, "eva", "it is slow")
+from tests.local.published import NAME, publish, roll_back, write_version
 
 
 @pytest.mark.slow
@@ -42,7 +32,7 @@ def test_prune(store: Store, layout: Layout) -> None:
     assert store.numbers(place.tombstones) == []  # a plan changes nothing
 
     # Version 1 comes back between plan and deletion: it stays.
-    back(store, layout, 1)
+    roll_back(store, layout, 1)
     notes = [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why]
     assert [note.partition(":")[0] for note in notes] == ["version 1 stays"]
     assert store.numbers(place.tombstones) == [2]
@@ -137,7 +127,7 @@ def test_a_listing_that_is_late_costs_no_champion(store: Store, layout: Layout) 
     late = Late({it.address for it in store.list(layout.root)})
     planned = prune.plan(late, layout, NAME, keep=1, hours=1)
     assert [it.version for it in planned.candidates if it.version] == [1, 2]
-    back(store, layout, 2)
+    roll_back(store, layout, 2)
     assert prune.plan(late, layout, NAME, keep=1, hours=1).kept[2] == "is the champion"
     notes = [why for _, why in prune.execute(late, layout, planned, 1, "eva") if why]
     assert [note.partition(":")[0] for note in notes] == ["version 1 stays", "version 2 stays"]

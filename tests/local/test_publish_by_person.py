@@ -11,7 +11,6 @@ from kfp_tfjob.components.publish import engine, manual_promotion
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry.chain import prove
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
@@ -22,9 +21,8 @@ from tests.local.published import DATASET, NAME, judged, publish
 
 @pytest.mark.parametrize("when", ["before publish", "while judged again", "after another champion"])
 def test_a_person_was_first(
-    store: Store, base: S3Address, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, layout: Layout, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = Layout(base)
     verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
     step = Step("publish", "mine", layout, store)
 
@@ -62,10 +60,9 @@ def test_a_person_was_first(
 
 
 def test_a_version_with_another_verdict_is_not_published(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person's promotion was killed, and then the run was continued with another gate."""
-    layout = Layout(base)
     judged(store, layout, "mine", tmp_path / "first", blessed=False)
     step = Step("publish", "mine", layout, store)
 
@@ -83,8 +80,8 @@ def test_a_version_with_another_verdict_is_not_published(
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"blessed": true}'])
-def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: bytes) -> None:
-    step = Step("publish", "mine", Layout(base), store)
+def test_a_verdict_that_is_none_is_said(store: Store, layout: Layout, body: bytes) -> None:
+    step = Step("publish", "mine", layout, store)
     store.write(step.run.verdict, body)
     with pytest.raises(DataError, match=r"verdict.json(.|\n)*Fix: "):
         manual_promotion.plan(step, NAME)
@@ -95,9 +92,8 @@ def test_a_verdict_that_is_none_is_said(store: Store, base: S3Address, body: byt
 
 @pytest.mark.parametrize("body", [b"{", b'{"blessed": true}'])
 def test_a_second_verdict_that_is_none_is_said(
-    store: Store, base: S3Address, tmp_path: Path, body: bytes
+    store: Store, layout: Layout, tmp_path: Path, body: bytes
 ) -> None:
-    layout = Layout(base)
     verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
     step = Step("publish", "mine", layout, store)
     store.write(step.run.second_verdict, body)

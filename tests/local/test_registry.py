@@ -28,12 +28,7 @@ from kfp_tfjob.storage.errors import (
 )
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.published import NAME, publish, write_version
-
-
-@pytest.fixture
-def layout(base: S3Address) -> Layout:
-    return Layout(base)
+from tests.local.published import NAME, publish, roll_back, write_version
 
 
 def served(store: Store, layout: Layout) -> dict[int, str]:
@@ -52,10 +47,6 @@ def newest(store: Store, layout: Layout) -> Champion:
     return champion
 
 
-def back(store: Store, layout: Layout, version: int = 0, why: str = "it is slow") -> Champion:
-    return rollback.execute(store, layout, rollback.plan(store, layout, NAME, version), "eva", why)
-
-
 def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> None:
     for run_id in ("r1", "r2", "r3"):
         publish(store, layout, run_id)
@@ -65,18 +56,18 @@ def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> 
     assert keys == {*("saved_model.pb", "request.json", "variables/variables.index")}
 
     # The old bytes get the next number; going back twice goes further back.
-    champion = back(store, layout)
+    champion = roll_back(store, layout)
     assert (champion.number, champion.version, champion.served_as) == (4, 2, 4)
     assert served(store, layout)[4] == "graph of r2"
     # One that was killed before servers could see it is finished, and goes no further back.
     store.delete(layout.model(NAME).servable(4) / "saved_model.pb")
-    assert back(store, layout) == champion and served(store, layout)[4] == "graph of r2"
-    champion = back(store, layout)
+    assert roll_back(store, layout) == champion and served(store, layout)[4] == "graph of r2"
+    champion = roll_back(store, layout)
     assert (champion.number, champion.version, champion.served_as) == (5, 1, 5)
     with pytest.raises(ConfigurationError, match="pets.*version 1"):
         rollback.plan(store, layout, NAME)
     # Again with the same target: it is done already.
-    assert back(store, layout, 1) == newest(store, layout)
+    assert roll_back(store, layout, 1) == newest(store, layout)
 
     # The next version is above every number that servers have seen.
     champion = publish(store, layout, "r4")
@@ -139,9 +130,9 @@ def test_the_copy_of_the_record_is_that_of_the_champion(
 
     monkeypatch.setattr(store, "write", killed)
     with pytest.raises(KeyboardInterrupt):
-        back(store, layout)
+        roll_back(store, layout)
     monkeypatch.setattr(store, "write", write)
-    back(store, layout, 1)
+    roll_back(store, layout, 1)
     assert newest(store, layout).version == copy() == 1
 
     def late(address: S3Address, *more: object) -> str:
@@ -328,11 +319,11 @@ def test_a_damaged_champion_of_a_rollback_is_left(
 ) -> None:
     for run_id in ("r1", "r2", "r3"):
         publish(store, layout, run_id)
-    assert back(store, layout).version == 2
+    assert roll_back(store, layout).version == 2
     store.write(layout.model(NAME).base / path, b"damaged")
     if unseen:  # killed before servers could see it, so it would be finished if it were whole
         store.delete(layout.model(NAME).servable(4) / "saved_model.pb")
-    champion = back(store, layout)
+    champion = roll_back(store, layout)
     assert (champion.number, champion.version, champion.action) == (5, 1, "rollback")
     assert served(store, layout)[champion.served_as] == "graph of r1"
     # None before it is left: the message names one that is whole, and not the same command.
@@ -341,7 +332,7 @@ def test_a_damaged_champion_of_a_rollback_is_left(
         rollback.plan(store, layout, NAME)
     (problem,) = stuck.value.problems
     assert problem.fix.startswith("choose one with --to") and "3" in problem.fix
-    assert back(store, layout, 3).version == 3
+    assert roll_back(store, layout, 3).version == 3
     # The next one back is damaged too: it is passed by only if a person names another.
     with pytest.raises(DataError) as broken:
         rollback.plan(store, layout, NAME, 1)
@@ -359,7 +350,7 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
     assert publish_newest(store, layout, NAME) == layout.model(NAME).servable(2)
     # A rollback brings it back, but overrules no verdict by itself.
     publish(store, layout, "r2")
-    assert back(store, layout).version == 1
+    assert roll_back(store, layout).version == 1
     store.write(layout.model(NAME).champion(2), b"{")
     with pytest.raises(DataError, match="champions/2.json"):
         prove(store, layout, NAME)
@@ -404,12 +395,12 @@ def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
 # of one of them, holds a lock, and the fork waits for it indefinitely.
 _KILLED = """
 import json, os, signal, sys
-from kfp_tfjob.registry import prune, rollback
+from kfp_tfjob.registry import prune
 from kfp_tfjob.storage import store as module
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.published import NAME, publish
+from tests.local.published import NAME, publish, roll_back
 
 left = [0]
 
@@ -424,16 +415,13 @@ def counted(call):
 for name in ("_put", "delete", "send"):
     setattr(Store, name, counted(getattr(Store, name)))
 
-def roll_back(store, layout):
-    rollback.execute(store, layout, rollback.plan(store, layout, NAME, 1), "eva", "why")
-
 def prune_all(store, layout):
     planned = prune.plan(store, layout, NAME, 1, 24)
     list(prune.execute(store, layout, planned, 1, "eva"))
 
 DO = {
     "publish": lambda store, layout: publish(store, layout, "r9").number,
-    "rollback": roll_back,
+    "rollback": lambda store, layout: roll_back(store, layout, 1).number,
     "prune": prune_all,
 }
 

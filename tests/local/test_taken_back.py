@@ -9,14 +9,9 @@ from kfp_tfjob.registry import rollback
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.published import NAME, publish
+from tests.local.published import NAME, publish, roll_back
 from tests.local.test_evaluate_publish import MODEL, Bench, cooler, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture
-
-
-def back(store: Store, layout: Layout, version: int = 0) -> None:
-    planned = rollback.plan(store, layout, NAME, version)
-    rollback.execute(store, layout, planned, "eva", "wrong answers")
 
 
 @pytest.mark.parametrize(
@@ -28,14 +23,13 @@ def back(store: Store, layout: Layout, version: int = 0) -> None:
     ],
 )
 def test_what_a_rollback_replaced(
-    store: Store, base: S3Address, history: list[str | int], expected: list[dict[int, int]]
+    store: Store, layout: Layout, history: list[str | int], expected: list[dict[int, int]]
 ) -> None:
-    layout = Layout(base)
     for it, wanted in zip(history, expected, strict=True):
         if isinstance(it, str):
             publish(store, layout, it)
         else:
-            back(store, layout, it)
+            roll_back(store, layout, it)
         found = {}
         for run_id in ("r1", "r2", "r3"):
             if pair := rollback.taken_back(store, layout, NAME, f"weights of {run_id}"):
@@ -58,7 +52,7 @@ def test_the_next_run_does_not_undo_a_rollback(
         done, verdict = bench.evaluate(run_id, **gate)
         assert done.blessed, verdict["reasons"]
         bench.publish(run_id)
-    back(store, bench.layout)
+    roll_back(store, bench.layout, why="wrong answers")
     bench.train("late", 0.05, packed)  # the weights of two!: the seed is the length of the name
     done, verdict = bench.evaluate("late", **gate)
     assert not done.blessed and MODEL == NAME

@@ -13,6 +13,7 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
 from kfp_tfjob.uploader import pull, push, verify
 from kfp_tfjob.uploader.__main__ import main
+from tests.faults.world import content, write_files
 
 ODD = {
     "plain.txt": b"plain",
@@ -25,24 +26,9 @@ ODD = {
 }
 
 
-def plant(folder: Path, files: dict[str, bytes]) -> Path:
-    for path, content in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
-    return folder
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_any_name_and_any_size_comes_back(store, base, tmp_path):
     files = ODD | {"large": os.urandom(PART + 12345)}
-    source = plant(tmp_path / "source", files | {".hidden": b"no", "half.part": b"no"})
+    source = write_files(tmp_path / "source", files | {".hidden": b"no", "half.part": b"no"})
 
     manifest = push(store, source, base, "code", "run-1", 2, {"entry": "f"})
 
@@ -55,7 +41,7 @@ def test_any_name_and_any_size_comes_back(store, base, tmp_path):
 
 
 def test_what_is_there_is_not_sent_again(store, base, tmp_path):
-    source = plant(tmp_path, {"same": b"1", "other": b"22", "gone": b"3"})
+    source = write_files(tmp_path, {"same": b"1", "other": b"22", "gone": b"3"})
     first = push(store, source, base, "code")
     # Whether an object is sent again shows in the object: nothing else writes here.
     store.write(base / "same", b"x")
@@ -73,7 +59,7 @@ def test_what_is_there_is_not_sent_again(store, base, tmp_path):
 
 
 def test_a_push_that_fails_leaves_nothing_to_trust(store, base, tmp_path):
-    source = plant(tmp_path, {"a": b"1", "b": b"2"})
+    source = write_files(tmp_path, {"a": b"1", "b": b"2"})
     first = push(store, source, base, "code")
     (source / "a").write_bytes(b"2")
     (source / "c").symlink_to("a")
@@ -102,8 +88,8 @@ def test_a_push_that_fails_leaves_nothing_to_trust(store, base, tmp_path):
 
 
 def test_pull_leaves_alone_what_is_right(store, base, tmp_path):
-    push(store, plant(tmp_path / "source", {"a": b"aa", "b": b"bb"}), base, "code")
-    copy = plant(tmp_path / "copy", {"a": b"aa", "b": b"xx", "mine": b"1"})
+    push(store, write_files(tmp_path / "source", {"a": b"aa", "b": b"bb"}), base, "code")
+    copy = write_files(tmp_path / "copy", {"a": b"aa", "b": b"xx", "mine": b"1"})
     before = (copy / "a").stat()
 
     pull(store, base, copy)
@@ -113,7 +99,7 @@ def test_pull_leaves_alone_what_is_right(store, base, tmp_path):
 
 
 def test_a_damaged_object_is_refused(store, base, tmp_path):
-    push(store, plant(tmp_path / "source", ODD), base, "code")
+    push(store, write_files(tmp_path / "source", ODD), base, "code")
     store.write(base / "plain.txt", b"PLAIN")
     store.write(base / "line\nbreak", b"longer than it was")
     store.delete(base / "empty")
@@ -144,13 +130,13 @@ def test_a_damaged_object_is_refused(store, base, tmp_path):
 def test_a_folder_that_cannot_be_sent(store, base, tmp_path, files, message):
     folder = tmp_path / "folder"
     if files is not None:
-        plant(folder, files)
+        write_files(folder, files)
     with pytest.raises(DataError, match=message):
         push(store, folder, base, "code")
 
 
 def test_the_command_line(store: Store, base: S3Address, tmp_path: Path, monkeypatch, capsys):
-    plant(tmp_path / "source", {"a": b"aa", "b": b"bb"})
+    write_files(tmp_path / "source", {"a": b"aa", "b": b"bb"})
     line = [sys.executable, "-m", "kfp_tfjob.uploader", "push", str(tmp_path / "source"), str(base)]
     sent = subprocess.run([*line, "--kind", "code"], capture_output=True, text=True, timeout=120)
     assert sent.returncode == 0, sent.stderr

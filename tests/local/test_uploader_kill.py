@@ -24,6 +24,7 @@ from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.inventory import scan
 from tests.faults.proxy import FaultProxy, Seen
+from tests.waiting import until
 
 log = logging.getLogger(__name__)
 
@@ -167,10 +168,7 @@ def pauses(output: Path) -> list[float]:
 
 def wait_for(proxy: FaultProxy, step: int) -> None:
     """Wait until the store has confirmed this step or a newer one."""
-    deadline = time.monotonic() + 300
-    while acknowledged(proxy, time.monotonic()) < step:
-        assert time.monotonic() < deadline, f"checkpoint {step} is not stored"
-        time.sleep(0.05)
+    until(lambda: acknowledged(proxy, time.monotonic()) >= step, f"checkpoint {step} is stored")
 
 
 def start(proxy: FaultProxy, run: RunLayout, output: Path) -> subprocess.Popen[bytes]:

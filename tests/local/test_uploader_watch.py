@@ -19,7 +19,7 @@ from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.supervisor.environment import TERMINATION_LOG
 from kfp_tfjob.uploader import pull, verify
-from kfp_tfjob.uploader.inventory import scan
+from tests.faults.world import content, write_files
 from tests.local.sidecar import RUN, SECONDS, Pod
 from tests.waiting import until
 
@@ -67,10 +67,6 @@ def pod(tmp_path: Path, base: S3Address) -> Iterator[Pod]:
     pod = Pod(tmp_path, Layout(base).run(RUN), "")
     yield pod
     pod.stop()
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path: (folder / path).read_bytes() for path in scan(folder).files}
 
 
 def assert_whole(store: Store, run: RunLayout, output: Path, copy: Path) -> None:
@@ -176,9 +172,7 @@ def test_any_name_and_any_size_at_the_barrier(store, pod, tmp_path):
         "checkpoints/0/a b": b"step zero",
         "checkpoints/best/x": b"not a step",
     }
-    for path, data in files.items():
-        (pod.output / path).parent.mkdir(parents=True, exist_ok=True)
-        (pod.output / path).write_bytes(data)
+    write_files(pod.output, files)
     os.mkfifo(pod.output / "fifo")
     (pod.output / "out").symlink_to("/etc")
     bad = pod.output / os.fsdecode(b"bad\xff")

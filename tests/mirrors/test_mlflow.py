@@ -16,12 +16,11 @@ from threading import Thread
 
 import pytest
 
-from kfp_tfjob.registry import mirror, prune, rollback
-from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.registry import mirror, prune
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, for_mirrors
-from tests.local.published import NAME, publish
+from tests.local.published import NAME, publish, roll_back
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -83,11 +82,6 @@ def ask(server: Server) -> Callable[..., dict]:
         return json.load(urllib.request.urlopen(url, timeout=SECONDS))
 
     return call
-
-
-@pytest.fixture
-def layout(base: S3Address) -> Layout:
-    return Layout(base)
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +158,7 @@ def test_register_alias_rollback_and_an_outage(
     assert outcome.said.startswith("2 added, 1 changed; ")
 
     # A rollback moves the alias, and the tags follow.
-    rollback.execute(store, layout, rollback.plan(store, layout, NAME, 1), "eva", "it is slow")
+    roll_back(store, layout, 1)
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.done, outcome.said
     assert (

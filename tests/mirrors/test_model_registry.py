@@ -17,12 +17,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from kfp_tfjob.registry import mirror, rollback
+from kfp_tfjob.registry import mirror
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, for_mirrors
-from tests.local.published import NAME, publish
+from tests.local.published import NAME, publish, roll_back
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_register_champion_and_rollback(
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.said.startswith("up to date; ")
 
-    rollback.execute(store, layout, rollback.plan(store, layout, NAME), "eva", "it is slow")
+    roll_back(store, layout)
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     assert outcome.said.startswith("0 added, 2 changed; ")
     (model,) = registry.items("registered_models")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,9 @@ from kfp_tfjob.serving.folder import ChampionFolder
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.stored_champion import publish
-from tests.local.test_follow import MODEL, files, layout, whole
+from tests.local.test_follow import MODEL, files, whole
+from tests.waiting import until
 
-__all__ = ["layout"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
@@ -26,13 +24,6 @@ def start(layout: Layout, folder: Path, log: Path) -> subprocess.Popen[bytes]:
     command += ["--output", str(layout.root), "--poll-seconds", "0.1"]
     with open(log, "wb") as written:
         return subprocess.Popen(command, stderr=written)
-
-
-def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 300
-    while not true():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_process_follows_and_keeps_the_one_before(
@@ -44,18 +35,18 @@ def test_the_process_follows_and_keeps_the_one_before(
     process = start(layout, folder, log)
     try:
         for number in (2, 3):
-            until((folder / str(number - 1)).is_dir, process)
+            until((folder / str(number - 1)).is_dir)
             publish(store, layout, MODEL, number, files(number), tmp_path)
-            until((folder / str(number)).is_dir, process)
+            until((folder / str(number)).is_dir)
             assert whole(folder / str(number), number)
-        until(lambda: not (folder / "1").exists(), process)
+        until(lambda: not (folder / "1").exists())
         # A champion that was altered is not taken, and the reason is told once.
         publish(store, layout, MODEL, 4, files(4), tmp_path)
         version = layout.model(MODEL).version(4)
         store.write(version / "model" / "saved_model.pb", b"graph 9")
         kept = "the folder is left unchanged"
         # The process may have fetched the fourth one before it was altered.
-        until(lambda: kept in log.read_text() or (folder / "4").exists(), process)
+        until(lambda: kept in log.read_text() or (folder / "4").exists())
         assert whole(folder / "3", 3)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -73,7 +64,7 @@ def test_a_killed_process_leaves_whole_folders(
     ChampionFolder(store, layout, MODEL, folder).update()
     publish(store, layout, MODEL, 2, files(2), tmp_path)
     process = start(layout, folder, tmp_path / "log")
-    until(lambda: (folder / ".incoming").exists() or (folder / "2").exists(), process)
+    until(lambda: (folder / ".incoming").exists() or (folder / "2").exists())
     process.kill()
     process.wait()
     for path in folder.iterdir():

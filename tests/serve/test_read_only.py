@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,9 @@ from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.store import Store
 from tests.faults.versitygw import Versitygw, executable
 from tests.serve.conftest import post
-from tests.serve.process import START, ServerProcess
+from tests.serve.process import ServerProcess
 from tests.serve.published import COLUMNS, PETS, Publisher
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -51,10 +51,7 @@ def test_keys_that_may_only_read_are_enough(
         assert before.status == 200, before.body
         version = str(publisher.pets())
         copy(publisher, versitygw)
-        until = time.monotonic() + START
-        while post(url, request).version != version:
-            assert time.monotonic() < until, server.log
-            time.sleep(0.1)
+        until(lambda: post(url, request).version == version)
         assert server.stop() == 0
     finally:
         server.kill()
