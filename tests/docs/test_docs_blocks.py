@@ -168,15 +168,6 @@ def validate(value: object, kind: str, models: object) -> None:
         validate(item, model.openapi_types[names[name]], models)
 
 
-def test_a_wrong_request_is_found() -> None:
-    with pytest.raises(AssertionError, match="has no 'parameters'"):
-        request(["-d", '{"parameters": {}}', "$KF_PIPELINES_ENDPOINT/apis/v2beta1/runs"])
-    with pytest.raises(AssertionError, match="not in KFP's API"):
-        request(["-X", "PATCH", "$KF_PIPELINES_ENDPOINT/apis/v2beta1/runs"])
-    with pytest.raises(click.NoSuchOption):
-        parse(["run", "--label", "y", "--data", "x.csv", "--no-such-option"])
-
-
 @pytest.mark.parametrize("block", blocks("python"))
 def test_python_parses(block: Block) -> None:
     ast.parse(block.text)

@@ -299,17 +299,6 @@ def test_nothing_is_served_on_trust(store: Store, layout: Layout, tmp_path: Path
     fetch(store, proven, tmp_path / "right")
 
 
-@pytest.mark.slow
-def test_a_damaged_version_does_not_come_back(store: Store, layout: Layout) -> None:
-    publish(store, layout, "r1")
-    publish(store, layout, "r2")
-    store.write(layout.model(NAME).version(1) / "model" / "saved_model.pb", b"damaged")
-    with pytest.raises(DataError, match="saved_model.pb") as error:
-        rollback.plan(store, layout, NAME)
-    assert not any("models rollback" in it.fix for it in error.value.problems)
-    assert newest(store, layout).version == 2
-
-
 @pytest.mark.parametrize(
     ("path", "unseen"),
     [("versions/2/verdict.json", False), ("versions/2/model/saved_model.pb", True)],

@@ -146,23 +146,6 @@ def test_a_copy_of_a_folder_has_a_server_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_commands_start_at_once(home: Path, elsewhere: list[bytes]) -> None:
-    changes = {"rollback": ("models", "rollback", NAME, *WHY), "sync": ("models", "sync", NAME)}
-    reads = {
-        "list": ("models", "list", "--json"),
-        "show": ("models", "show", NAME, "--json"),
-        "prune": ("models", "prune", NAME, "--json"),
-    }
-    started = {name: start(home, *words) for name, words in (changes | reads).items()}
-    ended = {name: (*it.communicate(timeout=HANGS), it.returncode) for name, it in started.items()}
-    assert {name: code for name, (_, _, code) in ended.items()} == dict.fromkeys(ended, 0), ended
-    assert json.loads(ended["list"][0])[0]["name"] == NAME
-    shown = json.loads(start(home, *reads["show"]).communicate(timeout=HANGS)[0])
-    assert (shown["champion"]["version"], shown["proof"]) == (2, "")
-    assert elsewhere == [] and gone(home / "s3")
-
-
-@pytest.mark.slow
 def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: list[bytes]) -> None:
     dice = random.Random(20)
     words = (

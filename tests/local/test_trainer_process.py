@@ -125,26 +125,10 @@ def test_a_replica_that_waits_for_its_peers_ends_when_told(jobs: Start) -> None:
     assert told.end() == [143], told.log()
 
 
-@pytest.mark.parametrize(
-    ("data", "code", "exit_code", "words"),
-    [
-        pytest.param(
-            *("nowhere", "", 3, "manifest.json: it does not exist"), marks=pytest.mark.slow
-        ),
-        ("wrong", "", 3, "a label in the dataset is not one of its classes"),
-        pytest.param(
-            *("classification", "import nothing_like_this\n", 2),
-            "ModuleNotFoundError: No module named 'nothing_like_this' \\(.*own.py, line 1\\)",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_what_is_the_users_to_mend_is_said(
-    jobs: Start, data: str, code: str, exit_code: int, words: str
-) -> None:
-    job = jobs("wrong", data=data, code=code)
-    assert job.end() == [exit_code], job.log()
-    assert re.search(words, job.words()), job.words()
+def test_a_row_of_no_class_ends_the_training_with_3(jobs: Start) -> None:
+    job = jobs("wrong", data="wrong")
+    assert job.end() == [3], job.log()
+    assert "a label in the dataset" in job.words()
     assert not (job.output / "completion.json").exists()
 
 

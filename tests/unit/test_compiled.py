@@ -18,15 +18,6 @@ def test_the_committed_yaml_is_what_the_code_compiles_to(tmp_path: Path) -> None
     assert made == committed, "run `make compile` and commit pipelines/compiled"
 
 
-def test_the_committed_yaml_says_that_its_images_are_placeholders() -> None:
-    for path in FOLDER.iterdir():
-        text = path.read_text()
-        images = images_of(text)
-        assert images and all(map(is_placeholder, images)), path.name
-        assert "placeholders" in text.splitlines()[len(images) + 1]
-        assert all(text.splitlines()[1 + i] == f"#    {name}" for i, name in enumerate(images))
-
-
 @pytest.mark.parametrize(
     ("image", "answer"),
     [
