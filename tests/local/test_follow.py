@@ -48,7 +48,7 @@ def whole(folder: Path, number: int) -> bool:
 def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_path: Path) -> None:
     folder = tmp_path / "served"
     champion = ChampionFolder(store, layout, MODEL, folder)
-    with pytest.raises(DataError, match="pets has no"):
+    with pytest.raises(DataError, match="pets"):
         champion.update()
     publish(store, layout, MODEL, 1, files(1), tmp_path)
     assert champion.update() == 1
@@ -210,9 +210,9 @@ def test_a_second_process_waits_and_finds_it_done(
 
 
 def test_wrong_inputs(store: Store, layout: Layout, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="model_name is not valid"):
+    with pytest.raises(ConfigurationError, match="model_name"):
         ChampionFolder(store, layout, "../x", tmp_path)
     publish(store, layout, MODEL, 1, files(1), tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot be written"):
+    with pytest.raises(ConfigurationError, match="/file"):
         ChampionFolder(store, layout, MODEL, tmp_path / "file").update()

@@ -294,4 +294,3 @@ def test_the_gpu_hours_of_all_attempts_are_told(hook, step, store):
     notify.notify(notice(), step.store, step.run)
     ((_, document),) = hook.got
     assert document["gpu_hours"] == {"used": 2.0, "pending": 1.0, "lost": 1.0}
-    assert "GPU hours: used 2.00, pending 1.00, lost 1.00" in document["text"]

@@ -61,9 +61,9 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
     store.fetch(base / "file", tmp_path, replace(entry, key="copy"))
     assert copy.read_bytes() == file.read_bytes()
     for wrong in (replace(entry, size=size + 1), replace(entry, crc64nvme="rosUhgp5mIg=")):
-        with pytest.raises(DataError, match="match its manifest"):
+        with pytest.raises(DataError, match="manifest"):
             store.prove(base / "file", wrong)
-        with pytest.raises(DataError, match="match its manifest"):
+        with pytest.raises(DataError, match="manifest"):
             store.fetch(base / "file", tmp_path, replace(wrong, key="wrong"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
 
@@ -71,7 +71,7 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
 def test_an_object_that_is_too_large_is_not_read(store: Store, base: S3Address) -> None:
     store.write(base / "large", b"x" * 1001)
     assert store.read(base / "large", limit=1001) == b"x" * 1001
-    with pytest.raises(DataError, match="too large.*at most 1,000 bytes"):
+    with pytest.raises(DataError, match="1,000 bytes"):
         store.read(base / "large", limit=1000)
     assert store.read(base / "large")  # the connection is of use again
 

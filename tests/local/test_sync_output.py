@@ -95,7 +95,7 @@ def test_a_completion_of_another_attempt(step):
 
 def test_a_manifest_of_another_run(step):
     write(step, FILES, run_id="run-2")
-    with pytest.raises(DataError, match="manifest of this run"):
+    with pytest.raises(DataError, match="manifest"):
         sync.run(step)
 
 
@@ -103,8 +103,7 @@ def test_an_output_without_model_or_completion(step):
     write(step, {"output/logs/x": b"1"})
     with pytest.raises(DataError) as raised:
         sync.run(step)
-    assert "contains no model" in str(raised.value)
-    assert "completion.json is missing" in str(raised.value)
+    assert len(raised.value.problems) == 2  # of the model and of completion.json
 
 
 def test_a_run_that_is_not_evaluated_needs_no_model_and_ends_here(step):

@@ -57,7 +57,7 @@ def test_the_next_run_does_not_undo_a_rollback(
     done, verdict = bench.evaluate("late", **gate)
     assert not done.blessed and MODEL == NAME
     (reason,) = verdict["reasons"]
-    assert reason.startswith("same model as version 2, ") and "eva" in reason
+    assert "version 2" in reason and "eva" in reason
     assert reason.endswith(": wrong answers")
     bench.train("last", 0.05, cooler)  # the same weights, served by another graph
     done, verdict = bench.evaluate("last", **gate)

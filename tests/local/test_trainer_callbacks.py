@@ -288,7 +288,7 @@ def test_stopped_at_any_step_the_end_is_the_same(
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(NotFiniteError, match="in epoch 1, step ") as ended:
+    with pytest.raises(NotFiniteError, match="epoch 1") as ended:
         train(dataset, tmp_path / "output", rate=1e30)
     assert ended.value.code == 4
 
@@ -415,7 +415,7 @@ def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
 
     own = of_one_hook(get_state=lambda self: state, set_state=lambda self, state: None)
     callbacks = in_the_loop(dataset, tmp_path, own)
-    with pytest.raises(ConfigurationError, match=rf"get_state\(\) of the callback Own.*{said}"):
+    with pytest.raises(ConfigurationError, match=f"Own.*{said}"):
         callbacks.begin(Position())
 
 

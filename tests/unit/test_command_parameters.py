@@ -101,9 +101,9 @@ def test_true_and_false_of_python_are_no_texts():
 def test_a_key_that_stands_twice_is_refused(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("pod: {all: {cpu: 1}}\ngate:\n  mode: absolute\n  margin: 0\n  mode: superior")
-    with pytest.raises(ConfigurationError, match="mode in line 5"):
+    with pytest.raises(ConfigurationError, match="line 5"):
         parameters_of(NONE | {"file": file})
-    with pytest.raises(ConfigurationError, match="each key once"):
+    with pytest.raises(ConfigurationError, match="gate"):
         parameters_of({"settings": ('gate={"mode": "absolute", "mode": "superior"}',)})
 
 
@@ -123,7 +123,7 @@ def test_a_file_with_anything_else_is_refused(tmp_path, text):
 
 
 def test_a_setting_that_is_nested_too_deeply_is_no_json() -> None:
-    with pytest.raises(ConfigurationError, match="gate is not JSON"):
+    with pytest.raises(ConfigurationError, match="gate"):
         parameters_of(NONE | {"settings": (f"gate={DEEP}",)})
 
 

@@ -74,7 +74,7 @@ def test_a_builder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys) ->
     with pytest.raises(ConfigurationError, match="builder"):
         Builder.find()
     assert make_images(["--builder", "kaniko"]) == 2
-    assert "podman or buildah" in capsys.readouterr().err
+    assert "buildah" in capsys.readouterr().err
 
 
 def test_a_push_needs_a_registry(capsys) -> None:
@@ -111,7 +111,7 @@ def test_compile_takes_images_and_resources(pushed: References, tmp_path: Path) 
     other = ["--registry", "other.example.com", "--tools-image", "tools:1", *resources]
     said, images = compiled(tmp_path, *other)
     assert images == [f"other.example.com/kfp-tfjob-trainer:{VERSION}", "tools:1"]
-    assert "images in other.example.com are" in said and "make images PUSH=1" in said
+    assert "other.example.com" in said and "make images PUSH=1" in said
     text = (tmp_path / "tfjob_training.yaml").read_text()
     assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS) - len(KEYS)
     assert text.count("cpu: '1'") == len(KEYS)  # which preflight returns
@@ -122,15 +122,15 @@ def test_compile_names_the_registry_of_references_without_digests(tmp_path: Path
     file = tmp_path / "references.json"
     References.by_tag("r.example.com/me").write(file)
     said, _ = compiled(tmp_path, "--references", str(file))
-    assert "images in r.example.com/me are" in said
+    assert "r.example.com/me" in said
 
 
 def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: References) -> None:
     old = tmp_path / "old.json"
     References("0.0.1", pushed.registry, pushed.images).write(old)
-    with pytest.raises(ConfigurationError, match="for other images"):
+    with pytest.raises(ConfigurationError, match="old.json"):
         References.in_registry(pushed.registry, old)
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="none.json"):
         References.in_registry("", tmp_path / "none.json")
     with pytest.raises(ConfigurationError, match="trainer-gpu"):
         References(VERSION, "r", {"tools": "t"}).image("trainer-gpu")

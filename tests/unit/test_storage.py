@@ -137,7 +137,7 @@ def test_a_manifest_that_would_hurt_is_refused_within_limits(data: bytes) -> Non
 def test_a_manifest_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "LONGEST", 1000)
     objects = [ManifestObject(f"{i:03}", 1, "AAAAAAAAAAA=") for i in range(20)]
-    with pytest.raises(DataError, match="too many files"):
+    with pytest.raises(DataError, match="files"):
         Manifest.of("code", objects).to_bytes()
 
 
