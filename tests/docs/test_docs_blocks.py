@@ -1,12 +1,12 @@
 """Every command of the documents exists, with the options that it is shown with."""
 
 import ast
-import inspect
 import json
+import os
 import re
+import subprocess
 from copy import copy
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -15,8 +15,10 @@ import yaml
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.explanation import explain
-from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, all_blocks
+from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, all_blocks, script
+from tests.local.fake_pipelines import FakePipelines
 
 BLOCKS = all_blocks()
 LANGUAGES = {"sh", "text", "python", "yaml", "json", "html", "promql"}
@@ -48,8 +50,8 @@ def test_commands(block: Block) -> None:
             case ["make", *arguments]:
                 names = {it for it in arguments if "=" not in it}
                 assert names <= targets, f"{block}: {names - targets}"
-            case ["curl", *arguments]:
-                request(arguments)
+            case ["curl", *_, "-d", body]:
+                json.loads(body)
 
 
 def test_both_commands_stand_on_the_first_screen_of_the_readme() -> None:
@@ -89,83 +91,27 @@ def _of_an_example(parameter: click.Parameter) -> click.Parameter:
     return found
 
 
-def apis() -> dict[tuple[str, str], str]:
-    """Return the name of the method of KFP's API for each request."""
-    import kfp_server_api
+def test_the_requests_of_a_page_are_those_of_the_api(tmp_path: Path) -> None:
+    """The fake refuses what kfp_server_api's models do not have."""
+    commands = [it for it in BLOCKS if it.path.name == "rest.md" and it.language == "sh"]
+    (tmp_path / "compiled").symlink_to(FOLDER)
+    with FakePipelines() as fake:
 
-    found = {}
-    for name, kind in vars(kfp_server_api).items():
-        if name.endswith("Api") and inspect.isclass(kind):
-            for method, function in inspect.getmembers(kind, inspect.isfunction):
-                if method.endswith("_with_http_info"):
-                    source = inspect.getsource(function)
-                    path, verb = re.search(r"'(/apis/[^']+)', '([A-Z]+)'", source).groups()
-                    found[verb, re.sub(r"\{[^}]*\}", "{}", path)] = source
-    return found
+        def end_before_a_retry(_: str, path: str) -> None:
+            if path.endswith(":retry"):
+                (run,) = fake.runs.values()
+                run.state = "FAILED"
 
-
-def request(arguments: list[str]) -> None:
-    """Compare a request of curl with KFP's API: its path, its method, and the model of its body.
-
-    A request to a server of a model has the keys of V1 or V2.
-    """
-    import kfp_server_api
-
-    verb, body, url = "", "", ""
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if word in ("-X", "--request"):
-            verb = rest.pop(0)
-        elif word in ("-d", "--data", "--json"):
-            body = rest.pop(0)
-        elif word in ("-H", "--header", "-F", "--form", "-o", "--output"):
-            rest.pop(0)
-        elif not word.startswith("-"):
-            url = word
-    if re.search(r"/v1/models/\w+:predict$", url):
-        assert json.loads(body)["instances"]  # of a model server
-        return
-    verb = verb or ("POST" if body else "GET")
-    if served := re.search(r"(/v[12]/models/[\w.$-]+)(:predict|/infer|/ready)?$", url):
-        # tests/serve sends such requests to the server itself.
-        key = {":predict": "instances", "/infer": "inputs"}.get(served[2])
-        assert verb == ("POST" if key else "GET"), f"{verb} {url}"
-        assert not key or isinstance(json.loads(body)[key], list), f"{url} has no {key}"
-        return
-    path = "/apis" + url.replace("$API/", "/apis/v2beta1/").partition("/apis")[2]
-    path = urlsplit(path).path
-    if path == "/apis/v2beta1/pipelines/upload":
-        return  # the service for uploads has no generated model
-    known = apis()
-    like = re.sub(r"\$\w+|\$\{\w+\}", "{}", path)
-    assert (verb, like) in known, f"{verb} {path} is not in KFP's API"
-    query = {pair.partition("=")[0] for pair in urlsplit(url).query.split("&") if pair}
-    for name in query:
-        assert f"'{name}'" in known[verb, like], f"{path} has no parameter {name}"
-    if body:
-        model = re.search(r":param (V2beta1\w+) \w+", known[verb, like])
-        model = model or re.search(r":type \w+: (V2beta1\w+)", known[verb, like])
-        assert model, f"{verb} {path} has no body"
-        validate(json.loads(body), model[1], kfp_server_api)
-
-
-def validate(value: object, kind: str, models: object) -> None:
-    """Compare JSON with a model of KFP's API: every key is one of its fields."""
-    if listed := re.fullmatch(r"list\[(.*)\]", kind):
-        for item in value:
-            validate(item, listed[1], models)
-        return
-    model = getattr(models, kind, None)
-    if model is None or not hasattr(model, "openapi_types"):
-        return
-    if not isinstance(value, dict):
-        assert value in getattr(model, "allowable_values", [value]), f"{value!r} is not a {kind}"
-        return
-    names = {name: field for field, name in model.attribute_map.items()}
-    for name, item in value.items():
-        assert name in names, f"{kind} has no {name!r}; it has {sorted(names)}"
-        validate(item, model.openapi_types[names[name]], models)
+        fake.broken = end_before_a_retry
+        done = subprocess.run(
+            ["bash", "-c", script(commands)],
+            cwd=tmp_path,
+            env=os.environ | {"KF_PIPELINES_ENDPOINT": fake.host, "BUCKET": "bucket"},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    assert sum(method in ("POST", "DELETE") for method, _ in fake.requests) == 6
 
 
 @pytest.mark.parametrize("block", blocks("python"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -97,6 +97,8 @@ class FakePipelines:
         """Return the answer to a request."""
         if path == "/healthz" and method == "GET":
             return api.V2beta1GetHealthzResponse(multi_user=self.multi_user)
+        if path == "/pipelines/upload":
+            return api.V2beta1Pipeline(pipeline_id=str(uuid.uuid4()))
         if path == "/experiments":
             return self._experiments(method, query, body)
         if path == "/runs":
@@ -207,9 +209,8 @@ class FakePipelines:
 
     def _parsed(self, body: Any, model: str) -> Any:
         """Return a body as a model of the API; an unknown field is refused, as protobuf does."""
-        kind = getattr(api, model)
-        if unknown := set(body) - set(kind.attribute_map.values()):
-            raise Refusal(400, f'proto: (line 1:2): unknown field "{sorted(unknown)[0]}"')
+        for unknown in _unknown(body, model):
+            raise Refusal(400, f'proto: (line 1:2): unknown field "{unknown}"')
         reply = type("Reply", (), {"data": json.dumps(body)})
         return api.ApiClient().deserialize(reply, model)
 
@@ -222,7 +223,9 @@ class FakePipelines:
             def _serve(self) -> None:
                 url = urlsplit(self.path)
                 length = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(length) or b"null")
+                data = self.rfile.read(length) or b"null"
+                is_json = self.headers.get_content_type() == "application/json"
+                body = json.loads(data) if is_json else None
                 query = {name: values[0] for name, values in parse_qs(url.query).items()}
                 fake.requests.append((self.command, unquote(url.path)))
                 if body is not None:
@@ -251,6 +254,20 @@ class FakePipelines:
                 pass
 
         return Handler
+
+
+def _unknown(value: Any, kind: str) -> Iterator[str]:
+    """Yield the keys of JSON that a model of the API does not have, at any depth."""
+    if listed := re.fullmatch(r"list\[(.*)\]", kind):
+        for item in value:
+            yield from _unknown(item, listed[1])
+    elif fields := getattr(getattr(api, kind, None), "attribute_map", None):
+        names = {name: field for field, name in fields.items()}
+        for name, item in value.items():
+            if name in names:
+                yield from _unknown(item, getattr(api, kind).openapi_types[names[name]])
+            else:
+                yield name
 
 
 def _json(answer: Any) -> str:

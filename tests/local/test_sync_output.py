@@ -1,8 +1,6 @@
 """sync_output: green only when every byte is in the store."""
 
 import json
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +10,6 @@ from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
 from kfp_tfjob.components.sync_output import sync
-from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
@@ -126,21 +123,3 @@ def test_a_model_that_is_not_evaluated_is_named_and_all_is_verified(step):
     step.store.delete(step.run.output / "model/saved_model.pb")
     with pytest.raises(DataError, match="saved_model.pb is missing"):
         sync.run(step, evaluate=False)
-
-
-def test_the_component_ends_with_the_code_and_leaves_the_cause(step, base, tmp_path):
-    manifest = write(step, FILES)
-    report = SimpleNamespace(path=str(tmp_path / "report.md"), metadata={})
-
-    outputs = sync_output.python_func(run_id=RUN, output_uri=str(base), stored_output=report)
-    assert outputs == (f"{step.run.base}/output/model", manifest.digest)
-    assert "**Verified:** " in Path(report.path).read_text()
-    assert report.metadata == dict(zip(("model_uri", "output_digest"), outputs, strict=True))
-
-    step.store.delete(step.run.output / "model/saved_model.pb")
-    with pytest.raises(SystemExit) as ended:
-        sync_output.python_func(run_id=RUN, output_uri=str(base), stored_output=report)
-    assert ended.value.code == 3
-    cause = json.loads(step.store.read(step.run.failure("json")))
-    assert (cause["step"], cause["code"], cause["verdict"]) == ("sync_output", 3, "user_error")
-    assert "model/saved_model.pb is missing" in cause["message"]
