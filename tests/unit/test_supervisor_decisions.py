@@ -23,10 +23,6 @@ def test_what_another_start_does_not_change_is_final(code: int) -> None:
     assert decide(Restarts(Environment(max_restarts=9)), code) == Decision(False, code)
 
 
-def test_a_users_own_command_is_never_started_again() -> None:
-    assert decide(Restarts(Environment(max_restarts=0)), KILLED) == Decision(False, KILLED)
-
-
 def test_restarts_are_bounded_whatever_the_progress() -> None:
     restarts = Restarts(Environment(max_restarts=3))
     steps = [100, 200, 300, 400]

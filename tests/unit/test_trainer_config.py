@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
@@ -22,17 +21,6 @@ RIGHT = {
     "JOB_DIR": "/job",
     "OUTPUT_DIR": "/output",
 }
-
-
-def test_what_is_not_said_has_a_default() -> None:
-    assert Config.from_environment(RIGHT) == Config(
-        dataset_uri=S3Address("bucket", "datasets/abc"),
-        model_code="kfp_tfjob.trainer.models:mlp",
-        epochs=3,
-        batch_size=32,
-        job_dir=Path("/job"),
-        output_dir=Path("/output"),
-    )
 
 
 def test_everything_can_be_said() -> None:
