@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.lint.engine import RULES, lint
+from kfp_tfjob.pipelines.cli import main as command_line
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
 
@@ -326,6 +328,30 @@ def test_the_faults_of_the_seed_are_found() -> None:
     found = {"always-green", "annotations", "container-name", "no-backoff-limit", "no-deadline"}
     found |= {"no-gang", "second-container", "shared-memory", "undefined-variable"}
     assert rules(seed.read_text()) == found
+
+
+OTHER_NAME = GOOD.replace("name: tensorflow", "name: trainer")
+
+
+def test_the_lines_are_those_of_the_file():
+    text = f"# A trainer.\n{OTHER_NAME}"
+    (line, *_) = [finding.line for finding in lint(text)]
+    assert text.splitlines()[line - 1].strip() == "- name: trainer"
+
+
+def test_jobs_of_a_list_are_found():
+    jobs = "".join(f"\n  {line}" for line in OTHER_NAME.splitlines())
+    found, alone = lint(f"kind: List\nitems:\n-{jobs[2:]}\n"), lint(OTHER_NAME)
+    assert [(f.rule, f.path) for f in found] == [(f.rule, f"items[0].{f.path}") for f in alone]
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "code"),
+    [(GOOD, "-", 0), (OTHER_NAME, "-", 1), ("a: [", "-", 2), ("", "/nowhere/job.yaml", 2)],
+)
+def test_the_command_line(text, file, code):
+    done = CliRunner().invoke(command_line, ["lint", file], input=text, catch_exceptions=False)
+    assert done.exit_code == code, done.output
 
 
 @pytest.mark.parametrize("text", ["a: [", "kind: Pod", "", "- 1", "a: &x [*x]"])
