@@ -139,18 +139,23 @@ class Cells:
         codes = self.decoded[1]
         return found if codes is None else np.append(found, found.dtype.type(null))[codes]
 
-    def parsed(
-        self, found: np.ndarray, missing: float, invalid: dict[str, np.ndarray] | None = None
-    ) -> Parsed:
-        """Return what was found for each of `texts`, for each row.
+    def quickly(self, parse: Callable[[pa.Array], Any], missing: float) -> Parsed | None:
+        """Return a column if a function parses all of its strings; None for others."""
+        if (found := self.once(parse)) is None:
+            return None
+        return Parsed(self.by_row(found, missing), {"encoding": self.wrong})
+
+    def parsed(self, found: np.ndarray, missing: float, invalid: dict[str, np.ndarray]) -> Parsed:
+        """Return what was found for each string of `distinct`, for each row.
 
         Args:
-            found: The value of each of `texts`.
-            missing: The value of a null.
-            invalid: Which of `texts` are invalid, by rule.
+            found: The value of each string.
+            missing: The value of a row without one.
+            invalid: Which strings are invalid, by rule.
         """
-        masks = {rule: self.by_row(mask, False) for rule, mask in (invalid or {}).items()}
-        return Parsed(self.by_row(found, missing), {"encoding": self.wrong, **masks})
+        codes = self.distinct[1]
+        masks = {rule: np.append(mask, False)[codes] for rule, mask in invalid.items()}
+        return Parsed(np.append(found, missing)[codes], {"encoding": self.wrong, **masks})
 
     def refused(self, rule: str, missing: float) -> Parsed:
         """Return a column whose values are all invalid, because of the type that the file has."""

@@ -205,7 +205,8 @@ class Coding:
             if group.type.field is not CODES:
                 gaps = missing_in(values)
                 if gaps.any():
-                    _refuse_gaps(group, gaps)
+                    refused = (group.columns[at].name for at in group.strict if gaps[:, at].any())
+                    DataError.raise_if(map(gap_refused, refused))
                     values = np.where(gaps, group.stand_ins.astype(values.dtype), values)
                 packed[:, group.indicators] = gaps[:, group.indicated]
             for at, block in enumerate(group.type.pack(group.columns, values)):
@@ -220,9 +221,3 @@ def gap_refused(name: str) -> Problem:
         expected="a value in every row",
         fix=f"fill it in, or train with a different rule for {name!r} in data_options.missing",
     )
-
-
-def _refuse_gaps(group: Group, gaps: np.ndarray) -> None:
-    """Raise for a gap that no value stands for; `gaps` is (rows, columns) bool."""
-    some = np.asarray(gaps.any(axis=0))
-    DataError.raise_if(gap_refused(group.columns[at].name) for at in group.strict if some[at])

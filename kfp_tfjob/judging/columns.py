@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +15,6 @@ from numpy.typing import NDArray
 VALUES_IN_MEMORY = 4_194_304
 # Rows that are read and computed at once: 2 MB for each float64 array.
 CHUNK = 262_144
-
-
-class Column(Protocol):
-    """Values by row: an array, or a `Filed` one."""
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The type of a value."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the whole array."""
-        ...
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        ...
-
-    def __getitem__(self, rows: slice, /) -> Any:
-        """Return consecutive rows as an array."""
-        ...
 
 
 class Filed:
@@ -67,6 +45,9 @@ class Filed:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Map all rows."""
         return self[:].astype(dtype or self.dtype, copy=False)
+
+
+Column: TypeAlias = "NDArray[Any] | Filed"
 
 
 class Growing:
@@ -111,8 +92,3 @@ def chunks(rows: int, size: int = CHUNK) -> Iterator[slice]:
     """Yield consecutive slices of a number of rows."""
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
-
-
-def joined(columns: Sequence[Any]) -> Any:
-    """Concatenate arrays, or return None if they are None."""
-    return None if columns[0] is None else np.concatenate(columns)

@@ -63,13 +63,6 @@ class Estimate:
         lower = self.metric in LOWER_IS_BETTER or self.metric in self.predictions.minimize
         return -1 if lower else 1
 
-    @property
-    def influence(self) -> NDArray[np.float64]:
-        """(rows,) the influence values of all rows; empty if they are not known."""
-        if self.rule is None:
-            return np.empty(0)
-        return np.concatenate([self.rule(chunk) for chunk in self.predictions.chunks()])
-
     @cached_property
     def standard_error(self) -> float:
         """The standard error of the value; 0 if it is not known."""

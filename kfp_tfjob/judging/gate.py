@@ -104,9 +104,7 @@ def decide(
         text = f"the model predicts the same for all {model.predictions.rows:,} test rows"
         checks.append(Check("constant", False, text))
     checks += [
-        _of_whole(name, threshold, whole or {}, model)
-        if is_own(name) and name not in model.predictions.own
-        else _threshold(name, threshold, options, model)
+        _threshold(name, threshold, options, model, whole or {})
         for name, threshold in options.thresholds.items()
     ]
     found: list[SliceResult] = []
@@ -185,35 +183,29 @@ def _why_unknown(metric: str, model: Measures) -> str:
     return few
 
 
-def _of_whole(
-    name: str, threshold: Threshold, known: Mapping[str, float], model: Measures
+def _threshold(
+    name: str,
+    threshold: Threshold,
+    options: GateOptions,
+    model: Measures,
+    whole: Mapping[str, float],
 ) -> Check:
-    """Check a metric that is not one of rows."""
     limits = threshold.model_dump(exclude_none=True)
-    value = known.get(name, math.nan)
+    is_whole = is_own(name) and name not in model.predictions.own  # a number, and not one of rows
+    value, interval = whole.get(name, math.nan), (math.nan, math.nan)
+    if not is_whole:
+        found = model.estimate(name)
+        value, interval = found.value, found.interval(options.confidence)
     if not math.isfinite(value):
-        others = ", ".join(filter(is_own, [*known, *model.predictions.own])) or "none"
-        why = f"gate.evaluator returned no such number (its metrics: {others})"
-        text = f"{name} has no value: {why if is_own(name) else 'it was not measured'}"
-        if is_own(name) and not model.predictions.finite:
-            text = f"{name} {_why_unknown(name, model)}"
+        why = _why_unknown(name, model)
+        if is_whole and model.predictions.finite:
+            others = ", ".join(filter(is_own, [*whole, *model.predictions.own])) or "none"
+            why = f"has no value: gate.evaluator returned no such number (its metrics: {others})"
+        text = f"{name} {why}"
         return Check("threshold", False, text, name, threshold=limits)
     passed = threshold.passes(value)
     text = f"{name} {number(value)} is {'' if passed else 'not '}{threshold}"
-    return Check("threshold", passed, text, name, value, threshold=limits)
-
-
-def _threshold(name: str, threshold: Threshold, options: GateOptions, model: Measures) -> Check:
-    found = model.estimate(name)
-    limits = threshold.model_dump(exclude_none=True)
-    if not math.isfinite(found.value):
-        return Check(
-            "threshold", False, f"{name} {_why_unknown(name, model)}", name, threshold=limits
-        )
-    passed = threshold.passes(found.value)
-    text = f"{name} {number(found.value)} is {'' if passed else 'not '}{threshold}"
-    interval = found.interval(options.confidence)
-    return Check("threshold", passed, text, name, found.value, interval, limits)
+    return Check("threshold", passed, text, name, value, interval, limits)
 
 
 def _incompatible(champion: Rival, first: bool) -> Check:

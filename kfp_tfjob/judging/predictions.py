@@ -7,7 +7,7 @@ readers read them in chunks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ from kfp_tfjob.judging.columns import (
     Column,
     Growing,
     chunks,
-    joined,
 )
 
 # The AUC needs the scores of every class: 4 bytes per row and class. With more classes than this,
@@ -100,12 +99,6 @@ class _ByRow:
     def own_values(self, metric: str) -> NDArray[np.float64]:
         """Return the (rows,) values of a metric of the user's own."""
         return np.asarray(self.own[metric]).astype(np.float64)
-
-    @classmethod
-    def join(cls: type[_Kind], parts: Sequence[_Kind]) -> _Kind:
-        """Concatenate batches."""
-        each = [part.columns() for part in parts]
-        return parts[0].with_columns({name: joined([it[name] for it in each]) for name in each[0]})
 
     @cached_property
     def not_finite(self) -> tuple[int, int]:

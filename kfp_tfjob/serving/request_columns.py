@@ -140,10 +140,10 @@ class RequestColumns:
                     )
                 )
             named = {self.column(name): value for name, value in row.items()}
-            if len(named) < len(row):
-                raise self._twice(row, place)
-            if named.keys() != wanted:
-                raise self._other_columns(wanted - named.keys(), named.keys() - wanted, place)
+            twice = {it for it in row if it in self._columns and self._columns[it] in row}
+            if named.keys() != wanted or twice:
+                foreign = (named.keys() - wanted) | twice
+                raise self._other_columns(wanted - named.keys(), foreign, place)
             found.append(named)
         return found
 
@@ -182,19 +182,6 @@ class RequestColumns:
             )
         wrong += wrong[-1:] * (len(foreign) - SHOWN)  # only counted: no more are shown
         return RefusedRequest(*wrong)
-
-    def _twice(self, row: Mapping[str, Any], place: str) -> RefusedRequest:
-        """Return the refusal of a row that has a column under both of its names."""
-        name = next(it for it in row if self.column(it) != it and self.column(it) in row)
-        return RefusedRequest(
-            Problem(
-                f"the column {self.column(name)!r} appears twice",
-                received=f"{name!r} and {self.column(name)!r} in {place}",
-                expected="one value per column in each row",
-                fix=f"remove {name!r}",
-                path=name,
-            )
-        )
 
     def _described(
         self,

@@ -133,10 +133,11 @@ def test_many_rows_are_read_from_files_and_counted_in_bins(
         ClassPredictions.of(labels[at], both[at], weights[at] if weighted else None)
         for at in (slice(0, 700), slice(700, 2900), slice(2900, ROWS))
     ]
-    stored = Collector(tmp_path, most=1000)
+    stored, held = Collector(tmp_path, most=1000), Collector()
     for part in parts:
         stored.add(part)
-    filed, whole = stored.finish(), ClassPredictions.join(parts)
+        held.add(part)
+    filed, whole = stored.finish(), held.finish()
     assert isinstance(filed.labels, Filed) and filed.rows == ROWS
     for one, other in zip(filed.chunks(400), whole.chunks(400), strict=True):
         assert (one.scores == other.scores).all() and (one.labels == other.labels).all()

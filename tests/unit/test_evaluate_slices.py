@@ -191,9 +191,14 @@ def test_a_slice_that_is_worse_than_the_champion_fails_the_model() -> None:
     champion = model(1)
     bonn = COLUMNS["city"] == "Bonn"
     better = ClassPredictions.of(LABELS, np.eye(2)[LABELS] * 0.6 + 0.2)
-    mixed = ClassPredictions.join([better.chosen(~bonn), model(2, bonn).chosen(bonn)])
-    order = np.argsort(np.concatenate([np.flatnonzero(~bonn), np.flatnonzero(bonn)]))
-    decision = judge(mixed.chosen(order), champion, "city", "member", primary_metric="accuracy")
+    other = model(2, bonn).columns()
+    mixed = better.with_columns(
+        {
+            name: np.where(bonn.reshape(-1, *[1] * (column.ndim - 1)), other[name], column)
+            for name, column in better.columns().items()
+        }
+    )
+    decision = judge(mixed, champion, "city", "member", primary_metric="accuracy")
     assert not decision.blessed
     assert failed(decision) == {"slices"}
     states = {it.name: it.state for it in decision.slices}

@@ -27,6 +27,7 @@ from kfp_tfjob.features.types.number import NUMBER_FORM
 # In any case, for training, the exported model and the server.
 TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1", "1.0")  # pandas writes 1.0 beside missing values
 FALSE_TEXTS = ("false", "f", "no", "n", "off", "0", "0.0")
+_TRUTH = {**dict.fromkeys(TRUE_TEXTS, 1.0), **dict.fromkeys(FALSE_TEXTS, 0.0)}
 PAIRS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("on", "off"))
 _WORDS = {word: f"{pair[0]} or {pair[1]}" for pair in PAIRS for word in pair}
 
@@ -94,8 +95,8 @@ class Boolean(ColumnType):
     @classmethod
     def constant(cls, text: str) -> int | None:
         """Return 1 or 0."""
-        truth = _truth(text.lower())
-        return None if truth == 2 else int(truth)
+        truth = _TRUTH.get(text.lower())
+        return None if truth is None else int(truth)
 
     @classmethod
     def parse(cls, cells: Cells) -> Parsed:
@@ -106,15 +107,14 @@ class Boolean(ColumnType):
             found, invalid = cells.floats, {}
         else:
             texts, codes, invalid = cells.written()
-            found = np.array([*(_truth(text.lower()) for text in texts), np.nan])[codes]
+            found = np.array([*(_TRUTH.get(text.lower(), 2) for text in texts), np.nan])[codes]
         wrong = ~np.isnan(found) & (found != 0) & (found != 1)
         return Parsed(np.where(wrong, 0, found), {**invalid, "boolean": wrong})
 
     @classmethod
     def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
         """Return the table from literals to 1 or 0."""
-        truth = {**dict.fromkeys(TRUE_TEXTS, 1.0), **dict.fromkeys(FALSE_TEXTS, 0.0)}
-        return (lookup_table(truth, float("nan")),)
+        return (lookup_table(_TRUTH, float("nan")),)
 
     @classmethod
     def stored(cls, values: Any, tables: tuple[Any, ...]) -> Any:
@@ -133,20 +133,14 @@ class Boolean(ColumnType):
         """Return b"true", b"false", or b"" if missing; the numbers 1 and 0 are booleans, too."""
         if isinstance(values, np.ndarray) and values.dtype == bool:
             return np.where(values, b"true", b"false").astype(object), []
-        found, wrong = [], []
-        for row, value in enumerate(values):
-            text = text_of(value)
-            word = text.strip(BLANKS).lower() if text is not None else None
-            known = isinstance(value, int | float | np.number) and value in (0, 1)
-            if word in TRUE_TEXTS or (known and value == 1):
-                found.append(b"true")
-            elif word in FALSE_TEXTS or known:
-                found.append(b"false")
-            elif value is None or word == "":
-                found.append(b"")
-            else:
-                wrong.append((row, f"{named(value)} instead of true or false"))
-        return np.array(found, object), wrong
+        literals = {"": b"", **{text: b"true" if it else b"false" for text, it in _TRUTH.items()}}
+        words = list(map(_word, values))
+        wrong = [
+            (row, f"{named(values[row])} instead of true or false")
+            for row, word in enumerate(words)
+            if word not in literals
+        ]
+        return np.array([literals.get(word) for word in words], object), wrong
 
     def describe(self, column: Summary) -> BooleanStatistics:
         """Return the rows by value."""
@@ -163,6 +157,9 @@ class Boolean(ColumnType):
         return "true" if self.missing and self.missing.value else "false"
 
 
-def _truth(text: str) -> float:
-    """Return 0 or 1, and 2 for a string that is neither."""
-    return float(text in TRUE_TEXTS) if text in TRUE_TEXTS or text in FALSE_TEXTS else 2
+def _word(value: Any) -> str:
+    """Return a value of a request as a literal; the numbers 1 and 0 are 1.0 and 0.0."""
+    if isinstance(value, int | float | np.number):
+        return str(float(value)) if value in (0, 1) else "?"
+    text = "" if value is None else text_of(value)
+    return "?" if text is None else text.strip(BLANKS).lower()

@@ -188,13 +188,10 @@ class Date(ColumnType):
             return Parsed(np.where(wrong, 0, found), {"date": wrong})
         if cells.is_numeric:
             return cells.refused("date", NO_DATE)
-        if (known := cells.once(parse_quickly)) is not None:
-            return cells.parsed(known, NO_DATE)
-        texts, codes = cells.distinct
-        days, good = parse_all(texts)
-        wrong = ~np.append(good, True)[codes]
-        found = np.where(wrong, 0, np.append(days, NO_DATE)[codes])
-        return Parsed(found, {"encoding": cells.wrong, "date": wrong})
+        if known := cells.quickly(parse_quickly, NO_DATE):
+            return known
+        days, good = parse_all(cells.distinct[0])
+        return cells.parsed(np.where(good, days, 0), NO_DATE, {"date": ~good})
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:

@@ -69,14 +69,9 @@ is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumberStatistics(ColumnStatistics):
+class NumberStatistics(ColumnMoments, ColumnStatistics):
     """The moments, and a histogram of some rows."""
 
-    mean: float
-    std: float
-    min: float = 0.0
-    max: float = 0.0
-    zeros: int = 0
     histogram: list[int] = field(default_factory=list)
 
     @property
@@ -200,17 +195,15 @@ class Number(ColumnType):
         if cells.is_numeric:
             large = np.abs(cells.floats) > LARGEST
             return Parsed(np.where(large, 0, cells.floats), {"not finite": large})
-        if (known := cells.once(parse_quickly)) is not None:
-            return cells.parsed(known, np.nan)
-        found, known = parse_all(cells.texts)
-        infinite = _matches(cells.texts, NAMED_NOT_FINITE) | np.isinf(found)
-        word = (
-            pc.index_in(cells.texts, value_set=_WORDS).fill_null(-1).to_numpy(zero_copy_only=False)
-        )
+        if known := cells.quickly(parse_quickly, np.nan):
+            return known
+        texts = cells.distinct[0]
+        found, good = parse_all(texts)
+        infinite = _matches(texts, NAMED_NOT_FINITE) | np.isinf(found)
+        word = pc.index_in(texts, value_set=_WORDS).fill_null(-1).to_numpy(zero_copy_only=False)
         found[infinite], found[word >= 0] = 0, word[word >= 0] % 2
-        wrong = {"not finite": infinite, "text": ~(known | infinite | (word >= 0))}
-        wrong = {rule: rows & ~cells.gaps for rule, rows in wrong.items()}
-        return cells.parsed(np.where(cells.gaps, np.nan, found), np.nan, wrong)
+        wrong = {"not finite": infinite, "text": ~(good | infinite | (word >= 0))}
+        return cells.parsed(found, np.nan, wrong)
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:
@@ -458,7 +451,7 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return numbers, numeric.to_numpy(zero_copy_only=False)
 
 
-def rounded(column: NumberStatistics | ColumnMoments) -> bool:
+def rounded(column: ColumnMoments) -> bool:
     """Tell whether float32 rounds values by more than a hundredth of their deviation."""
     largest = np.float32(max(-column.min, column.max))
     return bool(0 < column.std < 100 * np.spacing(largest))
