@@ -37,7 +37,7 @@ from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.features.schema import LeftOut
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
-from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field, Unclear
+from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed
@@ -173,8 +173,8 @@ def _kind(seen: ColumnProfile) -> str | Problem:
     first = usual[0] if usual else last
     if first is last:
         for known in BY_PRECEDENCE:
-            if unclear := known.unclear(votes):
-                return _unclear(seen, unclear)
+            if what := known.unclear(votes):
+                return _unclear(seen, known, what)
     return first.kind
 
 
@@ -187,17 +187,17 @@ def _unusable(seen: ColumnProfile) -> str:
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
 
-def _unclear(seen: ColumnProfile, found: Unclear) -> Problem:
-    file, line, value = next(seen.examples[it] for it in found.forms if it in seen.examples)
-    like = seen.votes.of(*found.forms)
+def _unclear(seen: ColumnProfile, like: type[ColumnType], what: str) -> Problem:
+    forms = like.odd_forms
+    file, line, value = next(seen.examples[it] for it in forms if it in seen.examples)
     return Problem(
-        f"column {seen.name!r} has {found.what} ({file}, line {line})",
-        received=f"{value!r}, and {like:,} of {seen.count:,} values like it",
-        expected=found.expected,
+        f"column {seen.name!r} has {what} ({file}, line {line})",
+        received=f"{value!r}, and {seen.votes.of(*forms):,} of {seen.count:,} values like it",
+        expected=like.expected,
         fix="name the format: "
         + " or ".join(
             f"data_options.types={json.dumps({seen.name: format}, ensure_ascii=False)} for {words}"
-            for words, format in found.readings
+            for words, format in like.readings
         )
         + f'; or drop the column with data_options.drop=["{seen.name}"]; for codes rather than'
         f' amounts or dates: data_options.types={{"{seen.name}": "category"}}',

@@ -233,47 +233,52 @@ def bins_of(scores: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.minimum(np.nan_to_num(places).astype(np.int64), BINS - 1)
 
 
-def _sums(place: NDArray[np.intp], weights: _Floats, cuts: int) -> _Floats:
-    """Return (2, cuts) the sums of the class and of the others."""
-    found = np.bincount(place, weights, 2 * cuts)
-    return found.astype(np.float64, copy=False).reshape(2, -1)
-
-
 def _exact(predictions: ClassPredictions, index: int) -> Curve:
-    scores = predictions.score(index)
-    ours = np.asarray(predictions.labels) == index
-    weights = weights_of(predictions)
-    cuts, place = np.unique(scores, return_inverse=True)
+    cuts, place = np.unique(predictions.score(index), return_inverse=True)
+    counts, squares = np.zeros((2, 2, len(cuts)))
+    _count(counts, squares, place, predictions, index)
+    return Curve(index, cuts, counts[0], counts[1], squares, _support(counts, squares))
+
+
+def _count(
+    counts: _Floats,
+    squares: _Floats,
+    places: NDArray[np.intp],
+    chunk: ClassPredictions,
+    index: int,
+) -> None:
+    """Add the weights of rows of the class and of others, (2, cuts), and those squared."""
     # The cuts of the other rows follow those of the class.
-    place += np.where(ours, 0, len(cuts))
-    counts = _sums(place, weights, len(cuts))
-    squares = counts if predictions.weights is None else _sums(place, weights**2, len(cuts))
-    support = tuple(_rows(*part) for part in zip(counts, squares, strict=True))
-    return Curve(index, cuts, counts[0], counts[1], squares, (support[0], support[1]))
+    places = places + np.where(np.asarray(chunk.labels) == index, 0, counts.shape[1])
+    weights = weights_of(chunk)
+    found = np.bincount(places, weights, counts.size).reshape(counts.shape)
+    counts += found
+    if chunk.weights is not None:
+        found = np.bincount(places, weights**2, counts.size).reshape(counts.shape)
+    squares += found
 
 
-def _rows(weights: _Floats, squares: _Floats) -> int:
-    """Return how many rows of equal weight tell as much."""
-    total = float(weights.sum())
-    return int(total * total / float(squares.sum()) + 1e-6) if total > 0 else 0
+def _support(counts: _Floats, squares: _Floats) -> tuple[int, int]:
+    """Return how many rows of equal weight tell as much: of the class, and others."""
+    totals, below = counts.sum(axis=1), squares.sum(axis=1)
+    ours, others = (
+        int(total**2 / square + 1e-6) if total > 0 else 0
+        for total, square in zip(totals.tolist(), below.tolist(), strict=True)
+    )
+    return ours, others
 
 
 def _binned(predictions: ClassPredictions, index: int) -> Curve:
     counts, squares = np.zeros((2, 2, BINS))
     least, most = np.full(BINS, np.inf, np.float32), np.full(BINS, -np.inf, np.float32)
     for chunk in predictions.chunks():
-        scores, weights = chunk.score(index), weights_of(chunk)
+        scores = chunk.score(index)
         places = bins_of(scores)
         np.minimum.at(least, places, scores)
         np.maximum.at(most, places, scores)
-        places += np.where(np.asarray(chunk.labels) == index, 0, BINS)
-        counts += np.bincount(places, weights, 2 * BINS).reshape(2, BINS)
-        if predictions.weights is not None:
-            squares += np.bincount(places, weights**2, 2 * BINS).reshape(2, BINS)
-    if predictions.weights is None:
-        squares = counts
+        _count(counts, squares, places, chunk, index)
     alone = np.divide(squares[0], counts[0], out=np.zeros(BINS), where=counts[0] > 0)
-    support = (_rows(counts[0], squares[0]), _rows(counts[1], squares[1]))
+    support = _support(counts, squares)
     return Curve(index, None, counts[0], counts[1], squares, support, least >= most, alone)
 
 

@@ -11,7 +11,7 @@ import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.features.served_model import Block
-from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Filed
+from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Growing, chunks
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.judging.own_features import Columns, of_parquet
 from kfp_tfjob.judging.predictions import Predictions
@@ -33,8 +33,6 @@ from kfp_tfjob.storage.formatting import choices, counted, nearest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
 _MOST = 50  # metrics
-_CHUNK = 262_144  # rows that are checked and written at once
-_SHOWN = 5  # rows in a message
 _DICT = "a dict of names and numbers, or arrays with a value for each row: {'profit': 12.5}"
 Values = NDArray[Any]
 
@@ -184,11 +182,13 @@ class Evaluator:
         except (Exception, SystemExit) as error:
             fix = "correct the function; see the log for details"
             raise self._failed(self.code.said(error)[:2000], _DICT, fix) from error
-        in_memory = len(values) * self._rows <= VALUES_IN_MEMORY
         by_row: dict[str, Column] = {}
         for name, column in values.items():
-            filed = _write(column, self._folder / f"{who}-{name}")
-            by_row[f"{OWN}{name}"] = filed[:] if in_memory else filed
+            is_share = ((column == 0) | (column == 1)).all()
+            kept = Growing(self._folder / f"{who}-{name}", VALUES_IN_MEMORY // len(values))
+            for rows in chunks(self._rows):
+                kept.add(column[rows].astype(bool if is_share else np.float64))
+            by_row[f"{OWN}{name}"] = kept.finish()
         return OwnMetrics({f"{OWN}{name}": value for name, value in metrics.items()}, by_row)
 
     def _arguments(
@@ -299,32 +299,12 @@ def _by_row(name: str, value: Any, rows: int) -> Values:
         size = counted(len(found), "value") if found.ndim == 1 else f"the shape {found.shape}"
         fix = "return one value per row, in the rows' order"
         raise _RefusedError(f"{name} has {size}", expected, fix)
-    count, first = 0, []
-    for start, part in _chunks(found):
-        places = np.flatnonzero(~np.isfinite(part))
-        count += len(places)
-        first += [f"{start + place + 1:,}" for place in places[: _SHOWN - len(first)]]
-    if count:
-        others = f" and {count - len(first):,} more" if count > len(first) else ""
+    wrong = np.flatnonzero(~np.isfinite(found))
+    if len(wrong):
         raise _RefusedError(
-            f"{name} is not finite in {count:,} of {counted(rows, 'row')}: row"
-            f"{'s' * (count > 1)} {', '.join(first)}{others}",
+            f"{name} is not finite in {len(wrong):,} of {counted(rows, 'row')}, first in row"
+            f" {wrong[0] + 1:,}",
             "a finite number for each row; the first row is row 1",
             "give these rows a number, for instance 0",
         )
     return found
-
-
-def _write(values: Values, path: Path) -> Filed:
-    """Write the values of a metric to a file: as bool if all are 0 or 1, else as float64."""
-    share = all(((part == 0) | (part == 1)).all() for _, part in _chunks(values))
-    kind = np.dtype(bool if share else np.float64)
-    with open(path, "wb") as file:
-        for _, part in _chunks(values):
-            file.write(np.ascontiguousarray(part, kind).data)
-    return Filed(path, kind, (), len(values))
-
-
-def _chunks(values: Values) -> Iterator[tuple[int, Values]]:
-    for start in range(0, len(values), _CHUNK):
-        yield start, values[start : start + _CHUNK]

@@ -86,18 +86,6 @@ class Votes(NamedTuple):
         return self.of(*forms) >= MOST * self.total
 
 
-class Unclear(NamedTuple):
-    """Why values are written in a way that has several readings: their forms, and messages.
-
-    The readings have a format of `data_options.types` for each.
-    """
-
-    forms: tuple[str, ...]
-    what: str
-    expected: str
-    readings: tuple[tuple[str, Mapping[str, Any]], ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ColumnMoments:
     """Of the values that are not missing; `std` is the population standard deviation."""
@@ -191,72 +179,52 @@ class ColumnType:
         name: The column.
         missing: What happens to a missing value; None if it has a code of its own or, in a table of
             numbers without missing values, is invalid.
-        kind: The name of the type, in `data_options.types` and in stored files.
-        schema_type: Its `type` in schema.json.
-        field: Where its value is in a row of shards and runs.
-        value_type: float or int, the type of what stands for a missing value.
-        precedence: Of two types that fit a column, the one with the smaller number is its type.
-        forms: How its values are written; a value has one form.
-        parsed_forms: Those that are not compared with other strings of the column.
-        odd_forms: Those that may make a column unclear, so an example is kept.
-        is_hashed: Whether the shards have only a hash, so the raw value has to be kept beside it.
-        has_dictionary: Whether its strings have codes in the order of their first row.
-        is_direct: Whether the values of a numeric column without missing ones are its values.
-        arrow_type: The type as which pyarrow may parse its strings, if `holds` agrees.
-        repeats: Whether its strings may repeat, so a reader may return a dictionary.
-        parts: Endings of the names of its packed columns.
-        raw_types: The types in which a signature may take a raw column; the first is that of the
-            own export.
-        raw_missing: A missing value of that type.
-        sample_type: The Arrow type of sampled values, which prepare_data reads.
-        datatypes: The data types of tensors in V2 in which a column may come; the first is the one
-            that metadata names.
-        written: How a value is written in JSON.
-        example: Such a value, for a request.
-        whole: What a value must be that only the model can check; empty if requests are checked.
-        is_sampled: Whether the server may keep values for the monitor.
-        edge_type: What divides its values into ranges, in `gate.slices`; None if nothing does.
-        nouns: The type in a sentence: one value, and several.
-        figures: The keys of its statistics that a report shows as numbers, instead of `words`.
-        drift_bins: What distinguishes the values in distributions: `edges` between ranges, or
-            `values`, the most frequent ones; empty if only missing values are distinguished.
-        fixed_edges: Edges that all columns of the type have, instead of quantiles of train.
-        moves_on: Whether its values change with time, so a drift is no fault.
-        statistics: What statistics.json says of its columns.
     """
 
     name: str
     missing: Missing | None = None
 
-    kind: ClassVar[str]
-    schema_type: ClassVar[str]
-    field: ClassVar[Field] = CODES
-    value_type: ClassVar[type] = int
-    precedence: ClassVar[int] = 2
+    # The type.
+    kind: ClassVar[str]  # its name in `data_options.types` and in stored files
+    schema_type: ClassVar[str]  # its `type` in schema.json
+    field: ClassVar[Field] = CODES  # where its value is in a row of shards and runs
+    is_hashed: ClassVar[bool] = False  # shards have only a hash, so raw values are kept beside it
+    has_dictionary: ClassVar[bool] = False  # its strings have codes in the order of their first row
+    is_direct: ClassVar[bool] = False  # a numeric column without missing values is its values
+    value_type: ClassVar[type] = int  # of what stands for a missing value
+
+    # How files write values. A value has one form; a reader may parse or repeat strings by itself.
+    precedence: ClassVar[int] = 2  # of two types that fit a column, the smaller number wins
     forms: ClassVar[tuple[str, ...]] = ()
-    parsed_forms: ClassVar[tuple[str, ...]] = ()
-    odd_forms: ClassVar[tuple[str, ...]] = ()
-    is_hashed: ClassVar[bool] = False
-    has_dictionary: ClassVar[bool] = False
-    is_direct: ClassVar[bool] = False
-    arrow_type: ClassVar[pa.DataType | None] = None
-    repeats: ClassVar[bool] = True
-    parts: ClassVar[tuple[str, ...]] = ("",)
-    raw_types: ClassVar[tuple[str, ...]] = ("string",)
-    raw_missing: ClassVar[Any] = ""
-    sample_type: ClassVar[pa.DataType] = pa.string()
-    datatypes: ClassVar[tuple[str, ...]] = ("BYTES",)
-    written: ClassVar[str] = "a text"
-    example: ClassVar[Any] = "a"
-    whole: ClassVar[str] = ""
-    is_sampled: ClassVar[bool] = True
-    edge_type: ClassVar[type | None] = None
-    nouns: ClassVar[tuple[str, str]]
-    figures: ClassVar[tuple[str, ...]] = ()
-    drift_bins: ClassVar[str] = ""
-    fixed_edges: ClassVar[tuple[float, ...]] = ()
-    moves_on: ClassVar[bool] = False
+    parsed_forms: ClassVar[tuple[str, ...]] = ()  # not compared with other strings of the column
+    odd_forms: ClassVar[tuple[str, ...]] = ()  # may make a column unclear, so an example is kept
+    expected: ClassVar[str] = ""  # the usual form, where a column is unclear
+    readings: ClassVar[tuple[tuple[str, Mapping[str, Any]], ...]] = ()  # others, as in `types`
+    arrow_type: ClassVar[pa.DataType | None] = None  # as which pyarrow parses, if `holds` agrees
+    repeats: ClassVar[bool] = True  # its strings may repeat, so a reader may make a dictionary
+
+    # The model: packed rows, and the raw columns that a signature takes.
+    parts: ClassVar[tuple[str, ...]] = ("",)  # endings of the names of its packed columns
+    raw_types: ClassVar[tuple[str, ...]] = ("string",)  # the first is that of the own export
+    raw_missing: ClassVar[Any] = ""  # a missing value of that type
+
+    # Requests.
+    datatypes: ClassVar[tuple[str, ...]] = ("BYTES",)  # of tensors in V2; metadata has the first
+    written: ClassVar[str] = "a text"  # how a value is written in JSON
+    example: ClassVar[Any] = "a"  # such a value
+    whole: ClassVar[str] = ""  # what only the model can check; empty if requests are checked
+    is_sampled: ClassVar[bool] = True  # the server may keep values for the monitor
+    sample_type: ClassVar[pa.DataType] = pa.string()  # of kept values, which prepare_data reads
+
+    # Slices, statistics, drift and reports.
+    edge_type: ClassVar[type | None] = None  # what divides values into ranges, in `gate.slices`
+    nouns: ClassVar[tuple[str, str]]  # one value, and several
     statistics: ClassVar[type[ColumnStatistics]] = ColumnStatistics
+    figures: ClassVar[tuple[str, ...]] = ()  # its keys that reports show, instead of `words`
+    # Bins by `edges` between ranges or by frequent `values`; empty if only gaps are counted.
+    drift_bins: ClassVar[str] = ""
+    fixed_edges: ClassVar[tuple[float, ...]] = ()  # of all columns, instead of quantiles of train
+    moves_on: ClassVar[bool] = False  # values change with time, so a drift is no fault
 
     def __post_init__(self) -> None:
         """Refuse what was learned if it cannot be."""
@@ -401,9 +369,9 @@ class ColumnType:
         return False
 
     @classmethod
-    def unclear(cls, votes: Votes) -> Unclear | None:
-        """Return why a column that no type fits may be one of this type, if so."""
-        return None
+    def unclear(cls, votes: Votes) -> str:
+        """Return what is odd about a column that no type fits, if it may be of this type."""
+        return ""
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:

@@ -158,8 +158,8 @@ class Boolean(ColumnType):
 
 
 def _word(value: Any) -> str:
-    """Return a value of a request as a literal; the numbers 1 and 0 are 1.0 and 0.0."""
+    """Return a value of a request as a literal; `?` is none."""
     if isinstance(value, int | float | np.number):
-        return str(float(value)) if value in (0, 1) else "?"
+        return "1" if value == 1 else "0" if value == 0 else "?"
     text = "" if value is None else text_of(value)
     return "?" if text is None else text.strip(BLANKS).lower()

@@ -37,7 +37,6 @@ from kfp_tfjob.features.types.base import (
     Read,
     Summary,
     TrainValues,
-    Unclear,
     Votes,
     bars_of,
     named,
@@ -131,6 +130,11 @@ class Date(ColumnType):
     forms = (_DATE, _OTHER_FORM, _DOTTED_FORM)
     parsed_forms = (_DATE, _DOTTED_FORM)
     odd_forms = (_OTHER_FORM,)
+    expected = "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00"
+    readings = (
+        ("31/12/2024", {"date": "%d/%m/%Y"}),
+        ("12/31/2024", {"date": "%m/%d/%Y"}),
+    )
 
     @classmethod
     def count(cls, cells: Cells) -> dict[str, int] | None:
@@ -156,18 +160,12 @@ class Date(ColumnType):
         return votes.are_most(_DATE, _DOTTED_FORM)
 
     @classmethod
-    def unclear(cls, votes: Votes) -> Unclear | None:
+    def unclear(cls, votes: Votes) -> str:
         """Return that day and month may be confused, or that forms differ."""
         if not votes.are_most(*cls.forms):
-            return None
-        several = "dates in several forms"
-        what = several if votes.of(*cls.parsed_forms) else "dates in an ambiguous format"
-        expected = "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00"
-        readings = (
-            ("31/12/2024", {"date": "%d/%m/%Y"}),
-            ("12/31/2024", {"date": "%m/%d/%Y"}),
-        )
-        return Unclear(cls.odd_forms, what, expected, readings)
+            return ""
+        several = votes.of(*cls.parsed_forms)
+        return "dates in several forms" if several else "dates in an ambiguous format"
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:

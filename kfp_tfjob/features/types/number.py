@@ -22,7 +22,6 @@ from kfp_tfjob.features.types.base import (
     ColumnType,
     Read,
     Summary,
-    Unclear,
     Votes,
     bars_of,
     named,
@@ -115,6 +114,11 @@ class Number(ColumnType):
     forms = (NUMBER_FORM, BIT, _INFINITE, _SEPARATE, POINT, COMMA)
     parsed_forms = (NUMBER_FORM, BIT, _INFINITE, POINT, COMMA)
     odd_forms = (_SEPARATE, COMMA, POINT)
+    expected = "numbers such as 1234.5"
+    readings = (
+        ("1.234,5", {"number": {"decimal": ",", "thousands": "."}}),
+        ("1,234.5", {"number": {"decimal": ".", "thousands": ","}}),
+    )
 
     @classmethod
     def count(cls, cells: Cells) -> dict[str, int] | None:
@@ -158,16 +162,11 @@ class Number(ColumnType):
         )
 
     @classmethod
-    def unclear(cls, votes: Votes) -> Unclear | None:
+    def unclear(cls, votes: Votes) -> str:
         """Return that the separators have several meanings."""
-        if not votes.are_most(NUMBER_FORM, *cls.odd_forms):
-            return None
-        what = "numbers in an ambiguous format"
-        readings = (
-            ("1.234,5", {"number": {"decimal": ",", "thousands": "."}}),
-            ("1,234.5", {"number": {"decimal": ".", "thousands": ","}}),
+        return (
+            "numbers in an ambiguous format" if votes.are_most(NUMBER_FORM, *cls.odd_forms) else ""
         )
-        return Unclear(cls.odd_forms, what, "numbers such as 1234.5", readings)
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:
