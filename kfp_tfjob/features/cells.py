@@ -267,6 +267,12 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
+def matches(text: pa.Array, pattern: str) -> np.ndarray:
+    """Tell which strings match a regular expression; null does not."""
+    found = pc.match_substring_regex(text, pattern).fill_null(False)
+    return found.to_numpy(zero_copy_only=False)
+
+
 def cast_all(text: pa.Array, type: pa.DataType) -> pa.Array | None:
     """Return strings as values of an Arrow type if all of them are; None for others.
 

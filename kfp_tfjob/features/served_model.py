@@ -119,7 +119,7 @@ class ServedModel:
             raise self._unusable("failed to predict", error) from error
         values, rows = self._output(outputs), int(next(iter(features.values())).shape[0])
         if self.schema.task == "regression":
-            return self._vector(values, rows)
+            return self._shaped(values, (rows,), (rows, 1))
         return self._probabilities(values, rows)
 
     def _fed(self, signature: str) -> Feed:
@@ -224,19 +224,25 @@ class ServedModel:
             )
         )
 
-    def _vector(self, values: np.ndarray, rows: int) -> np.ndarray:
-        if values.shape in ((rows,), (rows, 1)):
-            return values.reshape(rows)
-        raise self._misshapen(values, f"({rows},) or ({rows}, 1)")
+    def _shaped(self, values: np.ndarray, *shapes: tuple[int, ...]) -> np.ndarray:
+        """Return values in the first of several shapes."""
+        if values.shape not in shapes:
+            raise DataError(
+                Problem(
+                    f"the output shape of {self.name} does not fit the {self.schema.task}",
+                    received=f"shape {values.shape}",
+                    expected=f"shape {' or '.join(map(str, shapes))}",
+                    fix="train and export the model for the classes and the label of this data",
+                )
+            )
+        return values.reshape(shapes[0])
 
     def _probabilities(self, values: np.ndarray, rows: int) -> np.ndarray:
         classes = len(self.schema.classes)
         if values.shape in ((rows,), (rows, 1)) and classes == 2:
             second = values.reshape(rows).astype(np.float32)
             values = np.stack([1 - second, second], axis=1)
-        if values.shape != (rows, classes):
-            raise self._misshapen(values, f"({rows}, {classes})")
-        values = values.astype(np.float32)
+        values = self._shaped(values, (rows, classes)).astype(np.float32)
         with np.errstate(invalid="ignore"):
             sums = values.sum(axis=1)
         wrong = (values < -_SUM_TOLERANCE).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
@@ -253,16 +259,6 @@ class ServedModel:
             )
         values[np.isinf(values)] = np.nan  # which would be clipped to 0 or 1
         return np.clip(values, 0, 1, out=values)  # the curves have no place for 1.004
-
-    def _misshapen(self, values: np.ndarray, expected: str) -> DataError:
-        return DataError(
-            Problem(
-                f"the output shape of {self.name} does not fit the {self.schema.task}",
-                received=f"shape {values.shape}",
-                expected=f"shape {expected}",
-                fix="train and export the model for the classes and the label of this data",
-            )
-        )
 
     def _unusable(self, what: str, error: Exception) -> DataError:
         received = f"{type(error).__name__}: {str(error).strip()[:500]}"

@@ -61,13 +61,11 @@ class Slices:
         unfit: Those that do not fit the columns, and why.
     """
 
-    def __init__(
-        self, declared: Sequence[Slice], schema: Schema, folder: Path | None = None
-    ) -> None:
+    def __init__(self, declared: Sequence[Slice], schema: Schema, folder: Path) -> None:
         self._columns: list[_Column] = []
         self.unfit: list[tuple[Slice, str]] = []
         for number, one in enumerate(declared):
-            path = folder / f"slice-{number}" if folder else None
+            path = folder / f"slice-{number}"
             if problem := slice_problem(one, schema):
                 self.unfit.append((one, f"{problem.what}: {problem.fix}"))
             elif one.column == schema.label.name:
@@ -90,8 +88,7 @@ class Slices:
             champion: The champion's, for the same rows.
         """
         for number, column in enumerate(self._columns):
-            folder = self._folder / f"parts-{number}" if self._folder else None
-            yield from column.parts(model, champion, folder)
+            yield from column.parts(model, champion, self._folder / f"parts-{number}")
 
 
 class _Column:
@@ -101,7 +98,7 @@ class _Column:
         self,
         source: Slice,
         index: int | None,
-        path: Path | None,
+        path: Path,
         column: type[ColumnType] = Number,
         classes: Sequence[str] | None = None,
     ) -> None:
@@ -151,7 +148,7 @@ class _Column:
         return self._codes[value]
 
     def parts(
-        self, model: Predictions, champion: Predictions | None, folder: Path | None
+        self, model: Predictions, champion: Predictions | None, folder: Path
     ) -> Iterator[Part]:
         numbers = self._rows.finish()
         names = self._names()
@@ -165,12 +162,8 @@ class _Column:
         rest = int(counts[place == _REST].sum())
         sizes = {code: int(counts[code]) for code in kept} | {_REST: rest, _GAP: int(counts[_GAP])}
         enough = {code for code, rows in sizes.items() if rows >= self._source.min_rows}
-        ours = _divided(model, numbers, place, enough, folder and folder / "ours")
-        theirs = (
-            _divided(champion, numbers, place, enough, folder and folder / "theirs")
-            if champion
-            else {}
-        )
+        ours = _divided(model, numbers, place, enough, folder / "ours")
+        theirs = _divided(champion, numbers, place, enough, folder / "theirs") if champion else {}
         for code, rows in sizes.items():
             if rows:
                 yield Part(
@@ -205,12 +198,12 @@ def _divided(
     numbers: Any,
     place: NDArray[np.int64],
     wanted: set[int],
-    folder: Path | None,
+    folder: Path,
 ) -> dict[int, Any]:
     """Return the predictions of each wanted slice."""
     most = VALUES_IN_MEMORY // max(len(wanted), 1)
     found: dict[int, Collector[Any]] = {
-        code: Collector(folder and folder / str(code), most) for code in wanted
+        code: Collector(folder / str(code), most) for code in wanted
     }
     before = 0
     for chunk in predictions.chunks():

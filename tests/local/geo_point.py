@@ -11,9 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import BLANKS, NO_DATE, Cells, Parsed
+from kfp_tfjob.features.cells import BLANKS, NO_DATE, Cells, Parsed, matches
 from kfp_tfjob.features.types.base import (
     WHOLES,
     ColumnStatistics,
@@ -136,7 +135,7 @@ class GeoPoint(ColumnType):
 
 def _parsed(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return places as whole numbers, and which strings are places."""
-    good = pc.match_substring_regex(texts, _PLACE).fill_null(False).to_numpy(zero_copy_only=False)
+    good = matches(texts, _PLACE)
     known = zip(texts.to_pylist(), good.tolist(), strict=True)
     pairs = [text.split(",") if ok else ("0", "0") for text, ok in known]
     north, east = (

@@ -59,7 +59,7 @@ def model(seed: int, flipped: np.ndarray | None = None) -> ClassPredictions:
     return ClassPredictions.of(LABELS, np.stack([1 - score, score], axis=1))
 
 
-def sliced(*declared: Any, folder: Path | None = None) -> Slices:
+def sliced(*declared: Any, folder: Path = Path("unused")) -> Slices:
     gate = parse_gate({"slices": list(declared), "evaluator": "m:f"})
     assert gate is not None
     found = Slices(gate.slices, SCHEMA, folder)
@@ -150,7 +150,9 @@ def test_a_value_that_equals_an_edge_is_in_the_range_from_it(raw: bool) -> None:
     edges = [0.1, 0.7, 9.99]  # as float32, the last two are smaller
     values = np.repeat(np.float32(edges), 100)
     declared = Slice.model_validate({"column": "x", "edges": edges})
-    found = Slices([declared], typed({"features": [{"name": "x", "type": "float32"}]}))
+    found = Slices(
+        [declared], typed({"features": [{"name": "x", "type": "float32"}]}), Path("unused")
+    )
     labels = np.zeros(300, np.int64)
     found.add(Batch({"x": values.astype(np.float64) if raw else values}, labels))
     equal = ClassPredictions.of(labels, np.full((300, 2), 0.5))
@@ -289,18 +291,18 @@ def test_ranges_of_a_label_are_those_of_its_values() -> None:
     features = [{"name": "x", "type": "float32"}]
     batch = Batch({"x": np.zeros(150, np.float32)}, labels)
     label = {"name": "stars", "classes": stars}
-    found = Slices([declared], typed({"features": features, "label": label}))
+    found = Slices([declared], typed({"features": features, "label": label}), Path("unused"))
     found.add(batch)
     equal = ClassPredictions.of(labels, np.full((150, 5), 0.2))
     counts = {"stars < 3": 30, "3 ≤ stars < 9.5": 70, "stars ≥ 9.5": 50}
     assert {part.name: part.rows for part in found.parts(equal)} == counts
     # A regression has the values themselves.
     label = {"name": "stars", "classes": None}
-    found = Slices([declared], typed({"features": features, "label": label}))
+    found = Slices([declared], typed({"features": features, "label": label}), Path("unused"))
     found.add(batch._replace(labels=np.float32([1, 2, 3, 4, 10])[labels]))
     assert {part.name: part.rows for part in found.parts(equal)} == counts
     dates = declared.model_copy(update={"edges": ["2026-01-31"]})
-    found = Slices([dates], typed({"features": features, "label": label}))
+    found = Slices([dates], typed({"features": features, "label": label}), Path("unused"))
     assert "'stars'" in found.unfit[0][1]
 
 

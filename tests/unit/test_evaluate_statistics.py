@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_slices_of_equal_models_rarely_fail(metric: str) -> None:
     failed = 0
     for _ in range(TIMES):
         challenger, champion = binary(rng, len(part), 2)
-        slices = Slices(options.slices, SCHEMA)
+        slices = Slices(options.slices, SCHEMA, Path("unused"))
         slices.add(Batch({"part": part}, challenger.labels))
         checks: list[Check]
         checks, _ = judge_slices(

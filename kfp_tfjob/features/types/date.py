@@ -26,6 +26,7 @@ from kfp_tfjob.features.cells import (
     Cells,
     Parsed,
     cast_all,
+    matches,
     of_typed,
     shown_date,
 )
@@ -52,9 +53,9 @@ _FEWEST, _MOST = 10**14, 253_402_300_800 * 10**6
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 _CLOCK = r"[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?"
-_ISO = rf"{_DAY}([ T]{_CLOCK}{_ZONE}?)?"
+_PLAIN = rf"^{_DAY}([ T]{_CLOCK})?$"
+_ZONED = rf"^{_DAY}[ T]{_CLOCK}{_ZONE}$"
 _DOTTED = rf"^[0-9]{{1,2}}\.[0-9]{{1,2}}\.[0-9]{{4}}([ T]{_CLOCK}{_ZONE}?)?$"
-_ZONED = rf"{_ZONE}$"
 UNIT = pa.timestamp("us")
 _DATE, _OTHER_FORM, _DOTTED_FORM = "date", "other date", "dotted date"
 _OTHER = (
@@ -148,10 +149,9 @@ class Date(ColumnType):
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """Return the forms of dates."""
-        dotted = pc.match_substring_regex(texts, _DOTTED).to_numpy(zero_copy_only=False)
+        dotted = matches(texts, _DOTTED)
         days = parse_all(of_dotted(texts))[1]
-        other = [pc.match_substring_regex(texts, it) for it in (_OTHER, _NAMED)]
-        masks = [(_OTHER_FORM, it.to_numpy(zero_copy_only=False) & short) for it in other]
+        masks = [(_OTHER_FORM, matches(texts, it) & short) for it in (_OTHER, _NAMED)]
         return [*masks, (_DATE, days), (_DOTTED_FORM, days & dotted)]
 
     @classmethod
@@ -371,10 +371,10 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     Returns:
         int64 of shape [values], NO_DATE for a gap.
     """
-    if (found := cast_all(text, UNIT)) is None:
+    found = cast_all(text, UNIT)
+    if found is None or not Date.holds(found):
         return None
-    values = found.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
-    return values if _in_range(values, found.null_count).all() else None
+    return found.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
 
 
 def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -387,30 +387,14 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         int64 of shape [values], NO_DATE if it is not a date; and bool of shape [values].
     """
     values = np.full(len(text), NO_DATE, np.int64)
-    good = matches(text)
-    if not good.any():
-        return values, good
-    at = np.flatnonzero(good)
-    found = text.take(pa.array(at))
-    # More digits than those of microseconds do not fit into arrow's type for all years.
-    found = pc.replace_substring_regex(found, r"(\.[0-9]{6})[0-9]+", r"\1")
-    zoned = pc.match_substring_regex(found, rf"[0-9]{_ZONED}")
-    # The end of a plain date, as in 2024-12-31, is no distance from UTC.
-    zoned = pc.and_(zoned, pc.greater(pc.utf8_length(found), 10))
-    zoned = zoned.to_numpy(zero_copy_only=False)
-    for mask, unit in ((zoned, pa.timestamp("us", "UTC")), (~zoned, UNIT)):
-        places = at[mask]
-        values[places] = _cast(found.filter(pa.array(mask)), unit)
-    good[at] = _in_range(values[at], 0)
+    for pattern, unit in ((_PLAIN, UNIT), (_ZONED, pa.timestamp("us", "UTC"))):
+        at = np.flatnonzero(matches(text, pattern))
+        # More digits than those of microseconds do not fit into arrow's type for all years.
+        found = pc.replace_substring_regex(text.take(pa.array(at)), r"(\.[0-9]{6})[0-9]+", r"\1")
+        values[at] = _cast(found, unit)
+    good = (values >= FIRST_DATE) & (values <= LAST_DATE)
     values[~good] = NO_DATE
     return values, good
-
-
-def matches(text: pa.Array) -> np.ndarray:
-    """Tell which texts are written like a date; 2024-02-31 is, too. Null is not."""
-    return (
-        pc.match_substring_regex(text, f"^{_ISO}$").fill_null(False).to_numpy(zero_copy_only=False)
-    )
 
 
 def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:
@@ -423,8 +407,3 @@ def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:
         half = len(text) // 2
         return np.concatenate([_cast(text[:half], unit), _cast(text[half:], unit)])
     return found.cast(pa.int64()).to_numpy(zero_copy_only=False)
-
-
-def _in_range(values: np.ndarray, gaps: int) -> np.ndarray:
-    good = (values >= FIRST_DATE) & (values <= LAST_DATE)
-    return good | (values == NO_DATE) if gaps else good

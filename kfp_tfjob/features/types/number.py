@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import Cells, Parsed, cast_all, text_of
+from kfp_tfjob.features.cells import Cells, Parsed, cast_all, matches, text_of
 from kfp_tfjob.features.types.base import (
     FLOATS,
     ColumnMoments,
@@ -135,19 +135,19 @@ class Number(ColumnType):
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """Return the forms of numbers."""
-        maybe = np.flatnonzero(_matches(texts, _MAY_BE_NUMBER))
+        maybe = np.flatnonzero(matches(texts, _MAY_BE_NUMBER))
         some, is_short = texts.take(pa.array(maybe)), short[maybe]
         found, known = parse_all(some)
         finite = known & np.isfinite(found)
         masks = [
-            (_SEPARATE, _matches(some, _SEPARATED) & is_short),
-            *((form, _matches(some, proof_of(form)) & is_short) for form in (POINT, COMMA)),
+            (_SEPARATE, matches(some, _SEPARATED) & is_short),
+            *((form, matches(some, proof_of(form)) & is_short) for form in (POINT, COMMA)),
             (NUMBER_FORM, finite),
             (BIT, finite & are_bits(found)),
             (_INFINITE, known & ~finite & is_short),
         ]
         whole = [(form, _spread(mask, maybe, len(texts))) for form, mask in masks]
-        return [(_INFINITE, _matches(texts, NAMED_NOT_FINITE) & short), *whole]
+        return [(_INFINITE, matches(texts, NAMED_NOT_FINITE) & short), *whole]
 
     @classmethod
     def is_usual(cls, votes: Votes) -> bool:
@@ -198,7 +198,7 @@ class Number(ColumnType):
             return known
         texts = cells.distinct[0]
         found, good = parse_all(texts)
-        infinite = _matches(texts, NAMED_NOT_FINITE) | np.isinf(found)
+        infinite = matches(texts, NAMED_NOT_FINITE) | np.isinf(found)
         word = pc.index_in(texts, value_set=_WORDS).fill_null(-1).to_numpy(zero_copy_only=False)
         found[infinite], found[word >= 0] = 0, word[word >= 0] % 2
         wrong = {"not finite": infinite, "text": ~(good | infinite | (word >= 0))}
@@ -334,10 +334,6 @@ def are_bits(numbers: np.ndarray) -> np.ndarray:
     return (single == 0) | (single == 1)
 
 
-def _matches(texts: pa.Array, pattern: str) -> np.ndarray:
-    return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
-
-
 def _spread(mask: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
     """Return a mask of some values as one of `count` values."""
     found = np.zeros(count, bool)
@@ -428,11 +424,10 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     Returns:
         float64 of shape [values], NaN for a gap.
     """
-    if (found := cast_all(text, pa.float64())) is None:
+    found = cast_all(text, pa.float64())
+    if found is None or not Number.holds(found):
         return None
-    numbers = found.to_numpy(zero_copy_only=False)
-    finite = int((np.abs(numbers) <= LARGEST).sum())
-    return numbers if finite == len(numbers) - found.null_count else None
+    return found.to_numpy(zero_copy_only=False)
 
 
 def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -444,10 +439,10 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         float64 of shape [values], 0 if it is not a number, infinite if it is too large; and bool.
     """
-    numeric = pc.match_substring_regex(text, NUMBER)
-    numbers = pc.if_else(numeric, text, "0").cast(pa.float64()).to_numpy(zero_copy_only=False)
-    numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.inf)
-    return numbers, numeric.to_numpy(zero_copy_only=False)
+    good = matches(text, NUMBER)
+    numbers = pc.if_else(pa.array(good), text, "0").cast(pa.float64())
+    numbers = numbers.to_numpy(zero_copy_only=False)
+    return np.where(np.abs(numbers) <= LARGEST, numbers, np.inf), good
 
 
 def rounded(column: ColumnMoments) -> bool:
