@@ -21,12 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:
-    """Return the code and its problems; a user's own command needs no function.
-
-    Args:
-        step: The run and its store.
-        values: The run parameters; model_code has the form `source:function`.
-    """
+    """Return the code that `model_code` names, and its problems; own commands need no function."""
     wanted = ModelCode.parse(values["model_code"])
     own_command = bool(values["train_options"].get("command"))
     try:
@@ -49,12 +44,7 @@ def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Proble
 
 
 def code_of_run(step: Step, code: Code) -> Code:
-    """Return the code that this run trains: its own copy, if an earlier try has made one.
-
-    Args:
-        step: The run and its store.
-        code: The user's code as it is now.
-    """
+    """Return the code that this run trains: its own copy, if an earlier try has made one."""
     if code.in_image or not _is_kept(step):
         return code
     with tempfile.TemporaryDirectory() as folder:

@@ -17,14 +17,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kfp_tfjob.components.webhook import Webhook
+from kfp_tfjob.components.webhook import Webhook, returned_within
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import gpu_hours
 from kfp_tfjob.judging.formatting import number
@@ -111,11 +110,11 @@ class Notice:
         return json.loads(mask(json.dumps(values, ensure_ascii=False)))
 
 
-def failure(run_id: str, found: Failure) -> Notice:
+def failure(run_id: str, found: Failure, model_name: str = "") -> Notice:
     """Return the notice about a run that failed or was ended."""
     outcome = CANCELLED if found.verdict == CANCELLED else FAILED
     ended = (outcome, run_id, found.step, found.verdict, found.code)
-    return Notice(*ended, found.message, found.fix)
+    return Notice(*ended, found.message, found.fix, model_name)
 
 
 def pod_uid() -> str:
@@ -131,11 +130,6 @@ def will_be_retried(template: Path = _TEMPLATE) -> bool:
     except (OSError, ValueError, TypeError, AttributeError):
         return False
     return index < limit and str(strategy.get("retryPolicy") or "") in _RETRIES_FAILURES
-
-
-def is_wanted(key: str = "") -> bool:
-    """Tell whether this process has to notify: a step of a local run leaves it to its end."""
-    return bool(key or pod_uid())
 
 
 def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str = "") -> None:
@@ -171,17 +165,7 @@ def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str 
 
 
 def is_known(notice: Notice, store: Store, run: RunLayout, pods: Collection[str]) -> bool:
-    """Tell whether a step has sent a notification for this end of the run.
-
-    Args:
-        notice: How the run ended, as the exit task sees it.
-        store: The store.
-        run: The run's folder.
-        pods: The ids of the pods of this try.
-
-    Raises:
-        StepError: The store cannot be read.
-    """
+    """Tell whether a step has sent a notification for this end of the run, from one of its pods."""
     for item in store.list(run.notices):
         if item.address.name.removesuffix(".json") in pods:
             return True
@@ -208,15 +192,4 @@ def _claim(notice: Notice, store: Store, run: RunLayout, key: str) -> bool:
 
 def within(call: Callable[[], T]) -> T | None:
     """Return the result of a call of the store; None if it fails or takes longer than a second."""
-    result: list[T] = []
-
-    def run() -> None:
-        try:
-            result.append(call())
-        except Exception as error:
-            log.info("the notification is not complete: %s", error)
-
-    thread = threading.Thread(target=run, name="notify", daemon=True)
-    thread.start()
-    thread.join(STORE_SECONDS)
-    return result[0] if result else None
+    return returned_within(STORE_SECONDS, call)

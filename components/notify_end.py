@@ -9,24 +9,14 @@ from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED, Outcom
 
 
 def tell_end(step: Step | None, model_name: str, key: str = "") -> None:
-    """Send the notification of a run that has not failed; never raises.
-
-    Args:
-        step: The step that ends the run; None if it could not begin.
-        model_name: The run's model.
-        key: Tells the run's tries apart; empty for the pod of this step.
-    """
-    if step and notify.is_wanted(key):
+    """Send the notification of a run that has not failed; nothing if its step could not begin."""
+    if step and (key or notify.pod_uid()):  # a step of a local run leaves it to the run's end
         if notice := notify.within(lambda: of_end(step, model_name)):
             notify.notify(notice, step.store, step.whole_run, key)
 
 
 def of_end(step: Step, model_name: str) -> notify.Notice:
-    """Return the notice about a run that has not failed.
-
-    Raises:
-        StepError: Its records cannot be read.
-    """
+    """Return the notice about a run that has not failed."""
     trained_by = (step.run_id, step.task_key)
     ended = outcome_of(step.store.within(0), step.layout, step.run, trained_by)
     if (verdict := ended.verdict) is None:

@@ -67,20 +67,12 @@ class Step:
 
     @cached_property
     def run(self) -> RunLayout:
-        """The folder of this run, or of this task in it if it has a key.
-
-        Raises:
-            StepError: The record of the folder cannot be read.
-        """
+        """The folder of this run, or of this task in it if it has a key."""
         return self.whole_run.task(self.task_key)
 
     @cached_property
     def whole_run(self) -> RunLayout:
-        """The folder of this run; if output_uri shapes it, the first use reads its record.
-
-        Raises:
-            StepError: The record cannot be read.
-        """
+        """The folder of this run; if output_uri shapes it, the first use reads its record."""
         if self.place or not self.layout.template:
             return self.place or self.layout.run(self.run_id)
         return find(self.store, self.layout, self.run_id)
@@ -125,14 +117,6 @@ def step(
     task_key: str = "",
 ) -> Iterator[Step]:
     """Run the body of a step.
-
-    Args:
-        name: The step, for instance `prepare_data`.
-        run_id: The run's id as KFP gives it.
-        output_uri: As in the form.
-        storage_endpoint: As in the form; empty for the value from the Secret or AWS.
-        storage_region: As in the form.
-        task_key: Keeps the tasks of one step apart in a run; usually empty.
 
     Yields:
         What the engine needs.

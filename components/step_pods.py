@@ -12,20 +12,12 @@ from kfp_tfjob.options.pod import PodOptions
 
 
 def gpus_of(pod: Mapping[str, Any]) -> int:
-    """Return the GPUs of the pod of evaluate or publish; none in a local run.
-
-    Args:
-        pod: As in the form.
-    """
+    """Return the GPUs of the pod of evaluate or publish; none in a local run."""
     return 0 if is_local() else parse(PodOptions, "pod", pod).evaluate.gpus
 
 
 def cores_of(pod: Mapping[str, Any]) -> int:
-    """Return the cores that `pod.prepare` requests; 0 if it does not say.
-
-    Args:
-        pod: As in the form.
-    """
+    """Return the cores that `pod.prepare` requests; 0 if it does not say."""
     from kubernetes.utils.quantity import parse_quantity
 
     asked = parse(PodOptions, "pod", pod).prepare.cpu

@@ -39,10 +39,6 @@ def summary(step: Step, model_name: str) -> str:
 
     If the store does not answer, the summary is shorter but the step does not fail: the model may
     already be published.
-
-    Args:
-        step: The step that shows it.
-        model_name: The run's model.
     """
     parts: list[str] = []
     try:
@@ -56,13 +52,7 @@ def summary(step: Step, model_name: str) -> str:
 
 
 def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
-    """Return the summary of a run that did not train, because nothing had changed.
-
-    Args:
-        step: The step that shows it.
-        model_name: The run's model.
-        earlier: The run with the same inputs.
-    """
+    """Return the summary of a run that did not train, because an earlier one had its inputs."""
     parts = [
         f"# Nothing has changed: {code(model_name)} was not trained again",
         f"**The same as in run** {code(earlier.run_id)}**:** the content of the data, the label and"

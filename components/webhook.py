@@ -9,13 +9,14 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import logging
 import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from kfp_tfjob.jobs.masking import hide
@@ -23,17 +24,16 @@ from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
 _SILENCE = 2.0  # seconds to connect, and between two bytes
 _FORM = "https://HOST/PATH, or http for a host inside the cluster or on this machine"
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where notifications go.
-
-    Attributes:
-        url: Its address, which is a secret.
-    """
+    """Where notifications go; its address is a secret."""
 
     url: str = field(repr=False)
 
@@ -67,22 +67,10 @@ class Webhook:
         return urlsplit(self.url).hostname or ""
 
     def send(self, document: Mapping[str, Any], seconds: float) -> str:
-        """Send a document; return what went wrong, or an empty text.
-
-        Args:
-            document: The body, sent as JSON.
-            seconds: The longest wait, whatever the webhook does.
-        """
-        result = ["no complete answer in time"]
-
-        def post() -> None:
-            result[0] = self._post(json.dumps(document, ensure_ascii=False).encode())
-
-        # A thread of its own: a name server may be silent, and a server may send a byte a second.
-        thread = threading.Thread(target=post, name="webhook", daemon=True)
-        thread.start()
-        thread.join(seconds)
-        return result[0]
+        """Send a document; return what went wrong, or an empty text."""
+        body = json.dumps(document, ensure_ascii=False).encode()
+        wrong = returned_within(seconds, lambda: self._post(body))
+        return "no complete answer in time" if wrong is None else wrong
 
     def _post(self, body: bytes) -> str:
         headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "kfp-tfjob"}
@@ -104,6 +92,23 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         """Follow no redirect: it could lead the notification to anyone."""
         return
+
+
+def returned_within(seconds: float, call: Callable[[], T]) -> T | None:
+    """Return the result of a call; None if it fails, or takes longer whatever it waits for."""
+    result: list[T] = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except Exception as error:
+            log.info("the notification is not complete: %s", error)
+
+    # A thread of its own: a name server may be silent, and a server may send a byte a second.
+    thread = threading.Thread(target=run, name="notify", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return result[0] if result else None
 
 
 def _wrong(url: str) -> str:

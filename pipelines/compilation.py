@@ -91,11 +91,7 @@ def parse(text: str) -> list[Any]:
 
 
 def images_of(text: str) -> list[str]:
-    """Return the images that a compiled pipeline or step names, sorted.
-
-    Args:
-        text: YAML that `compile_all` wrote.
-    """
+    """Return the images that a compiled pipeline or step names, sorted."""
     specification = parse(text)[0]
     inputs = specification["root"].get("inputDefinitions", {}).get("parameters", {})
     default = inputs.get("train_image", {}).get("defaultValue")
@@ -103,11 +99,7 @@ def images_of(text: str) -> list[str]:
 
 
 def images_of_steps(specification: Mapping[str, Any]) -> set[str]:
-    """Return the images of the steps of a compiled pipeline.
-
-    Args:
-        specification: The first document of its YAML.
-    """
+    """Return the images of the steps of a compiled pipeline, the first document of its YAML."""
     executors = specification.get("deploymentSpec", {}).get("executors", {}).values()
     found = set()
     for it in (executor["container"] for executor in executors if "container" in executor):

@@ -14,15 +14,7 @@ from kfp_tfjob.options.wording import expected
 
 
 def explain(name: str, group: type[Group]) -> dict[str, str]:
-    """Explain every key of a dict parameter, including those of nested dicts.
-
-    Args:
-        name: The parameter, for instance `train_options`.
-        group: Its typed form.
-
-    Returns:
-        A text in Markdown for each key, by its path: `train_options.command`.
-    """
+    """Explain every key of a dict parameter, nested ones too, in Markdown by its path."""
     return dict(_keys(name, group, {}))
 
 

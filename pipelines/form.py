@@ -10,14 +10,7 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Field:
-    """One input of a pipeline.
-
-    Attributes:
-        name: Its name.
-        type: str, int or dict.
-        default: REQUIRED for one that must be given.
-        words: Its meaning, in plain text.
-    """
+    """One input of a pipeline; the default of one that must be given is REQUIRED."""
 
     name: str
     type: type
@@ -29,11 +22,6 @@ def with_form(
     pipeline: Callable[..., Any], fields: Iterable[Field], outputs: Any = REQUIRED
 ) -> Callable[..., Any]:
     """Give a pipeline its inputs.
-
-    Args:
-        pipeline: A function that takes its inputs by position.
-        fields: The inputs, those without a default first.
-        outputs: The type of its result, as KFP reads it.
 
     Returns:
         The same function.

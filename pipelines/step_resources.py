@@ -43,13 +43,7 @@ _FORMS = {
 
 
 def parse(settings: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the resources of every step.
-
-    Args:
-        settings: `STEP.KEY=VALUE`, where STEP may be `all`; later ones win.
-
-    Returns:
-        For each step its `cpu`, `memory` and perhaps `cpu_limit`.
+    """Return the resources of every step, by settings `STEP.KEY=VALUE`; `all` is every step.
 
     Raises:
         ConfigurationError: Settings that do not have this form; all of them.
@@ -98,10 +92,6 @@ def _problem(setting: str, step: str, key: str, value: str) -> Problem | None:
 
 
 def resources_of(step: str) -> Mapping[str, str]:
-    """Return the resources of a step for this compilation.
-
-    Args:
-        step: The name of its component; one of your own gets what most steps get.
-    """
+    """Return a step's resources for this compilation; one of your own gets what most get."""
     compiled_in = json.loads(os.environ.get(VARIABLE) or "{}") or DEFAULTS
     return compiled_in.get(step.replace("-", "_"), DEFAULTS["finish"])

@@ -83,9 +83,6 @@ def stored_run(
         connection: How to reach Kubeflow Pipelines.
         local: Whether to look only on this machine, where `last` is the newest run.
         task: The key of a task in the run; usually empty.
-
-    Raises:
-        StepError: There is no such run, or neither its store nor Kubeflow Pipelines answers.
     """
     place = Home(home.absolute())
     if "://" in given:

@@ -21,12 +21,7 @@ from kfp_tfjob.storage.store import Store
 
 
 def serve(found: StoredRun, port: int, show: Callable[[str], None]) -> None:
-    """Run TensorBoard with the curves of a run until the process is stopped.
-
-    Args:
-        found: The run.
-        port: The port; 0 for any free port.
-        show: Prints a line.
+    """Run TensorBoard with the curves of a run until it is stopped; port 0 is a free one.
 
     Raises:
         ConfigurationError: The port is wrong.
@@ -48,15 +43,7 @@ def serve(found: StoredRun, port: int, show: Callable[[str], None]) -> None:
 def serve_model(
     store: Store, layout: Layout, model: str, most: int, port: int, show: Callable[[str], None]
 ) -> None:
-    """Run TensorBoard with the newest evaluated runs of a model until the process is stopped.
-
-    Args:
-        store: The store.
-        layout: Everything below output_uri.
-        model: The model.
-        most: How many runs.
-        port: The port; 0 for any free port.
-        show: Prints a line.
+    """Run TensorBoard with a model's newest evaluated runs until the process is stopped.
 
     Raises:
         ConfigurationError: The port is wrong.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.components.finish.workflow import RUN_ID_LABEL, FailedTask, cause, look
 from kfp_tfjob.jobs.judge import judge
-from kfp_tfjob.jobs.kinds import KINDS, kind_of
+from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.masking import hide
 from kfp_tfjob.jobs.objects import Object
@@ -71,29 +71,13 @@ class Left:
         return [] if self.terminated else [task for task in self.failed if not task.record]
 
 
-@dataclass
-class _Found:
-    ends: list[AttemptEnd] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
-
-
-def open_cluster() -> ClusterClient:
-    """Return the cluster this task runs on, with the patience of an exit task.
-
-    Raises:
-        ConfigurationError: This task does not run on a cluster.
-    """
-    from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
-
-    return ClusterClient.from_environment(replace(PATIENCE, seconds=_API_SECONDS))
-
-
 def end_jobs(run_id: str) -> Left:
     """End every job of a run that is still running, and find what failed; never raises."""
+    from kfp_tfjob.checks.subject import open_cluster
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
     try:
-        api = open_cluster()
+        api = open_cluster(_API_SECONDS, DEFAULT)
     except StepError as error:
         log.warning("cannot reach the cluster: %s", error)
         return Left(trouble=str(error))
@@ -144,13 +128,7 @@ def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
 def failed_on(
     api: ClusterClient, backend: KubernetesBackend, run_id: str
 ) -> tuple[list[FailedTask], bool]:
-    """Return the run's tasks that failed according to Argo, and what `look` adds; never raises.
-
-    Args:
-        api: The cluster.
-        backend: The same cluster, to find the Workflow of this pod.
-        run_id: The run.
-    """
+    """Return the run's tasks that failed according to Argo, and what `look` adds; never raises."""
     try:
         owner = backend.owner()
     except StepError as error:
@@ -160,31 +138,20 @@ def failed_on(
 
 
 def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
-    """End every job of a run that is still running.
-
-    Args:
-        backend: The cluster.
-        run_id: The run.
-
-    Raises:
-        StepError: The cluster does not answer, or RBAC forbids it.
-    """
-    found = _Found()
+    """End every job of a run that is still running."""
     terminated = backend.is_terminated()
-    jobs = backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}")
-    for job in sorted(jobs, key=_attempt):
-        name = job["metadata"]["name"]
-        hide(secrets_in_job(job.get("spec")))
-        running = not is_over(job) and not is_being_deleted(job)
-        found.ends.append(_end(backend, job, running))
-        if running:
-            found.cancelled.append(name)
+    jobs = sorted(backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}"), key=_attempt)
+    running = [job for job in jobs if not is_over(job) and not is_being_deleted(job)]
+    ends = []
     for job in jobs:
-        if (name := job["metadata"]["name"]) in found.cancelled:
-            seconds = cancel_grace(job, _GRACE_SECONDS)
-            log.info("%s is still running; ending it within %d s", name, seconds)
-            backend.cancel(name, run_label(run_id), seconds)
-    return Left(tuple(found.ends), tuple(found.cancelled), terminated)
+        hide(secrets_in_job(job.get("spec")))
+        ends.append(_end(backend, job, job in running))
+    for job in running:
+        seconds = cancel_grace(job, _GRACE_SECONDS)
+        name = job["metadata"]["name"]
+        log.info("%s is still running; ending it within %d s", name, seconds)
+        backend.cancel(name, run_label(run_id), seconds)
+    return Left(tuple(ends), tuple(job["metadata"]["name"] for job in running), terminated)
 
 
 def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:

@@ -16,7 +16,6 @@ from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs
-from kfp_tfjob.components.finish.explain import explain
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
@@ -57,12 +56,7 @@ CANCELLED = replace(
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended.
-
-    Attributes:
-        markdown: The report for people.
-        failure: What ended the run; None if it reached its verdict.
-    """
+    """How a run ended: a page, and what ended it unless it reached its verdict."""
 
     markdown: str
     failure: Failure | None
@@ -71,18 +65,7 @@ class RunReport:
 def run_as_exit_task(
     run_id: str, output_uri: str, storage_endpoint: str, storage_region: str, model_name: str
 ) -> str:
-    """Report how a run ended, even when the store is unreachable.
-
-    Args:
-        run_id: The run.
-        output_uri: As in the form.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
-        model_name: As in the form.
-
-    Returns:
-        The report in Markdown.
-    """
+    """Return a report in Markdown on how a run ended, even when the store is unreachable."""
     log_to_stdout()
     left = None if is_local() else end_jobs(run_id)
     try:
@@ -95,25 +78,18 @@ def run_as_exit_task(
     except StepError as error:
         log.warning("cannot read how the run ended: %s", error)
         if left and left.cause and left.unexplained:
-            notify.notify(_notice(run_id, model_name, left.cause), None, None)
+            notify.notify(notify.failure(run_id, left.cause, model_name), None, None)
         about = _lines(page.about(left, run_id)) if left else ""
         left = left or Left()
         if left.cause:
             _log(left.cause)
-        return Mask()(about + _unread(run_id, error, left) + explain(left.ends))
+        return Mask()(about + _unread(run_id, error, left) + page.explain(left.ends))
 
 
 def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
-    """Notify of the run's end unless a step of this try has; never raises.
-
-    Args:
-        step: The context of the step.
-        model_name: The run's model.
-        report: How the run ended.
-        left: The run's state on the cluster.
-    """
+    """Notify of the run's end unless a step of this try has; never raises."""
     if report.failure:
-        notice = _notice(step.run_id, model_name, report.failure)
+        notice = notify.failure(step.run_id, report.failure, model_name)
     else:
         notice = notify.within(lambda: of_end(step, model_name))
     quick = step.store.within(0)
@@ -121,10 +97,6 @@ def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
         lambda: notify.is_known(notice, quick, step.whole_run, left.pods)
     ):
         notify.notify(notice, step.store, step.whole_run)
-
-
-def _notice(run_id: str, model_name: str, failure: Failure) -> notify.Notice:
-    return replace(notify.failure(run_id, failure), model_name=model_name)
 
 
 def _patience() -> Patience:
@@ -143,9 +115,6 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
         model_name: The run's model.
         left: The run's state on the cluster; None without a cluster, where the page always
             describes the last attempt.
-
-    Raises:
-        StepError: The store cannot be read.
     """
     tasks = _tasks(step)
     failures = {task: failure for task in tasks if (failure := _failure(task))}
@@ -174,7 +143,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
             _trained(tasks, proven)
         ]
         return RunReport("\n".join(parts), None)
-    report = about + _failed(step, failures, outcomes, left) + explain(_ends(tasks, left))
+    report = about + _failed(step, failures, outcomes, left) + page.explain(_ends(tasks, left))
     markdown = Mask()(report)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     for failure in failures.values():

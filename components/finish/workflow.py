@@ -109,17 +109,7 @@ class FailedTask:
 def look(
     api: ClusterClient, run_id: str, workflow: str, tail: Callable[[str, str, int], list[str]]
 ) -> tuple[list[FailedTask], bool]:
-    """Find the failed tasks of a run and the last log lines of each; never raises.
-
-    Args:
-        api: The cluster.
-        run_id: The run.
-        workflow: The name of its Workflow; empty if unknown.
-        tail: Returns the last lines of a pod and container.
-
-    Returns:
-        Them, and False if there is a Workflow that could not be read.
-    """
+    """Return a run's failed tasks with their last log lines, and whether its Workflow was read."""
     pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{RUN_ID_LABEL}={run_id}"))
     run = _asked(lambda: api.get(api.workflow(workflow))) if workflow else None
     found = [
@@ -138,12 +128,7 @@ def _asked(call: Callable[[], T]) -> T | None:
 
 
 def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | None:
-    """Return what ended a run; a step's own record takes precedence over Argo's message.
-
-    Args:
-        failed: The failed tasks, the earliest first.
-        terminated: Whether a person ended the run: then tasks fail because they were killed.
-    """
+    """Return what ended a run; a step's own record takes precedence over Argo's message."""
     records = [task.record for task in failed if task.record]
     if records or terminated:
         return records[0] if records else None

@@ -41,13 +41,7 @@ _NOT_STORED = Judgement(
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job.
-
-    Attributes:
-        judgement: The verdict and its evidence.
-        words: The last lines of the container that ended the job.
-        end: The record for the store.
-    """
+    """The outcome of a job, with the last lines of the container that ended it."""
 
     judgement: Judgement
     words: list[str]
@@ -61,14 +55,7 @@ class Outcome:
 
 @dataclass
 class Attempt:
-    """One existing job.
-
-    Attributes:
-        launch: The launch that follows it.
-        number: The number of the attempt, from 1.
-        waited: Seconds that earlier attempts waited for nodes.
-        run_left: Seconds left for the whole run.
-    """
+    """One existing job."""
 
     launch: Launch
     number: int
@@ -243,13 +230,7 @@ class Attempt:
 def words(
     judgement: Judgement, main: str, last_lines: Callable[[str, str], list[str]]
 ) -> list[str]:
-    """Return the last lines of the container that ended the job, else of the chief.
-
-    Args:
-        judgement: The judgement on the job.
-        main: The name of the main container.
-        last_lines: Returns the last lines of a replica and container.
-    """
+    """Return the last lines of the container that ended the job, else of the chief."""
     cause = judgement.cause
     if judgement.verdict in (Verdict.SUCCEEDED, Verdict.OPERATOR_ABSENT):
         return []

@@ -70,11 +70,6 @@ TABLE: dict[Found, tuple[Action, Action]] = {
 def adopt(launch: Launch, claimed: Sequence[int], lost: bool = False) -> bool:
     """Tell whether the job of the newest attempt must be followed, and wait until that is known.
 
-    Args:
-        launch: This launch.
-        claimed: The numbers of the attempts so far.
-        lost: Whether a different launcher has just claimed the newest one, and follows it.
-
     Raises:
         JobFailedError: The user has to fix something, and Kubeflow Pipelines retried by itself.
         ConfigurationError: The job of that name does not belong to this run.
@@ -118,13 +113,7 @@ def adopt(launch: Launch, claimed: Sequence[int], lost: bool = False) -> bool:
 
 
 def record_end(launch: Launch, attempt: int, unseen: Judgement) -> None:
-    """Record the end of an attempt whose launcher was killed before it could; never raises.
-
-    Args:
-        launch: This launch.
-        attempt: The attempt; its job has ended, or is about to.
-        unseen: The verdict if neither its job nor its chief's own record is left.
-    """
+    """Record the end of an attempt whose launcher was killed before it could; never raises."""
     step, backend, name = launch.step, launch.backend, launch.name(attempt)
     try:
         end = read_ends(step.store, step.run, [attempt])[attempt]
@@ -145,12 +134,7 @@ def record_end(launch: Launch, attempt: int, unseen: Judgement) -> None:
 
 
 def not_ours(manifest: Object, found: Found) -> ConfigurationError:
-    """Return the error for a job that this launch must leave alone.
-
-    Args:
-        manifest: The job that the launch would create.
-        found: OTHER_OWNER or OTHER_SPEC.
-    """
+    """Return the error for a job that this launch must leave alone."""
     name = f"{manifest['kind']} {manifest['metadata']['name']}"
     if found is Found.OTHER_SPEC:
         return ConfigurationError(
@@ -184,23 +168,12 @@ def _recorded(launch: Launch) -> JobFailedError | None:
 
 
 def decide(found: Found, automatic: bool) -> Action:
-    """Return the reaction.
-
-    Args:
-        found: The state of the newest attempt.
-        automatic: Whether Kubeflow Pipelines, not a person, retries the step.
-    """
+    """Return the reaction; `automatic` if Kubeflow Pipelines, not a person, retries the step."""
     return TABLE[found][0 if automatic else 1]
 
 
 def look_at(job: Object | None, pods: Iterable[Object], wanted: Object) -> Found:
-    """Return the state of an attempt.
-
-    Args:
-        job: The job of that name, or None.
-        pods: Its pods.
-        wanted: The manifest that this launcher would create for the same attempt.
-    """
+    """Return the state of an attempt; `wanted` is the manifest that a launcher would create."""
     if job is None:
         return Found.NOTHING
     if not _same_owner(job["metadata"], wanted["metadata"]):

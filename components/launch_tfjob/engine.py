@@ -66,14 +66,7 @@ class Launched:
 
 @dataclass
 class Launcher:
-    """Trains in one attempt after the other.
-
-    Attributes:
-        launch: What to train, and where.
-        claimed: The numbers of the attempts so far.
-        claim: The newest claim that counts; None before the first.
-        failure: How the last attempt of this launcher failed.
-    """
+    """Trains in one attempt after the other."""
 
     launch: Launch
     claimed: list[int] = field(default_factory=list)
@@ -122,11 +115,7 @@ class Launcher:
         return self._launched(done)
 
     def _completed_before(self) -> int:
-        """Return the attempt whose output an earlier start has completed, or 0.
-
-        Raises:
-            ConfigurationError: Such an output, or a checkpoint, was trained with other inputs.
-        """
+        """Return the attempt whose output an earlier start has completed, or 0."""
         records = self.launch.records
         done = records.completed()
         if self.claimed and (done or records.newest_checkpoint()):
@@ -147,11 +136,7 @@ class Launcher:
         return job
 
     def _next_claim(self) -> None:
-        """Prepare the claim of the next attempt, unless the run has reached a limit; then pause.
-
-        Raises:
-            JobFailedError: The run has used its attempts, or its time.
-        """
+        """Prepare the claim of the next attempt, unless the run has reached a limit; then pause."""
         launch, options, last = self.launch, self.launch.spec.options, self.claim
         attempt = max(self.claimed, default=0) + 1
         checkpoint = launch.records.newest_checkpoint()
@@ -179,10 +164,6 @@ class Launcher:
         """Store the claim and create its job; return False if a different launcher was faster.
 
         A job that exists is adopted if it has the same owner and spec.
-
-        Raises:
-            JobFailedError: The run was ended.
-            ConfigurationError: The back end refuses the job, or it belongs to a different run.
         """
         launch, claim = self.launch, self.claim
         assert claim
@@ -213,11 +194,7 @@ class Launcher:
         return Attempt(self.launch, self.claim.attempt, self._waited, left).follow()
 
     def _recover(self, outcome: Outcome) -> None:
-        """Return if a new attempt may succeed.
-
-        Raises:
-            JobFailedError: None may.
-        """
+        """Return if a new attempt may succeed; raise the failure if none may."""
         verdict, self.failure = outcome.judgement.verdict, outcome.failure
         log.warning("%s: %s: %s", outcome.end.job, verdict, self.failure)
         self._placed = verdict != Verdict.PARTLY_PLACED
@@ -308,13 +285,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
 
 
 def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
-    """Return the job with the kind that the run began with, else with one that the cluster runs.
-
-    Args:
-        step: The run and its store.
-        spec: The requested job.
-        decided: The kind that preflight has found; empty without preflight.
-    """
+    """Return the job with the kind that the run began with, else with one that the cluster runs."""
     if known := Records(step).kind():
         if spec.options.job not in ("auto", known.name.lower()):
             log.warning("this run began with a %s and keeps that kind of job", known.name)
@@ -329,12 +300,6 @@ def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
 
 def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = None) -> Launched:
     """Train, or return at once if the run's output is complete; stop if the run is ended.
-
-    Args:
-        step: The run and its store.
-        spec: The requested job.
-        backend: The back end that runs the jobs.
-        logs: Stores the log lines of the jobs; None to store none.
 
     Raises:
         JobFailedError: The training failed; the last lines of the replica that failed first.
@@ -354,12 +319,7 @@ def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = No
 
 
 def tell_end(launch: Launch, why: str) -> None:
-    """Record and notify that the run was ended, before its job has; the launcher may be killed.
-
-    Args:
-        launch: The launch.
-        why: What ended the run; empty if only this process has to go.
-    """
+    """Record and notify that the run was ended, before its job has; nothing without a reason."""
     if not why:
         return
     step, ended = launch.step, cancelled(why)
@@ -369,6 +329,6 @@ def tell_end(launch: Launch, why: str) -> None:
         launch.records.keep_end(replace(end, task_key=step.task_key), final=False)
     except (StepError, IndexError):
         log.info("no attempt has been recorded")
-    failure = notify.failure(step.run_id, Failure.of(step.name, ended.failure()))
-    notice = replace(failure, model_name=launch.spec.model_name)
+    failure = Failure.of(step.name, ended.failure())
+    notice = notify.failure(step.run_id, failure, launch.spec.model_name)
     notify.notify(notice, step.store, step.whole_run)

@@ -59,23 +59,14 @@ class Launch:
         return self.manifest(attempt)["metadata"]["name"]
 
     def keep_claim(self, claim: Claim, manifest: Object) -> bool:
-        """Store a claim; return False if a different launcher was faster.
-
-        Args:
-            claim: The claim of an attempt.
-            manifest: The job of that attempt.
-        """
+        """Store a claim; return False if a different launcher was faster."""
         record = replace(claim, inputs=self.records.inputs(self.spec), kind=self.spec.kind.name)
         name, digest = manifest["metadata"]["name"], spec_hash(manifest)
         data = record.to_bytes(self.step.run_id, name, digest)
         return self.records.keep_claim(claim.attempt, data)
 
     def fail_if_ended(self, made: str = "") -> None:
-        """Start no job for a run that was ended, and delete a job that was just created.
-
-        Raises:
-            JobFailedError: The run was ended.
-        """
+        """Start no job for a run that was ended, and delete a job that was just created."""
         if why := self.ended():
             if made:
                 self.backend.delete(made)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kfp_tfjob.cluster import quota, waiting
 from kfp_tfjob.jobs.judge import judge
@@ -32,14 +33,7 @@ _MOMENT = 5.0  # a Secret or a policy may change while the job is being created
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A job at one moment.
-
-    Attributes:
-        job: The job with its status.
-        pods: Its pods.
-        silence: Seconds since the chief's last line; None while its log cannot be read.
-        events: Returns the events of the job and of waiting pods.
-    """
+    """A job at one moment, its events, and the seconds since the chief's last line, if known."""
 
     job: Object
     pods: Sequence[Object]
@@ -47,21 +41,12 @@ class Snapshot:
     events: Callable[[], Sequence[Object]] = tuple
 
 
-@dataclass(frozen=True)
-class Limit:
-    """One possible problem of a job.
+class Limit(NamedTuple):
+    """A problem that a job has now: how long it may last, the verdict then, and what happened."""
 
-    Attributes:
-        holds: Whether the job has the problem now.
-        seconds: How long it may last.
-        verdict: The verdict if it lasts longer.
-        sentence: Returns what happened, without a full stop.
-    """
-
-    holds: bool
     seconds: float
     verdict: Verdict
-    sentence: Callable[[], str]
+    sentence: str
 
 
 @dataclass
@@ -121,107 +106,73 @@ class JobLimits:
         if seen.silence is not None:
             stall_left = self.options.stall_timeout_seconds - seen.silence
             self.next_limit = min(run_left, max(stall_left, 0.1))
-        for name, limit in self._limits(seen).items():
-            if not limit.holds:
-                self._since.pop(name, None)
-                continue
-            left = limit.seconds - (now - self._since.setdefault(name, now))
+        limits = self._limits(seen)
+        self._since = {name: self._since.get(name, now) for name in limits}
+        for name, limit in limits.items():
+            left = limit.seconds - (now - self._since[name])
             if left <= 0:
-                return Judgement(limit.verdict, limit.sentence())
+                return Judgement(limit.verdict, limit.sentence)
             self.next_limit = min(self.next_limit, left)
         return None
 
     def _limits(self, seen: Snapshot) -> dict[str, Limit]:
-        """Return every possible problem, by the name under which its time is counted."""
+        """Return the problems of a job, by the name under which their time is counted."""
         options, pods, events = self.options, seen.pods, seen.events()
         placed = [replica_of(pod) for pod in pods if waiting.is_placed(pod)]
-        chief_runs = any(is_chief(pod) and pod["status"].get("phase") == "Running" for pod in pods)
         left = max(options.pending_timeout_seconds - self.waited, 0)
         operator, pull = options.operator_timeout_seconds, options.image_pull_timeout_seconds
-        missing = max(waiting.wanted(seen.job) - len(pods), 0)
-        not_made, forbidden = waiting.not_made(events), waiting.forbidden(events)
-        unscheduled, unpulled = waiting.unscheduled(pods), waiting.image_pull(pods)
-        misconfigured = waiting.misconfigured(pods)
-        secrets = waiting.missing_secrets(pods)
-        lost = [pod for pod in pods if on_lost_node(pod) and pod["status"]["phase"] == "Running"]
-        graces = (pod["metadata"].get("deletionGracePeriodSeconds") or 0 for pod in lost)
-        never = quota.never(seen.job, waiting.not_made(seen.events())) if missing else ""
+        missing = waiting.wanted(seen.job) > len(pods)
+        not_made = waiting.not_made(events)
+        unscheduled = waiting.unscheduled(pods)
+        found: dict[str, Limit] = {}
+
+        if not self._is_cared_for(seen):
+            said = f"the job has had no status for {operator:.0f} s: nothing creates its pods"
+            found["no status"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
+        if _ended(pods):
+            said = f"a pod ended, and {operator:.0f} s later its job still does not show it"
+            found["not noticed"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
+        if unpulled := waiting.image_pull(pods):
+            said = _joined("an image cannot be pulled", unpulled)
+            found["image"] = Limit(pull, Verdict.IMAGE_PULL, said)
+        if misconfigured := waiting.misconfigured(pods):
+            said = _joined("a container cannot be created", misconfigured)
+            found["configuration"] = Limit(pull, Verdict.USER_ERROR, said)
+        if secrets := waiting.missing_secrets(pods):
+            said = _joined("a Secret is missing", [str(item) for item in secrets])
+            found["secret"] = Limit(_MOMENT, Verdict.USER_ERROR, said)
+        if missing and (never := quota.never(seen.job, not_made)):
+            found["quota"] = Limit(0, Verdict.UNSCHEDULABLE, never)
+        if missing and (forbidden := waiting.forbidden(events)):
+            said = _joined("the cluster does not allow pods to be created", forbidden[-1:])
+            found["forbidden"] = Limit(_MOMENT, Verdict.REFUSED, said)
         why = unscheduled or not_made[-1:]
-        partly = bool((unscheduled or (missing and not_made)) and placed)
-        held = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
-        return {
-            "no status": Limit(
-                not self._is_cared_for(seen),
-                operator,
-                Verdict.OPERATOR_ABSENT,
-                lambda: f"the job has had no status for {operator:.0f} s: nothing creates its pods",
-            ),
-            "not noticed": Limit(
-                _ended(pods),
-                operator,
-                Verdict.OPERATOR_ABSENT,
-                lambda: f"a pod ended, and {operator:.0f} s later its job still does not show it",
-            ),
-            "image": Limit(
-                bool(unpulled),
-                pull,
-                Verdict.IMAGE_PULL,
-                lambda: _joined("an image cannot be pulled", unpulled),
-            ),
-            "configuration": Limit(
-                bool(misconfigured),
-                pull,
-                Verdict.USER_ERROR,
-                lambda: _joined("a container cannot be created", misconfigured),
-            ),
-            "secret": Limit(
-                bool(secrets),
-                _MOMENT,
-                Verdict.USER_ERROR,
-                lambda: _joined("a Secret is missing", [str(item) for item in secrets]),
-            ),
-            "quota": Limit(bool(never), 0, Verdict.UNSCHEDULABLE, lambda: never),
-            "forbidden": Limit(
-                bool(missing and forbidden),
-                _MOMENT,
-                Verdict.REFUSED,
-                lambda: _joined("the cluster does not allow pods to be created", forbidden[-1:]),
-            ),
-            "partly": Limit(
-                partly,
-                min(options.partly_placed_seconds, left),
-                Verdict.PARTLY_PLACED,
-                lambda: _joined(held, why),
-            ),
-            "pending": Limit(
-                self._is_pending(seen),
-                left,
-                Verdict.PARTLY_PLACED if partly else Verdict.UNSCHEDULABLE,
-                lambda: _joined(
-                    held if partly else f"not all pods have started after {self.pending:.0f} s",
-                    why or _reasons(seen) or _unknown(seen),
-                ),
-            ),
-            # A Job waits for such a pod to end, which only its node can report.
-            "lost": Limit(
-                bool(lost),
-                max(graces, default=0) + _REPORTED,
-                Verdict.LOST,
-                lambda: judge(seen.job, lost).sentence,
-            ),
-            "stalled": Limit(
-                seen.silence is not None and seen.silence >= options.stall_timeout_seconds,
-                0,
-                Verdict.STALLED,
-                lambda: f"the chief has logged nothing for {seen.silence:.0f} s",
-            ),
-            "deadline": Limit(
-                chief_runs,
-                options.deadline_seconds + self.grace + _SLACK,
-                Verdict.DEADLINE,
-                lambda: "the chief has run longer than its deadline, and its node has not ended it",
-            ),
-        }
+        verdict, what = (
+            Verdict.UNSCHEDULABLE,
+            f"not all pods have started after {self.pending:.0f} s",
+        )
+        if placed and (unscheduled or (missing and not_made)):
+            verdict = Verdict.PARTLY_PLACED
+            what = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
+            longest = min(options.partly_placed_seconds, left)
+            found["partly"] = Limit(longest, verdict, _joined(what, why))
+        if self._is_pending(seen):
+            said = _joined(what, why or _reasons(seen) or _unknown(seen))
+            found["pending"] = Limit(left, verdict, said)
+        # A Job waits for such a pod to end, which only its node can report.
+        lost = [pod for pod in pods if on_lost_node(pod) and pod["status"]["phase"] == "Running"]
+        if lost:
+            graces = (pod["metadata"].get("deletionGracePeriodSeconds") or 0 for pod in lost)
+            said = judge(seen.job, lost).sentence
+            found["lost"] = Limit(max(graces) + _REPORTED, Verdict.LOST, said)
+        if seen.silence is not None and seen.silence >= options.stall_timeout_seconds:
+            said = f"the chief has logged nothing for {seen.silence:.0f} s"
+            found["stalled"] = Limit(0, Verdict.STALLED, said)
+        if any(is_chief(pod) and pod["status"].get("phase") == "Running" for pod in pods):
+            said = "the chief has run longer than its deadline, and its node has not ended it"
+            longest = options.deadline_seconds + self.grace + _SLACK
+            found["deadline"] = Limit(longest, Verdict.DEADLINE, said)
+        return found
 
     def _is_cared_for(self, seen: Snapshot) -> bool:
         """Tell whether an operator handles the job; one unable to create pods writes no status."""

@@ -73,13 +73,7 @@ class Claim:
         return cls(attempt, attempt, time.time(), checkpoint, 0)
 
     def next(self, attempt: int, checkpoint: int, counts: bool = True) -> Claim:
-        """Return the claim of a later attempt.
-
-        Args:
-            attempt: Its number.
-            checkpoint: The newest step that is stored now.
-            counts: Whether the attempt of this claim counts; one that got no nodes does not.
-        """
+        """Return the claim of a later attempt; one that got no nodes does not count."""
         fruitless = 0 if checkpoint > self.checkpoint else self.fruitless + int(counts)
         newest = max(checkpoint, self.checkpoint)  # reaching the same step again is no progress
         return Claim(attempt, self.since, self.began, newest, fruitless)
@@ -89,11 +83,7 @@ class Claim:
         return min(self.began + seconds - time.time(), seconds)
 
     def used(self, most: int) -> str:
-        """Return the number of earlier attempts, and how many may make no progress.
-
-        Args:
-            most: `train_options.max_attempts`.
-        """
+        """Return how many attempts came before, and how many of `most` made no progress."""
         made = counted(self.attempt - self.since, "attempt")
         if not self.fruitless:
             return f"{made}, and the last one stored a newer checkpoint"
@@ -104,13 +94,7 @@ class Claim:
         )
 
     def to_bytes(self, run_id: str, job: str, spec_hash: str) -> bytes:
-        """Return the record of the claim.
-
-        Args:
-            run_id: The run.
-            job: The name of the job.
-            spec_hash: The spec hash of its manifest.
-        """
+        """Return the record of the claim."""
         record = {"run_id": run_id, "job": job, "spec_hash": spec_hash} | vars(self)
         record["launcher"] = uuid.uuid4().hex  # two launchers must never own the same claim
         return json.dumps(record, indent=1).encode()
@@ -123,11 +107,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of one launch; each method reads or writes the store.
-
-    Attributes:
-        step: The run and its store.
-    """
+    """The records of one launch; each method reads or writes the store."""
 
     step: Step
 
@@ -154,12 +134,7 @@ class Records:
         return True
 
     def keep_end(self, end: AttemptEnd, final: bool = True) -> None:
-        """Record the end of an attempt; an unreachable store is not an error.
-
-        Args:
-            end: The record.
-            final: Whether it replaces an earlier record.
-        """
+        """Record the end of an attempt; a final one replaces another record. Never raises."""
         address, store = self.step.run.attempt_end(end.attempt), self.step.store
         try:
             (store.write if final else store.create)(address, end.to_bytes())
@@ -177,11 +152,7 @@ class Records:
         return found if found.step == self.step.name else None
 
     def completed(self) -> int:
-        """Return the attempt whose output is complete in the store, or 0.
-
-        Raises:
-            DataError: A different program wrote into the run.
-        """
+        """Return the attempt whose output is complete in the store, or 0."""
         store, run = self.step.store, self.step.run
         try:
             attempt = store.read_manifest(run.manifest).attempt
@@ -225,10 +196,6 @@ class Records:
 
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to continue a training, or to use its output, with other inputs.
-
-    Args:
-        before: The inputs in the newest claim. An earlier version stored fewer or none.
-        now: Those of this launch.
 
     Raises:
         ConfigurationError: It names every parameter that differs.

@@ -34,10 +34,6 @@ _A_FUNCTION = "module:function"  # while model_code is not known
 def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
     """Check a launch, copy its code, and return the arguments of JobSpec.parse.
 
-    Args:
-        step: The run and its store.
-        values: The arguments of JobSpec.parse, with model_code and without what preflight returns.
-
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
         StepError: The store or the cluster does not answer.
@@ -63,11 +59,7 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_checks(step: Step, spec: JobSpec | None, found: Problems) -> list[str]:
-    """Check the store and the cluster for a run without an attempt; return the warnings.
-
-    Raises:
-        ConfigurationError: The store cannot be used.
-    """
+    """Check the store and the cluster for a run without an attempt; return the warnings."""
     if step.store.numbers(step.run.attempts):
         return []
     seen = check_store(step.store, step.run.base, step.layout.root)

@@ -59,21 +59,7 @@ _OF_PICTURES = "kfp_tfjob.trainer.models:cnn"
 
 @dataclass(frozen=True)
 class Checked:
-    """The outputs for later steps.
-
-    Attributes:
-        data_uri: The data, with the fields of the tick filled in.
-        source_digest: The digest of the source at the run's start.
-        model_entry: `module:function` as the trainer imports it.
-        code_uri: The run's copy of the user's code; empty when the code is in the image, or when
-            the run does not train.
-        changed: Whether the run trains.
-        evaluate: Whether its model is evaluated.
-        inputs_digest: The digest of what it trains on, with and how.
-        job_kind: The kind of the job; empty in a local run, and where the cluster did not answer.
-        table: Every parameter with its value and meaning, in Markdown.
-        step_pods: What the setters of the pods of steps get, in the order of the outputs.
-    """
+    """The outputs for later steps, as the component describes them, and the table for people."""
 
     data_uri: str
     source_digest: str
@@ -95,15 +81,7 @@ def run(
     task_key: str = "",
     step_resources: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Checked:
-    """Check a run.
-
-    Args:
-        report: Gets the store as soon as the parameters allow it.
-        run_id: The run.
-        values: Every run parameter; an empty train_image is the one that was compiled in.
-        scheduled_time: The tick of the schedule, as KFP or the local run gives it.
-        task_key: The key of the task that this run checks; usually empty.
-        step_resources: What was compiled in for each step; empty for a pipeline without setters.
+    """Check a run; the component describes the arguments.
 
     Raises:
         ConfigurationError: Parameters, credentials or code are wrong; it lists every problem.
@@ -190,11 +168,7 @@ def run(
 def _step_pods(
     values: RunParameters, compiled: Mapping[str, Mapping[str, str]]
 ) -> dict[str, StepPod]:
-    """Return the pods of steps.
-
-    Raises:
-        ConfigurationError: The pipeline cannot make them so.
-    """
+    """Return the pods of steps."""
     found = step_pods.step_pods(run_parameters.job_spec(values).pod, compiled)
     if not is_local():
         ConfigurationError.raise_if(step_pods.check(found))
@@ -220,11 +194,7 @@ def _check_webhook() -> tuple[str, list[Finding]]:
 
 
 def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
-    """Return the run's tick; None if the back end gives none and no field needs it.
-
-    Raises:
-        ConfigurationError: A field needs the tick, and there is none.
-    """
+    """Return the run's tick; None if the back end gives none and no field needs it."""
     try:
         return Tick.parse(scheduled_time)
     except ConfigurationError as error:
@@ -311,13 +281,7 @@ def _check_cluster(
 def _check_data(
     step: Step, values: RunParameters, tick: Tick | None
 ) -> tuple[sources.Source | None, list[Problem | str]]:
-    """Return the files and their problems.
-
-    Args:
-        step: The run and its store.
-        values: Every run parameter.
-        tick: The tick, if it decides which data this run reads.
-    """
+    """Return the files and their problems; the tick is given if it decides which data is read."""
     options = _data_options(values)
     try:
         source = sources.list_source(step.store, values["data_uri"], options)

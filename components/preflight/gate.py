@@ -10,11 +10,7 @@ from kfp_tfjob.user_code.own_code import place_of
 
 
 def place(gate: GateOptions | None) -> dict[str, str]:
-    """Return `gate.evaluator` with the place of its code; nothing if the image has it.
-
-    Raises:
-        ConfigurationError: It does not name a function.
-    """
+    """Return `gate.evaluator` with the place of its code; nothing if the image has it."""
     return place_of(PATH, (gate and gate.evaluator) or "")
 
 

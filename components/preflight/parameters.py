@@ -30,9 +30,6 @@ def defaults() -> RunParameters:
 def check(values: RunParameters) -> None:
     """Check all run parameters without access to anything outside this process.
 
-    Args:
-        values: Every parameter by name, as KFP delivers it.
-
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
     """

@@ -45,17 +45,6 @@ def inputs_digest(
 
     How the pods are placed, how long they may take, and how many checkpoints are kept is not part
     of it.
-
-    Args:
-        values: Every run parameter.
-        spec: The job.
-        entry: `module:function`.
-        code: The user's code.
-        dataset_digest: The digest of data, label and data options.
-        evaluator_digest: That of the code of `gate.evaluator`; empty without one.
-
-    Returns:
-        32 hexadecimal digits.
     """
     contract = parse(DataOptions, "data_options", values["data_options"]).contract
     body = {
@@ -103,14 +92,7 @@ def _role(spec: JobSpec, role: str) -> dict[str, Any]:
 def earlier(
     step: Step, model_name: str, digest: str, gate: tuple[GateOptions | None, str]
 ) -> TrainedRun | None:
-    """Return an earlier run that makes training needless; None if this run must train.
-
-    Args:
-        step: This run and its store.
-        model_name: The model.
-        digest: The digest of the inputs.
-        gate: The gate of this run, and the digest of its evaluator's code.
-    """
+    """Return an earlier run with these inputs and gate that makes training needless, or None."""
     found = newest(step.store, step.layout, model_name, digest)
     if found is None:
         log.info("no evaluated run of %s has these inputs, so this run trains", model_name)
@@ -124,12 +106,7 @@ def earlier(
 
 
 def keep(step: Step, found: TrainedRun | None) -> None:
-    """Record that this run does not train, or remove that record from an earlier try.
-
-    Args:
-        step: This run and its store.
-        found: The earlier run; None if this run trains.
-    """
+    """Record that this run does not train, or remove that record from an earlier try."""
     if found is None:
         step.store.delete(step.run.unchanged)
         return

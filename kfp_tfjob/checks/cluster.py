@@ -31,12 +31,7 @@ def version(subject: Subject) -> Iterator[Finding]:
 
 
 def job_kind(subject: Subject) -> Iterator[Finding]:
-    """Create the job as a dry run: CRD, webhook and schema decide.
-
-    Raises:
-        ForbiddenError: This account may not create such jobs, which the cluster has.
-        ConfigurationError: The cluster runs no kind of job that this project creates.
-    """
+    """Create the job as a dry run: CRD, webhook and schema decide."""
     subject = subject.settled
     api = subject.api
     try:

@@ -27,14 +27,7 @@ CLUSTER, NAMESPACE = "cluster", "namespace"
 
 @dataclass(frozen=True)
 class Check:
-    """One check of the cluster.
-
-    Attributes:
-        topic: Where `doctor` lists it.
-        what: What it looks at, for people.
-        find: Yields what it finds.
-        at: Who runs it.
-    """
+    """One check of the cluster: where `doctor` lists it, what it looks at, and who runs it."""
 
     topic: str
     what: str
@@ -59,12 +52,7 @@ CHECKS = (
 
 
 def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return what a check finds; an error of the cluster or the store is a finding too.
-
-    Args:
-        what: What it looks at.
-        find: The check.
-    """
+    """Return what a check finds; an error of the cluster or the store is a finding too."""
     found: list[Finding] = []
     try:
         found.extend(find())
@@ -83,12 +71,7 @@ def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def check(subject: Subject, at: At) -> list[Finding]:
-    """Run every check, even after the first problem; a cluster that does not answer is asked once.
-
-    Args:
-        subject: The job.
-        at: Who asks.
-    """
+    """Run every check, even after a problem; a cluster that does not answer is asked once."""
     found: list[Finding] = []
     for it in CHECKS:
         if it.at & at:

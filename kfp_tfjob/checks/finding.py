@@ -21,11 +21,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding(Problem):
-    """One thing that was checked.
-
-    Attributes:
-        status: What it means for a run.
-    """
+    """One thing that was checked, and what it means for a run."""
 
     status: Status = Status.PROBLEM
 

@@ -27,11 +27,7 @@ _OWN_KEYS = "so pods use the keys of their node or service account"
 
 
 def account_of(api: ClusterClient) -> str:
-    """Return the account that Kubeflow Pipelines uses in the namespace; empty if it has none.
-
-    Raises:
-        ForbiddenError: Accounts cannot be read.
-    """
+    """Return the account that Kubeflow Pipelines uses in the namespace; empty if it has none."""
     names = (STANDALONE, MULTI_USER)
     return next((it for it in names if api.get(api.core("serviceaccounts", it))), "")
 
@@ -181,11 +177,7 @@ def _pods(subject: Subject) -> Iterator[tuple[str, Object]]:
 
 
 def quotas(subject: Subject) -> Iterator[Finding]:
-    """Compare the job with what the quotas of the namespace still allow.
-
-    Raises:
-        ForbiddenError: Quotas cannot be listed.
-    """
+    """Compare the job with what the quotas of the namespace still allow."""
     api = subject.api
     needed = quota.use_of(subject.job)
     for item in api.list(api.core("resourcequotas")):
@@ -225,11 +217,7 @@ def _compared(
 
 
 def secrets(subject: Subject) -> Iterator[Finding]:
-    """Look for every Secret that the job names, and for its keys; values are not shown.
-
-    Raises:
-        ForbiddenError: Secrets cannot be read.
-    """
+    """Look for every Secret that the job names, and for its keys; values are not shown."""
     if not subject.account:
         return  # no runs are in this namespace
     api, uses = subject.api, secrets_of(subject.spec)
@@ -280,11 +268,7 @@ _KINDS = {
 
 
 def named(subject: Subject) -> Iterator[Finding]:
-    """Look for the claims and accounts that the job names.
-
-    Raises:
-        ForbiddenError: Some cannot be read.
-    """
+    """Look for the claims and accounts that the job names."""
     api = subject.api
     hidden: ForbiddenError | None = None
     for kind, name, parameter in sorted(set(_named(subject.spec))):

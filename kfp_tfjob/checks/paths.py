@@ -8,11 +8,7 @@ from kfp_tfjob.checks.finding import Finding
 
 
 def local_paths(given: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the parameters that name no address of a store.
-
-    Args:
-        given: The parameters that name a place, by name.
-    """
+    """Yield a finding for each parameter that names a place outside of a store."""
     for name, value in given.items():
         if not value.strip().startswith("s3://"):
             yield Finding(

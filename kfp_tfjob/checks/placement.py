@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from kubernetes.client import ApiClient
@@ -14,6 +15,7 @@ from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.jobs.kind import Replica
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
@@ -35,11 +37,7 @@ def affinity(subject: Subject) -> Iterator[Finding]:
 
 
 def nodes(subject: Subject) -> Iterator[Finding]:
-    """Compare the replicas and the pods of steps with the nodes.
-
-    Raises:
-        ForbiddenError: Nodes cannot be listed.
-    """
+    """Compare the replicas and the pods of steps with the nodes."""
     try:
         found = subject.nodes
     except StepError as error:
@@ -88,43 +86,29 @@ def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
 
 
 def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
-    for role, pod, count in _templates(spec):
-        gpus, resource = spec.gpus_of(role), str(spec.pod.of(role).gpu_resource)
+    for item in _replicas(spec):
+        role, count, gpus = item.role, item.count, spec.gpus_of(item.role)
         if not (gpus or nodes):
             continue  # a cluster that scales from zero may add nodes of any size
-        asked = capacity.of_pod(pod)
-        fitting = [node for node in nodes if capacity.fits(node, pod)]
-        most = capacity.room(fitting, asked)
-        if most >= count:
-            continue
-        each = f" with {gpus} {resource} each" if gpus else ""
-        room = f"matching nodes have room for {most} now"
-        if nodes and not fitting:
-            room = "no current node matches its node selector and tolerations"
-        elif small := capacity.too_much(fitting, asked) if fitting else {}:
-            room = "no matching node is large enough: " + "; ".join(
-                f"one {role} requests {capacity.shown(name, asked[name])} {name} in all, set by"
-                f" {decided_by(spec, role, name)}, while the largest node, {node}, can allocate"
-                f" {capacity.shown(name, largest)}"
-                for name, (largest, node) in small.items()
+        set_by = partial(decided_by, spec, role)
+        if why := capacity.no_room(item.pod, count, nodes, f"one {role}", set_by):
+            each = f" with {gpus} {spec.pod.of(role).gpu_resource} each" if gpus else ""
+            yield (
+                f"{count} {role}{'s' * (count > 1)}{each} requested, but {why}, so the pods will"
+                " wait for nodes"
             )
-        yield (
-            f"{count} {role}{'s' * (count > 1)}{each} requested, but {room}, so the pods will"
-            " wait for nodes"
-        )
 
 
-def _templates(spec: JobSpec) -> Iterator[tuple[str, Object, int]]:
-    """Yield the role, the spec and the number of each kind of pod."""
-    for item in replicas(build_job(spec, Identity("run", 1))):
-        yield item.role, item.pod, item.count
+def _replicas(spec: JobSpec) -> list[Replica]:
+    return replicas(build_job(spec, Identity("run", 1)))
 
 
 def shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Finding]:
     """Refuse slices of a GPU for all-reduce: NCCL does not run between them."""
     if spec.options.command or spec.replicas * spec.gpus < 2:
         return
-    for role, pod, _ in _templates(spec):
+    for item in _replicas(spec):
+        role, pod = item.role, item.pod
         if role not in ("chief", "worker"):
             continue
         resource = str(spec.pod.of(role).gpu_resource)

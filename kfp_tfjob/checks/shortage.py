@@ -42,14 +42,7 @@ def remedy(
     pods: Iterable[Object],
     events: Iterable[Object],
 ) -> str:
-    """Return a remedy for waiting pods, or "" if their messages name no parameter.
-
-    Args:
-        verdict: `unschedulable` or `partly_placed`; any other has no remedy here.
-        spec: The requested job.
-        pods: The pods of the job.
-        events: The events of the job.
-    """
+    """Return a remedy for pods that wait for nodes or a quota; "" if no parameter helps."""
     if verdict not in (Verdict.UNSCHEDULABLE, Verdict.PARTLY_PLACED):
         return ""
     partly = verdict == Verdict.PARTLY_PLACED
@@ -89,11 +82,7 @@ def secret_remedy(
 
 
 def secrets_of(spec: JobSpec) -> list[SecretUse]:
-    """Return every use of a Secret by the pods of a run, each once.
-
-    Args:
-        spec: The requested job.
-    """
+    """Return every use of a Secret by the pods of a run, each once."""
     settings = {role: spec.pod.of(role) for role in spec.counts}
     found = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
     for role, its in settings.items():
@@ -111,13 +100,7 @@ def secrets_of(spec: JobSpec) -> list[SecretUse]:
 
 
 def secret_fix(uses: Sequence[SecretUse], exists: bool, namespace: str = "") -> str:
-    """Return what to do about a Secret that does not exist, or that lacks keys.
-
-    Args:
-        uses: The uses that lack something, all of one Secret.
-        exists: Whether it only lacks their keys.
-        namespace: The run's namespace, if it is known.
-    """
+    """Return what to do about a Secret that does not exist, or that lacks keys."""
     keys = list(dict.fromkeys(it.key for it in uses if it.key))
     is_mounted = any(it.parameter.endswith(_VOLUMES) for it in uses)
     make = f"create the Secret: `{_create_secret(uses[0].name, keys, is_mounted, namespace)}`"
@@ -142,13 +125,7 @@ def key(spec: JobSpec, role: str, field: str) -> str:
 
 
 def parameter(spec: JobSpec, role: str, resource: str) -> str:
-    """Return the parameter that sets a replica's request for a resource, and its value.
-
-    Args:
-        spec: The requested job.
-        role: For instance `worker`.
-        resource: Its name on nodes; the result is empty if no parameter sets it.
-    """
+    """Return the parameter that sets a replica's request for a resource, and its value, or ""."""
     settings = spec.pod.of(role)
     if field := _FIELDS.get(resource):
         return f"{key(spec, role, field)} ({getattr(settings, field)} now)"

@@ -82,12 +82,7 @@ class StepPod:
 
 
 def step_pods(pod: PodOptions, compiled: Mapping[str, Mapping[str, str]]) -> dict[str, StepPod]:
-    """Return the pods of these steps.
-
-    Args:
-        pod: The typed form of `pod`.
-        compiled: What was compiled in for each step.
-    """
+    """Return the pods of these steps, with what was compiled in for each."""
     return {
         step: StepPod(step, getattr(pod, key), compiled.get(step, {})) for step, key in KEYS.items()
     }
@@ -130,22 +125,7 @@ def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
 
 
 def too_large(it: StepPod, nodes: Sequence[Object]) -> Iterator[str]:
-    """Say why no node fits a pod; a node that fits may still appear.
-
-    Args:
-        it: The pod.
-        nodes: All nodes of the cluster; empty if they are unknown.
-    """
-    asked = capacity.of_pod(it.spec)
-    fitting = [node for node in nodes if capacity.fits(node, it.spec)]
-    if not nodes or capacity.room(fitting, asked):
-        return
-    small = "; ".join(
-        f"{capacity.shown(name, asked[name])} {name} requested, but the largest matching node can"
-        f" allocate {capacity.shown(name, largest)}"
-        for name, (largest, _) in capacity.too_much(fitting, asked).items()
-    )
-    why = f"fits on no current node: {small or 'no single node has all of it'}"
-    if not fitting:
-        why = "has a node selector and tolerations that no current node matches"
-    yield f"the pod of {it.step} ({it.key}) {why}; it will wait for nodes"
+    """Say why no node fits a pod, unless the nodes are unknown; one that fits may still appear."""
+    why = capacity.no_room(it.spec, 1, nodes, "it", lambda _: it.key) if nodes else ""
+    if why:
+        yield f"the pod of {it.step} ({it.key}) will wait for nodes: {why}"

@@ -11,12 +11,7 @@ from kfp_tfjob.storage.store import Store
 
 
 def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Finding]:
-    """Write, read, create and delete small objects.
-
-    Args:
-        store: The store.
-        prefix: Where to write.
-        root: What messages name.
+    """Write, read, create and delete small objects below `prefix`; messages name `root`.
 
     Raises:
         ConfigurationError: The place cannot hold the output of runs.
@@ -44,15 +39,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
 
 
 def _creates_once(store: Store, prefix: S3Address) -> bool:
-    """Tell whether a store refuses to create an object that exists; it deletes the object again.
-
-    Args:
-        store: The store.
-        prefix: Where to write.
-
-    Raises:
-        StepError: See `Store.create` and `Store.delete`.
-    """
+    """Tell whether a store refuses to create an object that exists; it deletes the object again."""
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     store.create(address, b"first")
     try:

@@ -58,20 +58,12 @@ class Subject:
 
     @cached_property
     def nodes(self) -> list[Object]:
-        """All nodes of the cluster.
-
-        Raises:
-            ForbiddenError: They cannot be listed.
-        """
+        """All nodes of the cluster."""
         return self.api.list("/api/v1/nodes")
 
 
 def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:
-    """Return the cluster, with the patience of a person who waits.
-
-    Args:
-        seconds: How long to repeat a call.
-        kind: The kind of the job.
+    """Return the cluster, repeating calls for as long as a person waits.
 
     Raises:
         ConfigurationError: There is neither a service account of a pod nor a kubeconfig.

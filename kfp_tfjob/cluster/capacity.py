@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 
 from kubernetes.utils.quantity import parse_quantity
@@ -23,12 +23,7 @@ def shown(resource: str, amount: Decimal) -> str:
 
 
 def of_pod(spec: Object, kind: str = "requests") -> Amounts:
-    """Return the amounts of a pod: its containers, or an init container if that is larger.
-
-    Args:
-        spec: The spec of the pod. Native sidecars keep running, so later containers add to them.
-        kind: `requests`, which the scheduler uses, or `limits`.
-    """
+    """Return the amounts of a pod: its containers, or an init container if that is larger."""
     beside: Amounts = {}
     most: Amounts = {}
     for container in spec.get("initContainers") or ():
@@ -72,24 +67,41 @@ def room(nodes: Iterable[Object], asked: Amounts) -> int:
     return found
 
 
-def too_much(nodes: Sequence[Object], asked: Amounts) -> dict[str, tuple[Decimal, str]]:
-    """Return the resources that no node has enough of, with the most that one has, and its name."""
-    found = {}
+def no_room(
+    pod: Object, count: int, nodes: Sequence[Object], who: str, set_by: Callable[[str], str]
+) -> str:
+    """Return why nodes do not hold so many pods even if they were empty; "" if they do.
+
+    Args:
+        pod: The spec of the pods.
+        count: How many.
+        nodes: Every node of the cluster.
+        who: One of the pods, for people.
+        set_by: Returns the parameter that sets the request for a resource.
+    """
+    asked = of_pod(pod)
+    fitting = [node for node in nodes if fits(node, pod)]
+    most = room(fitting, asked)
+    if most >= count:
+        return ""
+    if nodes and not fitting:
+        return "no current node matches its node selector and tolerations"
+    small = []
     for name, amount in asked.items():
-        has = [(_largest(name, node, amount), node["metadata"].get("name", "")) for node in nodes]
-        largest = max(has, default=(Decimal(0), ""))
-        if largest[0] < amount:
-            found[name] = largest
-    return found
+        has = [(_largest(name, node, amount), node["metadata"].get("name", "")) for node in fitting]
+        largest, node = max(has, default=(amount, ""))
+        if largest < amount:
+            small.append(
+                f"{who} requests {shown(name, amount)} {name} in all, set by {set_by(name)}, while"
+                f" the largest node, {node}, can allocate {shown(name, largest)}"
+            )
+    if small:
+        return f"no matching node is large enough: {'; '.join(small)}"
+    return f"matching nodes have room for {most} now"
 
 
 def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
-    """Return why a job cannot fit on the nodes even if they were empty, or "" if it may.
-
-    Args:
-        job: The job with its spec.
-        nodes: Every node of the cluster.
-    """
+    """Return why a job cannot fit on the nodes even if they were empty, or "" if it may."""
     for replica in replicas(job):
         pod, count = replica.pod, replica.count
         most = room([node for node in nodes if fits(node, pod)], of_pod(pod))

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -45,6 +46,7 @@ _CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
+_WATCH_SECONDS, _WATCH_SILENCE = 55, 70.0  # the API server ends a watch after the first
 MERGE = "application/merge-patch+json"
 
 
@@ -66,6 +68,9 @@ def connect(configuration: Configuration) -> ApiClient:
 
 class ClusterClient:
     """The API of one cluster, seen from one namespace.
+
+    Every call raises ForbiddenError if RBAC forbids it, and ClusterUnavailableError if the API
+    server does not respond in time.
 
     Args:
         client: Address, credentials and connections.
@@ -133,17 +138,20 @@ class ClusterClient:
 
     def within(self, seconds: float) -> ClusterClient:
         """Return the same client with a different patience."""
-        patience = replace(self._patience, seconds=seconds)
-        return ClusterClient(self.client, self.namespace, patience, self.kind)
+        return self._with(_patience=replace(self._patience, seconds=seconds))
 
     def of(self, kind: JobKind) -> ClusterClient:
         """Return the same client for jobs of a different kind."""
-        return ClusterClient(self.client, self.namespace, self._patience, kind)
+        return self._with(kind=kind)
 
     def apart(self) -> ClusterClient:
         """Return the same client with connections that nothing else uses."""
-        client = connect(self.client.configuration)
-        return ClusterClient(client, self.namespace, self._patience, self.kind)
+        return self._with(client=connect(self.client.configuration))
+
+    def _with(self, **other: Any) -> ClusterClient:
+        found = copy(self)
+        vars(found).update(_allowed=set(), **other)
+        return found
 
     def jobs(self, name: str = "") -> str:
         """Return the path of the jobs of the namespace, or of one job."""
@@ -172,24 +180,14 @@ class ClusterClient:
         return f"{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def get(self, path: str, **query: str) -> Object | None:
-        """Return an object, or None if it does not exist.
-
-        Raises:
-            ForbiddenError: RBAC forbids the call.
-            ClusterUnavailableError: The API server did not respond in time.
-        """
+        """Return an object, or None if it does not exist."""
         try:
             return self.request("GET", path, query)
         except NotFoundError:
             return None
 
     def list(self, path: str, **query: str) -> list[Object]:
-        """Return the objects of a list.
-
-        Raises:
-            ForbiddenError: RBAC forbids the call.
-            ClusterUnavailableError: The API server did not respond in time.
-        """
+        """Return the objects of a list."""
         return self.request("GET", path, query).get("items") or []
 
     def list_jobs(self, selector: str) -> list[Object]:
@@ -202,27 +200,12 @@ class ClusterClient:
         return [kind | job for job in jobs]
 
     def annotate(self, path: str, values: Mapping[str, str | None]) -> None:
-        """Set annotations of an object.
-
-        Raises:
-            NotFoundError: It does not exist.
-            ForbiddenError: RBAC forbids the call.
-            ClusterUnavailableError: The API server did not respond in time.
-        """
+        """Set annotations of an object."""
         body = {"metadata": {"annotations": dict(values)}}
         self.request("PATCH", path, {}, body, MERGE)
 
     def delete(self, path: str, propagation: str = "Foreground") -> None:
-        """Delete an object; a missing one is not an error.
-
-        Args:
-            path: The object.
-            propagation: `Foreground` deletes its dependents first, `Background` later.
-
-        Raises:
-            ForbiddenError: RBAC forbids the call.
-            ClusterUnavailableError: The API server did not respond in time.
-        """
+        """Delete an object and its dependents (`Background`: later), if it exists."""
         try:
             self.request("DELETE", path, {"propagationPolicy": propagation})
         except NotFoundError:
@@ -242,8 +225,6 @@ class ClusterClient:
             NotFoundError: 404.
             JobExistsError: The name is taken.
             JobRefusedError: The object is not accepted.
-            ForbiddenError: RBAC forbids the call.
-            ClusterUnavailableError: The API server did not respond in time.
         """
         what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
 
@@ -273,15 +254,7 @@ class ClusterClient:
         body: object = None,
         content: str = "application/json",
     ) -> tuple[Object, str]:
-        """Make a call without retries, for a caller in a hurry.
-
-        Args:
-            method: The HTTP method.
-            path: The path of the object or list.
-            query: For instance a labelSelector.
-            seconds: To connect, and between two bytes.
-            body: The body, sent as JSON.
-            content: The content type of the body.
+        """Make a call without retries, for a caller in a hurry; `seconds` to connect and per byte.
 
         Returns:
             The object, and the time by the server's clock, as HTTP writes it.
@@ -320,6 +293,11 @@ class ClusterClient:
         finally:
             reply.close()
 
+    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[Object]:
+        """Yield the events of a watch until the server ends it; raises as `lines`."""
+        query = {**query, "watch": "true", "timeoutSeconds": str(_WATCH_SECONDS)}
+        return map(json.loads, self.lines(path, query, _WATCH_SILENCE))
+
     def _call(
         self,
         method: str,
@@ -349,11 +327,7 @@ class ClusterClient:
 
 
 def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
-    """Refuse a deletion without an object name or a label value.
-
-    Raises:
-        ValueError: It would delete every object of a kind, which is a defect of the caller.
-    """
+    """Refuse a deletion without an object name or a label value."""
     _, kind, *name = [*path.partition("/namespaces/")[2].split("/"), ""]
     requirements = query.get("labelSelector", "").split(",")
     if kind and any(name):

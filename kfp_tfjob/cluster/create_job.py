@@ -25,10 +25,6 @@ from kfp_tfjob.storage.errors import Problem
 def create_job(api: ClusterClient, manifest: Object) -> None:
     """Create a job of the training operator, by one call.
 
-    Args:
-        api: The cluster.
-        manifest: The job, of a kind that the SDK knows.
-
     Raises:
         JobRefusedError: The SDK would drop fields.
         Exception: One of CALL_FAILED.
@@ -54,13 +50,7 @@ def create_job(api: ClusterClient, manifest: Object) -> None:
 
 
 def lost_fields(client: Any, given: Object, model: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each field that the typed models change or drop.
-
-    Args:
-        client: The ApiClient of kubernetes or of the SDK.
-        given: An object of the API.
-        model: The name of its model.
-    """
+    """Yield the path and the value of each field that the typed models change or drop."""
     try:
         read = client.deserialize(SimpleNamespace(data=json.dumps(given)), model)
     except (AttributeError, TypeError, ValueError):  # a list for a map, or without what is required
@@ -70,12 +60,7 @@ def lost_fields(client: Any, given: Object, model: str) -> Iterator[tuple[str, A
 
 
 def lost_field(path: str, received: object) -> Problem:
-    """Return the problem of a field that `lost_fields` has found.
-
-    Args:
-        path: The parameter, or the kind of object, and the path in it.
-        received: Its value.
-    """
+    """Return the problem of a field that `lost_fields` has found."""
     return Problem(
         f"{path} would be lost",
         received=received,

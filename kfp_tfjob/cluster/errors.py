@@ -20,13 +20,7 @@ _WEBHOOK_AWAY = "failed calling webhook"
 
 
 class ApiError(ApiException):
-    """An error response on one line: the text of the client's own error lists all headers.
-
-    Args:
-        status: Of HTTP.
-        reason: The words of HTTP beside the status.
-        body: What the server sent; an object `Status` as JSON, if it is the API server itself.
-    """
+    """An error response on one line: the text of the client's own error lists all headers."""
 
     def __init__(self, status: int, reason: str = "", body: bytes | str | None = None) -> None:
         super().__init__(status, reason)
@@ -102,12 +96,7 @@ def webhook_is_away(error: BaseException | None) -> bool:
 
 
 def translate(error: ApiError, what: str) -> StepError:
-    """Return our error for an API error, with the message of the server.
-
-    Args:
-        error: An error that is not temporary.
-        what: The call as text, for instance `create job team-a/x`.
-    """
+    """Return our error for an API error, with the message of the server."""
     said, status = error.message, error.status
     if status == 404:
         return NotFoundError(Problem(f"there is nothing to {what}", received=said))

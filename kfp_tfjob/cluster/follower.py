@@ -33,13 +33,7 @@ _PART = 8  # of the time since the last change
 
 
 class Follower:
-    """Follows one job until it has ended.
-
-    Args:
-        backend: The back end that runs it.
-        job_name: The job.
-        keep: Stores each line; None to store none.
-    """
+    """Follows one job until it has ended."""
 
     def __init__(self, backend: Backend, job_name: str, keep: LogWriter | None = None) -> None:
         self._backend, self._name, self._keep = backend, job_name, keep

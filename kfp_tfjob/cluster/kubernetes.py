@@ -95,15 +95,7 @@ class KubernetesBackend:
             yield lambda: watch.why_ended
 
     def create(self, manifest: Object) -> None:
-        """Create a job.
-
-        Raises:
-            JobExistsError: The name is taken, perhaps by our own call after its response was lost.
-            JobRefusedError: A webhook, the schema or a quota refuses it.
-            ForbiddenError: RBAC forbids the call.
-            OperatorAbsentError: The cluster does not know this kind of job, or has no operator.
-            ClusterUnavailableError: The API server did not respond in time.
-        """
+        """Create a job; a name that is taken may be of our own call, whose response was lost."""
         kind = self._api.kind
         what = f"create {kind.name} {self._api.namespace}/{manifest['metadata']['name']}"
 
@@ -196,11 +188,7 @@ class KubernetesBackend:
             log.info("cannot annotate %s: %s", name, error)
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
-        """Set annotations of the chief's pod, which reads them in PODINFO_DIR, if the pod exists.
-
-        Raises:
-            ForbiddenError: RBAC forbids the call.
-        """
+        """Set annotations of the chief's pod, if it exists; it reads them in PODINFO_DIR."""
         if not (chief := chief_of(self._api.kind, name, self._watched(name).pods)):
             return
         try:
@@ -209,13 +197,7 @@ class KubernetesBackend:
             return  # it is not created yet, or has just ended
 
     def cancel(self, name: str, run: str, seconds: int) -> None:
-        """Stop a job within `seconds`; its own grace period is longer, to store a checkpoint.
-
-        Args:
-            name: The job.
-            run: The value of its label RUN_LABEL.
-            seconds: How long the chief and its sidecar have to stop.
-        """
+        """Stop a job within `seconds`; its own grace period is longer, to store a checkpoint."""
         pods = [] if self._api.kind.names_pods else self.pods(name)
         job = Running(name, chief_of(self._api.kind, name, pods), seconds)
         *before, _ = orders(self._api, job, run)
@@ -243,9 +225,7 @@ class KubernetesBackend:
     def delete(self, name: str, seconds: float | None = None) -> None:
         """Delete a job; return when its pods are gone, except those on a lost node.
 
-        Args:
-            name: The job.
-            seconds: How long its pods have to stop; None for their grace period.
+        The pods have their own grace period, or `seconds`.
         """
         self._api.delete(self._api.jobs(name))
         began = time.monotonic()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-_SECOND = 19  # characters of a stamp up to its second
+_STAMP = re.compile(r"(.{10}T.{8})(?:\.(\d*))?(Z|[+-].+)")
 
 
 class LogLine(NamedTuple):
@@ -53,17 +54,10 @@ def _text(data: bytes) -> str:
 
 def _in_utc(stamp: str) -> str:
     """Return a stamp of any zone and length in the form of LogLine; empty if it is none."""
-    if stamp[10:11] != "T":
+    if not (parts := _STAMP.fullmatch(stamp)):
         return ""
-    rest = stamp[_SECOND:]
-    fraction = ""
-    if rest.startswith("."):
-        digits = len(rest) - len(rest[1:].lstrip("0123456789"))
-        fraction, rest = rest[1:digits], rest[digits:]
     try:
-        second = datetime.fromisoformat(stamp[:_SECOND] + rest)
+        second = datetime.fromisoformat(parts[1] + parts[3])
     except ValueError:
         return ""
-    if second.tzinfo is None:
-        return ""
-    return f"{second.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{fraction[:9]:0<9}Z"
+    return f"{second.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{(parts[2] or '')[:9]:0<9}Z"

@@ -33,14 +33,7 @@ class StoredLine(NamedTuple):
 
 @dataclass
 class LogReader:
-    """Reads the log of one attempt; reading again returns what is new.
-
-    Attributes:
-        store: The store.
-        run: The run.
-        attempt: The number of the attempt.
-        wanted: Tells for a name in brackets, for instance `chief-0/uploader`, whether to read it.
-    """
+    """Reads the wanted lines of one attempt's log; reading again returns what is new."""
 
     store: Store
     run: RunLayout

@@ -101,13 +101,7 @@ class _Tail:
 
 
 class LogWriter:
-    """Stores the lines of one attempt until it is closed.
-
-    Args:
-        store: The store.
-        run: The run.
-        attempt: The number of the attempt.
-    """
+    """Stores the lines of one attempt until it is closed."""
 
     def __init__(self, store: Store, run: RunLayout, attempt: int) -> None:
         self._store = store.within(0)  # a sender repeats a call itself, after those of others
@@ -208,12 +202,7 @@ class LogWriter:
 
 
 class RunLogs:
-    """Stores the log lines of the attempts of a run, one attempt after the other.
-
-    Args:
-        store: The store.
-        run: The run.
-    """
+    """Stores the log lines of the attempts of a run, one attempt after the other."""
 
     def __init__(self, store: Store, run: RunLayout) -> None:
         self._store, self._run = store, run

@@ -17,12 +17,7 @@ _OF_CLUSTER = ("ClusterRole", "ClusterRoleBinding")
 
 
 def objects(namespace: str, account: str, optional: Sequence[str] = ()) -> list[Object]:
-    """Return the objects that a namespace of runs needs.
-
-    Args:
-        namespace: The namespace of the runs.
-        account: The service account of the runs.
-        optional: Names of folders of deploy/optional: `nodes`, `quota`.
+    """Return the objects that a namespace of runs needs, and those of deploy/optional.
 
     Raises:
         ConfigurationError: The installation lacks the files.

@@ -18,7 +18,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ApiError
 from kfp_tfjob.cluster.log_lines import LogLine, cut
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import replica_of
+from kfp_tfjob.jobs.status import container_statuses, replica_of
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +30,7 @@ _REFUSALS = 3  # of the log of a container that has ended
 
 
 class PodLogs:
-    """The lines of one job.
-
-    Args:
-        api: The cluster.
-        pods: Returns the current pods, including deleted ones.
-        over: Tells whether no container will start any more.
-    """
+    """The lines of one job."""
 
     def __init__(
         self, api: ClusterClient, pods: Callable[[], list[Object]], over: Callable[[], bool]
@@ -69,7 +63,7 @@ class PodLogs:
 
     def _start_readers(self) -> None:
         for pod in self._pods():
-            for status in _statuses(pod):
+            for status in container_statuses(pod):
                 key = (pod["metadata"]["uid"], status["name"])
                 if key not in self._readers and _has_started(status):
                     reader = threading.Thread(
@@ -138,7 +132,7 @@ class PodLogs:
             if now["metadata"]["uid"] == pod["metadata"]["uid"]:
                 if now["status"].get("phase") in ("Succeeded", "Failed"):
                     return True
-                states = {item["name"]: item.get("state") or {} for item in _statuses(now)}
+                states = {item["name"]: item.get("state") or {} for item in container_statuses(now)}
                 sidecar = container in _sidecars(now)
                 return "terminated" in states.get(container, {}) and not sidecar
         return True
@@ -150,14 +144,6 @@ class PodLogs:
                 return
             except queue.Full:
                 continue
-
-
-def _statuses(pod: Object) -> list[Object]:
-    status = pod.get("status") or {}
-    return [
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ]
 
 
 def _sidecars(pod: Object) -> set[str]:

@@ -23,11 +23,7 @@ def pod_summary(
 ) -> str:
     """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
-    Args:
-        job: The job with its spec.
-        pods: Every pod so far, in its last known state.
-        events: The events of the job and of waiting pods.
-        place: The place of a suspended job in its queue, from 1; None if it is not known.
+    `place` is that of a suspended job in its queue, from 1; None if it is not known.
     """
     running, done = 0, 0
     starting: list[str] = []

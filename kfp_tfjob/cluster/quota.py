@@ -19,14 +19,7 @@ _PODS = frozenset({"pods", "count/pods"})
 
 @dataclass(frozen=True)
 class Exceeded:
-    """One refusal.
-
-    Attributes:
-        name: The name of the ResourceQuota.
-        requested: The request of one pod, by the quota's names, such as `requests.cpu`.
-        limited: The total that the quota allows.
-        message: As the API server wrote it.
-    """
+    """One refusal of a pod, by the quota's names for resources, such as `requests.cpu`."""
 
     name: str
     requested: Mapping[str, Decimal]
@@ -58,12 +51,7 @@ def exceeded(messages: Iterable[str]) -> Iterator[Exceeded]:
 
 
 def never(job: Object, messages: Iterable[str]) -> str:
-    """Return which quota can never admit the job, or "" if the job only has to wait.
-
-    Args:
-        job: The job.
-        messages: Why pods of it were not made, as the API server wrote it.
-    """
+    """Return which quota can never admit the job, by the refusals of its pods; "" if none."""
     for refusal in exceeded(messages):
         if why := refusal.never(job):
             return f"{why}: {refusal.message}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,13 +15,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Right:
-    """The right to use one kind of object.
-
-    Attributes:
-        group: The API group; empty for the core group.
-        resource: The plural, with a subresource as in `pods/log`.
-        verbs: What to do with them.
-    """
+    """The right to use one kind of object, or a subresource such as `pods/log`."""
 
     group: str
     resource: str
@@ -66,42 +60,32 @@ def missing(
         rights: The rights to ask for.
         account: A service account of the namespace of `api`; empty for the caller.
         namespace: Where the objects are; empty for the whole cluster, None for that of `api`.
-
-    Raises:
-        ForbiddenError: The caller may not ask about a different account.
-        ClusterUnavailableError: The API server did not respond in time.
     """
     place = api.namespace if namespace is None else namespace
 
-    def lacks(right: Right, verb: str) -> bool:
+    def is_allowed(right: Right, verb: str) -> bool:
         resource, _, part = right.resource.partition("/")
         wanted = {"namespace": place, "verb": verb, "group": right.group}
-        wanted |= {"resource": resource, "subresource": part}
-        return not _allowed(api, wanted, account)
+        return _allowed(api, wanted | {"resource": resource, "subresource": part}, account)
 
-    calls = [(right, verb) for right in rights for verb in right.verbs]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lacks, *zip(*calls, strict=True)))
-    return list(_together(rights, dict(zip(calls, answers, strict=True))))
+        calls = [
+            (right, {verb: pool.submit(is_allowed, right, verb) for verb in right.verbs})
+            for right in rights
+        ]
+    found = []
+    for right, answers in calls:
+        if verbs := tuple(verb for verb, answer in answers.items() if not answer.result()):
+            found.append(Right(right.group, right.resource, verbs))
+    return found
 
 
 def own_account(api: ClusterClient) -> str:
-    """Return the service account that the caller uses; empty if it is none of the namespace.
-
-    Raises:
-        ForbiddenError: The cluster does not tell.
-        ClusterUnavailableError: The API server did not respond in time.
-    """
+    """Return the service account that the caller uses; empty if it is none of the namespace."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     reply = api.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, body)
     user, place = reply["status"]["userInfo"]["username"], f"system:serviceaccount:{api.namespace}:"
     return user.removeprefix(place) if user.startswith(place) else ""
-
-
-def _together(rights: Sequence[Right], lacking: dict[tuple[Right, str], bool]) -> Iterator[Right]:
-    for right in rights:
-        if verbs := tuple(verb for verb in right.verbs if lacking[right, verb]):
-            yield Right(right.group, right.resource, verbs)
 
 
 def _allowed(api: ClusterClient, wanted: dict[str, str], account: str) -> bool:

@@ -14,12 +14,7 @@ _TERMINAL = ("Succeeded", "Failed", "Error")
 
 
 def why_ended(workflow: Object, now: datetime) -> str:
-    """Return why a run ended, or "" if it has not; an unknown value is not an end.
-
-    Args:
-        workflow: The Workflow as the API server shows it.
-        now: The time by the API server's clock, to compare with the deadline.
-    """
+    """Return why a run ended, or "" if it has not; an unknown value is not an end."""
     status = _part(workflow, "status")
     if _part(workflow, "metadata").get("deletionTimestamp"):
         return "its Workflow was deleted"

@@ -9,7 +9,6 @@ again. It treats a Workflow that it cannot read as a drain.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import queue
@@ -37,7 +36,6 @@ RUN_ID_LABEL = "pipeline/runid"  # set by Kubeflow Pipelines on the Workflow
 _WARM_SECONDS = 15.0  # an API server closes a connection after 90 idle seconds, others sooner
 _LOOK_SECONDS = (0.5, 1.0)  # to connect, and for the answer
 _READ_SECONDS = (5.0, 30.0)
-_SERVER_SECONDS, _SILENCE = 55, 70.0
 # SIGKILL may come sooner; a drained node waits longer, but the next launcher waits for it.
 _FAREWELL_SECONDS = 2.0
 _LONGEST_PAUSE, _REFUSED_PAUSE = 10.0, 60.0
@@ -248,11 +246,8 @@ class WorkflowWatcher:
         query = {
             "fieldSelector": f"metadata.name={self._owner['name']}" if self._owner else "",
             "resourceVersion": version,
-            "timeoutSeconds": str(_SERVER_SECONDS),
-            "watch": "true",
         }
-        for line in self._api.lines(self._api.workflow(""), query, _SILENCE):
-            event = json.loads(line)
+        for event in self._api.watch(self._api.workflow(""), query):
             if event.get("type") not in ("ADDED", "MODIFIED", "DELETED"):
                 return  # the version is too old
             if event["type"] == "DELETED":

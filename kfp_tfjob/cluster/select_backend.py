@@ -22,12 +22,7 @@ def is_local() -> bool:
 def open_backend(
     api_seconds: float = 900, operator_seconds: float = 60, kind: JobKind = DEFAULT
 ) -> AbstractContextManager[Backend]:
-    """Return the back end that the environment names.
-
-    Args:
-        api_seconds: How long the API server may be unreachable.
-        operator_seconds: How long the operator may be unreachable when a job is created.
-        kind: The kind of the jobs.
+    """Return the back end that the environment names; the seconds are how long each may be away.
 
     Raises:
         ConfigurationError: The back end does not exist, or there is no cluster.

@@ -50,13 +50,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Running:
-    """A job to stop.
-
-    Attributes:
-        name: Its name.
-        chief: The name of its chief's pod; empty if no such pod has been seen.
-        seconds: How long the chief and its sidecar have to stop.
-    """
+    """A job to stop within seconds; its chief's pod is empty if none has been seen."""
 
     name: str
     chief: str
@@ -64,13 +58,7 @@ class Running:
 
 
 def orders(api: ClusterClient, job: Running, run: str) -> tuple[Order, ...]:
-    """Return the requests that stop a job, in this order.
-
-    Args:
-        api: The cluster.
-        job: The job.
-        run: The value of its label RUN_LABEL.
-    """
+    """Return the requests that stop a job, in this order."""
     pods, kind = api.core("pods"), api.kind
     long = {"gracePeriodSeconds": str(job.seconds)}
     short = {"gracePeriodSeconds": str(min(OTHERS_SECONDS, job.seconds))}
@@ -90,13 +78,7 @@ def orders(api: ClusterClient, job: Running, run: str) -> tuple[Order, ...]:
 
 
 def chief_of(kind: JobKind, job: str, pods: Iterable[Object]) -> str:
-    """Return the name of a job's chief pod; empty if it is not among pods and not known in advance.
-
-    Args:
-        kind: The kind of the job.
-        job: The name of the job.
-        pods: Pods that have been seen.
-    """
+    """Return the name of a job's chief pod; empty if it is neither seen nor known in advance."""
     if kind.names_pods:
         return kind.pod_name(job, CHIEF, 0)
     found = (pod["metadata"] for pod in pods if is_chief(pod))
@@ -104,13 +86,7 @@ def chief_of(kind: JobKind, job: str, pods: Iterable[Object]) -> str:
 
 
 class Stopping:
-    """Stops the jobs of one run quickly, over open connections.
-
-    Args:
-        api: The cluster, over connections that nothing else uses.
-        run: The value of the jobs' label RUN_LABEL.
-        seconds: How long the chief and its sidecar have to stop.
-    """
+    """Stops the jobs of one run quickly, over open connections."""
 
     def __init__(self, api: ClusterClient, run: str, seconds: int) -> None:
         self._api, self._run, self._seconds = api, run, seconds
@@ -124,11 +100,7 @@ class Stopping:
             self._warming = [self._pool.submit(self._warm, both) for _ in range(_CONNECTIONS)]
 
     def stop(self, jobs: Mapping[str, str]) -> None:
-        """Stop jobs, then all of the run's other jobs; repeat failed requests for a minute.
-
-        Args:
-            jobs: The pod of the chief of each job that is known without a request.
-        """
+        """Stop jobs, then all of the run's other jobs; repeat failed requests for a minute."""
         known = [Running(name, chief, self._seconds) for name, chief in jobs.items()]
         began, failed = time.monotonic(), self._stop(known)
         while True:

@@ -22,11 +22,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
 def too_old(version: Mapping[str, str]) -> Iterator[Problem]:
-    """Refuse a cluster without native sidecars: the uploader would block training.
-
-    Args:
-        version: As the API server reports it; some write the minor number as `28+`.
-    """
+    """Refuse a cluster without native sidecars: the uploader would block training."""
     number = [re.sub(r"\D.*", "", str(version.get(part, ""))) for part in ("major", "minor")]
     if all(number) and tuple(map(int, number)) < (1, 29):
         yield Problem(
@@ -47,12 +43,7 @@ def serves(api: ClusterClient) -> bool:
 
 
 def absent(kind: JobKind, received: str) -> Problem:
-    """Return the problem of a cluster that does not have a kind of job.
-
-    Args:
-        kind: The kind.
-        received: What the cluster answered.
-    """
+    """Return the problem of a cluster that does not have a kind of job."""
     return Problem(
         f"this cluster does not support {kind.name}s",
         received=received,
@@ -62,17 +53,7 @@ def absent(kind: JobKind, received: str) -> Problem:
 
 
 def try_job(api: ClusterClient, manifest: Object) -> Iterator[Problem]:
-    """Create a job as a dry run, which checks schema, webhook and quota.
-
-    Args:
-        api: The cluster.
-        manifest: The job; its chief has the sidecar.
-
-    Raises:
-        JobRefusedError: The cluster will never accept the manifest.
-        ForbiddenError: This account may not create jobs.
-        ClusterUnavailableError: The API server did not respond in time.
-    """
+    """Create a job as a dry run, which checks schema, webhook and quota."""
     try:
         kept = _dry_run(api, manifest)
     except JobExistsError:
@@ -111,14 +92,6 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
     """Return the first kind of AUTOMATIC that the cluster runs, by creating a job as a dry run.
 
     With a queue, it is the kind whose job comes back suspended: the queue manages that one.
-
-    Args:
-        api: The cluster.
-        manifest: Returns the job of a kind.
-
-    Raises:
-        ConfigurationError: The cluster runs none of them.
-        ClusterUnavailableError: The API server did not respond in time.
     """
     found: list[JobKind] = []
     forbidden: list[JobKind] = []

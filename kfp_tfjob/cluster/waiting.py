@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import replica_of, replicas
+from kfp_tfjob.jobs.status import container_statuses, replica_of, replicas
 
 _PULL = frozenset(
     "ErrImagePull ImagePullBackOff InvalidImageName ErrImageNeverPull RegistryUnavailable".split()
@@ -164,12 +164,7 @@ def about(event: Object, pod: Object) -> bool:
 
 
 def reason(pod: Object, events: Iterable[Object] = ()) -> str:
-    """Return the cluster's message why a pod has not started; nothing while it is starting.
-
-    Args:
-        pod: A pod that has not started, or with a container that cannot be created.
-        events: If the pod itself has no message, the newest warning among these counts.
-    """
+    """Return the cluster's message why a pod has not started; nothing while it is starting."""
     if said := scheduler_says(pod):
         return said[0]
     for _, _, text in _waiting([pod], _PULL | _CONFIGURATION):
@@ -192,11 +187,7 @@ def _variable(pod: Object, container: str, secret: str, key: str) -> str:
 def _waiting(pods: Iterable[Object], reasons: frozenset[str]) -> Iterator[tuple[Object, str, str]]:
     """Yield pod, container and message for each container that waits for one of the reasons."""
     for pod in pods:
-        status = pod["status"]
-        for item in (
-            *(status.get("initContainerStatuses") or []),
-            *(status.get("containerStatuses") or []),
-        ):
+        for item in container_statuses(pod):
             state = (item.get("state") or {}).get("waiting") or {}
             if state.get("reason") in reasons:
                 said = state.get("message") or "no message"

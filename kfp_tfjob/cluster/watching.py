@@ -6,34 +6,22 @@ does no harm: the next watch begins with the current state.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import threading
 import time
-from typing import Any
 
-import urllib3
-
-from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.errors import ApiError
+from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
 from kfp_tfjob.jobs.objects import Object
 
 log = logging.getLogger(__name__)
 
-_SERVER_SECONDS = 55  # the API server ends a watch after that
-_SILENCE = 70.0
 _LONGEST_PAUSE = 10.0
 _TOGETHER = 0.1  # changes of many pods arrive in a burst; one look is enough
 
 
 class JobWatcher:
-    """Watches until it is closed.
-
-    Args:
-        api: The cluster.
-        name: The job.
-    """
+    """Watches until it is closed."""
 
     def __init__(self, api: ClusterClient, name: str) -> None:
         self._api, self._name = api, name
@@ -42,14 +30,11 @@ class JobWatcher:
         self._pods: dict[str, Object] = {}
         self._job: Object | None = None
         self._closed = threading.Event()
-        job = {"fieldSelector": f"metadata.name={name}"}
-        pods = {"labelSelector": api.kind.pods_of(name)}
-        for path, query, take in (
-            (api.jobs(), job, self._take_job),
-            (api.core("pods"), pods, self._take_pod),
-        ):
+        job = (api.jobs(), {"fieldSelector": f"metadata.name={name}"})
+        pods = (api.core("pods"), {"labelSelector": api.kind.pods_of(name)})
+        for what in (job, pods):
             threading.Thread(
-                target=self._watch, args=(path, query, take), name=f"watch {name}", daemon=True
+                target=self._watch, args=(*what, what is job), name=f"watch {name}", daemon=True
             ).start()
 
     @property
@@ -83,15 +68,14 @@ class JobWatcher:
         """End the watches; their threads end within a minute."""
         self._closed.set()
 
-    def _watch(self, path: str, query: dict[str, str], take: Any) -> None:
-        query = query | {"watch": "true", "timeoutSeconds": str(_SERVER_SECONDS)}
+    def _watch(self, path: str, query: dict[str, str], is_job: bool) -> None:
         pause, told = 0.1, False
         while not self.closed:
             began = time.monotonic()
             try:
-                for line in self._api.lines(path, query, _SILENCE):
-                    self._take(line, take)
-            except (ApiError, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                for event in self._api.watch(path, query):
+                    self._take(event, is_job)
+            except CALL_FAILED as error:
                 if not told and not self.closed:
                     told = True
                     why = getattr(error, "status", None) or type(error).__name__
@@ -102,16 +86,13 @@ class JobWatcher:
             self._closed.wait(random.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _take(self, line: bytes, take: Any) -> None:
-        event = json.loads(line)
+    def _take(self, event: Object, is_job: bool) -> None:
+        kind, found = event.get("type"), event.get("object") or {}
         with self._change:
-            if event.get("type") in ("ADDED", "MODIFIED", "DELETED"):
-                take(event["type"], event["object"])
+            if kind in ("ADDED", "MODIFIED", "DELETED"):
+                if is_job:
+                    self._job = None if kind == "DELETED" else found
+                else:
+                    self._pods[found["metadata"]["name"]] = found
             self._version += 1
             self._change.notify_all()
-
-    def _take_job(self, kind: str, job: Object) -> None:
-        self._job = None if kind == "DELETED" else job
-
-    def _take_pod(self, kind: str, pod: Object) -> None:
-        self._pods[pod["metadata"]["name"]] = pod

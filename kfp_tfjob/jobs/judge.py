@@ -13,6 +13,7 @@ from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (
+    container_statuses,
     decides,
     is_being_deleted,
     job_condition,
@@ -40,10 +41,6 @@ def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
 
     The operator can set Succeeded and Failed in one pass. Then the chief decides: the launcher
     verifies the stored output in any case.
-
-    Args:
-        job: With its status; None if it was deleted, but not by its launcher.
-        pods: Every pod in its last known state.
     """
     pods = list(pods)
     if job is None:
@@ -84,12 +81,7 @@ def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
 
 
 def with_log(judgement: Judgement, lines: Iterable[str]) -> Judgement:
-    """Return a judgement with the cause and the remedy that only a program's log shows.
-
-    Args:
-        judgement: The judgement so far.
-        lines: The last lines of the containers that failed.
-    """
+    """Return a judgement with the cause and the remedy that only the last lines of a log show."""
     if judgement.verdict != Verdict.USER_ERROR or not any(_OF_KERAS_3 in line for line in lines):
         return judgement
     who = judgement.sentence.partition(": ")[0]
@@ -192,11 +184,8 @@ def _of_pod(pod: Object) -> Judgement | None:
 
 
 def _ended(pod: Object) -> Iterable[ContainerFailure]:
-    status, names = pod["status"], (kind_of_pod(pod).container, SETUP)
-    for item in (
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ):
+    names = (kind_of_pod(pod).container, SETUP)
+    for item in container_statuses(pod):
         ended = item.get("state", {}).get("terminated")
         # A sidecar's exit code does not count, as on a cluster.
         if ended and ended["exitCode"] and item["name"] in names:

@@ -21,13 +21,7 @@ _LABEL = "training.kubeflow.org/"
 
 @dataclass(frozen=True)
 class Replica:
-    """The pods of one role.
-
-    Attributes:
-        role: For instance `worker`.
-        count: Number of pods.
-        template: The pod template.
-    """
+    """The pods of one role."""
 
     role: str
     count: int
@@ -107,13 +101,7 @@ class JobKind(ABC):
     def environment(
         self, hosts: Mapping[str, Sequence[str]], role: str, index: int
     ) -> dict[str, str]:
-        """Return the variables that the operator sets in a main container.
-
-        Args:
-            hosts: HOST:PORT of every replica, by role.
-            role: The replica's role.
-            index: The replica's number within its role.
-        """
+        """Return the variables that the operator sets in a main container."""
 
     @property
     def api_version(self) -> str:
@@ -133,12 +121,7 @@ class JobKind(ABC):
         return self.api_version == "kubeflow.org/v1"
 
     def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> Object:
-        """Return the spec of a job that is never restarted and keeps its finished pods.
-
-        Args:
-            replicas: Its roles; one without pods is omitted.
-            ttl_seconds: How long the finished job is kept.
-        """
+        """Return the spec of a job that is never restarted and keeps its finished pods."""
         return {
             "runPolicy": {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": ttl_seconds},
             self.replicas_key: {
@@ -165,13 +148,7 @@ class JobKind(ABC):
         return job["spec"]["runPolicy"]
 
     def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
-        """Return the variables by which a replica finds the others, if no operator sets them.
-
-        Args:
-            name: The job's name.
-            role: The role of the pod.
-            counts: The number of pods of each role.
-        """
+        """Return the variables by which a replica finds the others, if no operator sets them."""
         return []
 
     def is_noticed(self, job: Object) -> bool:
@@ -208,13 +185,7 @@ class JobKind(ABC):
         return labels[self.index_label]
 
     def pod_labels(self, name: str, role: str, index: int) -> dict[str, str]:
-        """Return the labels that the operator puts on a pod.
-
-        Args:
-            name: The job's name.
-            role: The pod's role.
-            index: The pod's number within its role.
-        """
+        """Return the labels that the operator puts on a pod."""
         labels = {
             self.operator_label: self.operator,
             self.name_label: name,
@@ -246,13 +217,7 @@ class JobKind(ABC):
     def _topology(
         self, host: Callable[[str], str], role: str, counts: Mapping[str, int]
     ) -> list[Object]:
-        """Return the variables from which the supervisor learns where the other replicas are.
-
-        Args:
-            host: Returns the address of the replicas of a role, with {} for their number.
-            role: The role of the pod.
-            counts: The number of pods of each role.
-        """
+        """Return the variables from which the supervisor learns where the other replicas are."""
         replicas = {name: [count, host(name)] for name, count in counts.items()}
         path = f"metadata.labels['{self.index_label}']"
         index = {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}

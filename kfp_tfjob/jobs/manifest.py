@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
-from kfp_tfjob.jobs import pod_template
 from kfp_tfjob.jobs.kind import JobKind, Replica
 from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
@@ -21,6 +21,7 @@ from kfp_tfjob.jobs.labels import (
     KEY_LABEL,
     MANAGER,
     MANAGER_LABEL,
+    POD_ANNOTATIONS,
     QUEUE_LABEL,
     RUN_LABEL,
     SETUP,
@@ -32,9 +33,8 @@ from kfp_tfjob.jobs.labels import (
     run_label,
 )
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.pod_template import spec_hash
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.pod import PodSettings, Volume
+from kfp_tfjob.options.pod import PodSettings, SecretKey, Volume
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor import keras
@@ -46,6 +46,7 @@ JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
+_STORAGE = "storage"  # the volume with the Secret of the store
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 # The sidecar runs as long as the trainer and is mostly idle, so it reserves no whole core.
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
@@ -82,15 +83,7 @@ class Identity:
 
 
 def build_job(spec: JobSpec, identity: Identity) -> Object:
-    """Return the job as a Kubernetes object.
-
-    Args:
-        spec: The requested job.
-        identity: Its run and attempt.
-
-    Returns:
-        A JSON object; the same arguments give the same bytes.
-    """
+    """Return the job as a Kubernetes object; the same arguments give the same bytes."""
     labels = {
         MANAGER_LABEL: MANAGER,
         RUN_LABEL: run_label(identity.run_id),
@@ -125,6 +118,12 @@ def build_job(spec: JobSpec, identity: Identity) -> Object:
         "metadata": metadata,
         "spec": body,
     }
+
+
+def spec_hash(manifest: Object) -> str:
+    """Return the SHA-256 of a job's spec, which does not depend on its name and owner."""
+    text = json.dumps(manifest["spec"], sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class _PodTemplate:
         init = [self._setup()]
         if self.is_chief:
             init.append(self._uploader())
-        return pod_template.pod_template(
+        return _pod_template(
             settings,
             labels,
             {
@@ -194,10 +193,13 @@ class _PodTemplate:
             environment += keys_of_the_store(spec)
             if spec.options.keras != "auto":  # without it, the supervisor chooses
                 legacy = "1" if spec.options.keras == 2 else "0"
-                environment += pod_template.variables({keras.VARIABLE: legacy})
+                environment += _variables({keras.VARIABLE: legacy})
         name = self.identity.job_name(spec.kind)
         environment += spec.kind.sets(name, self.role, spec.counts)
-        environment = pod_template.once([*environment, *pod_template.of_user(settings)])
+        environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
+        environment = list(
+            {item["name"]: item for item in environment}.values()
+        )  # names are unique
         container = self._container(self.spec.kind.container, spec.image, resources, environment)
         container["command"] = [*SUPERVISOR, "--", *command]
         container["volumeMounts"] += [
@@ -234,7 +236,18 @@ class _PodTemplate:
         if self.is_chief:
             mounts.append({"name": "output", "mountPath": OUTPUT_DIR})
             mounts.append({"name": "podinfo", "mountPath": PODINFO_DIR, "readOnly": True})
-        return pod_template.container(name, image, resources, environment, mounts)
+        mounts.append({"name": _STORAGE, "mountPath": str(MOUNT), "readOnly": True})
+        return {
+            "name": name,
+            "image": image,
+            "env": list(environment),
+            "resources": {"limits": dict(resources), "requests": dict(resources)},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": mounts,
+        }
 
     def _environment(self) -> list[Object]:
         spec, identity = self.spec, self.identity
@@ -272,7 +285,7 @@ class _PodTemplate:
             "TMPDIR": f"{JOB_DIR}/tmp",
             "PYTHONUNBUFFERED": "1",
         }
-        return pod_template.variables(values)
+        return _variables(values)
 
     def _restarts(self) -> dict[str, str]:
         """Return the settings for restarts in place; a user's own program is never restarted."""
@@ -290,10 +303,12 @@ class _PodTemplate:
             volumes.append({"name": "output", "emptyDir": {}})
         if self.is_chief:
             volumes.append({"name": "podinfo", "downwardAPI": {"items": _podinfo()}})
+        # Without `optional`, the pod would wait for a missing Secret without an error.
+        secret = {"secretName": self.spec.storage_secret, "optional": True}
         memory = {"medium": "Memory", "sizeLimit": self.settings.shared_memory}
         return [
             *volumes,
-            pod_template.storage_volume(self.spec.storage_secret),
+            {"name": _STORAGE, "secret": secret},
             {"name": "shared-memory", "emptyDir": memory},
             *(
                 {"name": _volume_name(i, volume)} | volume.source
@@ -311,6 +326,60 @@ def keys_of_the_store(spec: JobSpec) -> list[Object]:
         {"name": reference["key"], "valueFrom": {"secretKeyRef": reference}}
         for reference in references
     ]
+
+
+def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object) -> Object:
+    """Return a pod template without a cluster token, as Pod Security `restricted` admits it."""
+    user = settings.run_as_user
+    pod: Object = {
+        "affinity": settings.affinity.model_dump(exclude_none=True) if settings.affinity else None,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "imagePullSecrets": [{"name": settings.image_pull_secret}]
+        if settings.image_pull_secret
+        else None,
+        "nodeSelector": settings.node_selector,
+        "priorityClassName": settings.priority_class,
+        "schedulerName": settings.scheduler,
+        "securityContext": {
+            "fsGroup": user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "runAsGroup": user,
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "serviceAccountName": settings.service_account,
+        "tolerations": [item.model_dump(exclude_none=True) for item in settings.tolerations]
+        if settings.tolerations
+        else None,
+        **spec,
+    }
+    return {
+        "metadata": {
+            "annotations": POD_ANNOTATIONS | (settings.annotations or {}),
+            "labels": {"sidecar.istio.io/inject": "false", **(settings.labels or {}), **labels},
+        },
+        "spec": {key: value for key, value in sorted(pod.items()) if value is not None},
+    }
+
+
+def _variables(values: Mapping[str, str]) -> list[Object]:
+    """Return variables with these values as they are; empty ones are left out."""
+    return [
+        # Kubernetes expands $(NAME), and $$ is a literal dollar.
+        {"name": name, "value": value.replace("$", "$$")}
+        for name, value in values.items()
+        if value
+    ]
+
+
+def _variable(name: str, value: str | SecretKey) -> Object:
+    if isinstance(value, str):
+        return {"name": name, "value": value}
+    # Not optional: the program must not start without it, and the launcher reports it missing.
+    reference = {"name": value.secret, "key": value.key}
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
 
 def _volume_name(number: int, volume: Volume) -> str:

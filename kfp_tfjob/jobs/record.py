@@ -18,7 +18,7 @@ from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import replica_of
+from kfp_tfjob.jobs.status import container_statuses, replica_of
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement
 from kfp_tfjob.storage import documents
@@ -130,14 +130,6 @@ def read_ends(
 
     None means that the attempt is running, or ended without any record. A record that the chief
     alone has left names no job.
-
-    Args:
-        store: The store.
-        run: The run.
-        claimed: The numbers of the attempts in order, if they are known; else they are listed.
-
-    Raises:
-        StepError: The store cannot be read.
     """
     numbers = store.numbers(run.attempts) if claimed is None else claimed
     return {number: _read_end(store, run, number) for number in numbers}
@@ -150,14 +142,6 @@ def gpu_hours(
 
     `used` are those of the attempt whose output is complete in the store, `lost` those of the
     others; before its pods run, an attempt holds GPUs `pending`.
-
-    Args:
-        store: The store.
-        run: The run.
-        claimed: As in `read_ends`.
-
-    Raises:
-        StepError: The store cannot be read.
     """
     try:
         completed = store.read_manifest(run.manifest).attempt
@@ -199,12 +183,7 @@ def _completed(end: AttemptEnd | None, number: int, chief: Object) -> AttemptEnd
 def pods_of(
     pods: Iterable[Object], last_lines: Callable[[str, str], list[str]]
 ) -> tuple[EndedPod, ...]:
-    """Return the pods for the record.
-
-    Args:
-        pods: The objects from Kubernetes.
-        last_lines: Returns the last lines of a replica and container.
-    """
+    """Return the pods for the record."""
     return tuple(sorted((_pod(pod, last_lines) for pod in pods), key=lambda pod: pod.replica))
 
 
@@ -218,18 +197,7 @@ def end_of(
     seconds: Mapping[str, float] | None = None,
     gpu_seconds: Mapping[str, float] | None = None,
 ) -> AttemptEnd:
-    """Return the record of an attempt.
-
-    Args:
-        attempt: From 1.
-        kind: The job's kind, if it is known.
-        job: The job in its last known state.
-        name: Its name.
-        judgement: Its verdict.
-        pods: See `pods_of`.
-        seconds: See AttemptEnd.
-        gpu_seconds: See AttemptEnd.
-    """
+    """Return the record of an attempt."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     metadata = (job or {"metadata": {}})["metadata"]
     return AttemptEnd(
@@ -273,17 +241,13 @@ def _pod(pod: Object, last_lines: Callable[[str, str], list[str]]) -> EndedPod:
     ]
     if pod["metadata"].get("deletionTimestamp"):
         said.append("being deleted")
-    statuses = [
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ]
     return EndedPod(
         replica=replica,
         name=pod["metadata"]["name"],
         phase=status.get("phase", ""),
         node=(pod.get("spec") or {}).get("nodeName", ""),
         reason="; ".join(filter(None, said)),
-        containers=tuple(_ended(item, replica, last_lines) for item in statuses),
+        containers=tuple(_ended(it, replica, last_lines) for it in container_statuses(pod)),
     )
 
 

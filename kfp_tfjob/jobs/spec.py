@@ -128,26 +128,7 @@ class JobSpec:
         code_uri: str = "",
         tools_image: str = images.TOOLS,
     ) -> JobSpec:
-        """Check and type the run parameters.
-
-        Args:
-            output_uri: The run parameter, like the others up to storage_region.
-            storage_secret: Name of a Secret.
-            model_name: Name of the model.
-            model_entry: `module:function`, which preflight derives from model_code.
-            model_hyperparameters: Any JSON object.
-            train_workers: 0 or more.
-            train_gpus: Per replica, 0 or more.
-            train_epochs: 1 or more.
-            train_batch_size: Global.
-            train_image: Name of an image.
-            train_options: See TrainOptions.
-            pod: See PodOptions.
-            storage_endpoint: URL, or empty.
-            storage_region: Region, or empty.
-            dataset_uri: Empty in preflight, before there is a dataset.
-            code_uri: Empty if the image has the code.
-            tools_image: The image of `setup` and `uploader`.
+        """Check and type the run parameters; the attributes of the class describe them.
 
         Raises:
             ConfigurationError: Parameters are wrong; it lists every problem.

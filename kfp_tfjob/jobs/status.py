@@ -34,12 +34,7 @@ def replicas(job: Object) -> list[Replica]:
 
 
 def job_condition(job: Object, state: str) -> Object | None:
-    """Return the true condition for a state of a job, or None.
-
-    Args:
-        job: With its status; the order of conditions has no meaning.
-        state: A key of JobKind.conditions, for instance `succeeded`.
-    """
+    """Return the true condition for a state of a job, or None."""
     return true_condition(job, kind_of(job).conditions[state])
 
 
@@ -54,12 +49,7 @@ def is_suspended(job: Object) -> bool:
 
 
 def cancel_grace(job: Object, otherwise: int) -> int:
-    """Return the seconds that the chief and its sidecar have to stop when the run ends.
-
-    Args:
-        job: With its annotations.
-        otherwise: For a job without that annotation.
-    """
+    """Return the seconds that the chief and its sidecar have to stop when the run ends."""
     said = (job["metadata"].get("annotations") or {}).get(CANCEL_GRACE_ANNOTATION, "")
     return int(said) if said.isdecimal() else otherwise
 
@@ -74,6 +64,13 @@ def on_lost_node(pod: Object) -> bool:
     disruption = true_condition(pod, "DisruptionTarget") or {}
     lost = disruption.get("reason") == "DeletionByTaintManager"
     return lost or pod["status"].get("reason") == "NodeLost"
+
+
+def container_statuses(pod: Object) -> list[Object]:
+    """Return the status of every container of a pod, init containers first."""
+    status = pod.get("status") or {}
+    names = ("initContainerStatuses", "containerStatuses")
+    return [item for name in names for item in status.get(name) or []]
 
 
 def true_condition(item: Object, kind: str) -> Object | None:

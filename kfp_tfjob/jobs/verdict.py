@@ -139,35 +139,19 @@ class Judgement:
         return exit_codes.CONFIGURATION  # the user has to change a limit or a name
 
     def failure(self, last_lines: Sequence[str] = ()) -> JobFailedError:
-        """Return the error of a step whose job ended this way.
-
-        Args:
-            last_lines: The last lines of the replica that failed first.
-        """
+        """Return the error of a step whose job ended this way, with a replica's last lines."""
         problem = Problem(self.sentence, fix=self.remedy)
         return JobFailedError(self.code, str(self.verdict), problem, last_lines)
 
 
 def cancelled(why: str) -> Judgement:
-    """Return the verdict on a job whose run was ended.
-
-    Args:
-        why: What ended it, for instance `its Workflow was deleted`.
-    """
+    """Return the verdict on a job whose run was ended, for instance `its Workflow was deleted`."""
     fix = "start it again, or retry it; it continues from its newest stored checkpoint"
     return Judgement(Verdict.CANCELLED, f"the run was ended: {why}", fix=fix)
 
 
 class JobFailedError(StepError):
-    """A job failed; its code and verdict are those of the replica that failed first.
-
-    Args:
-        code: The exit code.
-        verdict: One word.
-        problem: What happened.
-        last_lines: The last lines of that replica.
-        record: The record of the failure, if an earlier launch in this run has stored it.
-    """
+    """A job failed; its code and verdict are those of the replica that failed first."""
 
     def __init__(
         self,

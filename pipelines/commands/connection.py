@@ -32,12 +32,7 @@ _new_runs = click.option(
 def with_connection(
     command: Callable[..., Any] | None = None, *, starts: bool = False
 ) -> Callable[..., Any]:
-    """Add the options of a connection; the command receives them as `connection`.
-
-    Args:
-        command: The command.
-        starts: Whether it starts runs, and so takes the experiment of new runs.
-    """
+    """Add the options of a connection, and with `starts` that of new runs, as `connection`."""
     if command is None:
         return lambda it: with_connection(it, starts=starts)
 

@@ -252,11 +252,7 @@ def _tell(place: Models, model: str, champion: Any, json_: bool) -> None:
 
 
 def _person(given: str) -> str:
-    """Return who decides.
-
-    Raises:
-        ConfigurationError: It is not known.
-    """
+    """Return who decides."""
     try:
         return given.strip() or getpass.getuser()
     except (OSError, KeyError) as error:

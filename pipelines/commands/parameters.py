@@ -42,13 +42,7 @@ HERE = {
 
 @dataclass(frozen=True)
 class Given:
-    """The run parameters of a command.
-
-    Attributes:
-        values: Every parameter by name.
-        sources: Where each parameter that is not a default comes from: an option, a variable of the
-            environment, or the file.
-    """
+    """The run parameters of a command, and the source of each that is not a default."""
 
     values: RunParameters
     sources: Mapping[str, str]
@@ -113,13 +107,7 @@ def parameters_of(
     here: bool = True,
     environment: Mapping[str, str] = os.environ,
 ) -> Given:
-    """Return every run parameter, and where it comes from.
-
-    Args:
-        given: What click parsed.
-        defaults: Instead of the defaults of the pipeline.
-        here: Whether the run is on this machine, which has more defaults than the form.
-        environment: The variables.
+    """Return every run parameter and its source; a run on this machine has more defaults.
 
     Raises:
         ConfigurationError: The file, the environment or `--set` has something else than run
@@ -162,11 +150,7 @@ def parameters_of(
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the parameters of a file.
-
-    Raises:
-        ConfigurationError: It is not a mapping of run parameters.
-    """
+    """Return the parameters of a file."""
     import yaml
 
     from kfp_tfjob.options.parse import unknown_key
@@ -255,11 +239,7 @@ def _repeated(node: Any) -> Iterator[Any]:
 
 
 def _user() -> str:
-    """Return the name of the user, for the field `{user}`.
-
-    Raises:
-        ConfigurationError: This machine does not know it.
-    """
+    """Return the name of the user, for the field `{user}`."""
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:
@@ -284,11 +264,7 @@ def _fitting(values: RunParameters) -> Any:
 
 
 def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
-    """Apply `parameter[.key]=value` settings with their sources, in the order given.
-
-    Raises:
-        ConfigurationError: Settings that do not have this form.
-    """
+    """Apply `parameter[.key]=value` settings with their sources, in the order given."""
     from kfp_tfjob.options.parse import unknown_key
 
     problems: list[Problem | str] = []
@@ -342,11 +318,7 @@ def _with(value: Any, keys: list[str], new: Any) -> Any:
 
 
 def _json(text: str) -> Any:
-    """Return JSON.
-
-    Raises:
-        ValueError: It is something else, or an object has a key twice.
-    """
+    """Return JSON in which no object has a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(found := dict(pairs)) < len(pairs):

@@ -25,11 +25,7 @@ def render(run_id: str, **given: Any) -> None:
 
 
 def first_attempt(values: RunParameters, run_id: str) -> str:
-    """Return the job of the first attempt of a run as YAML.
-
-    Args:
-        values: Every run parameter by name; those of other steps are ignored.
-        run_id: The run's id, as KFP would give it.
+    """Return the job of the first attempt of a run as YAML; other parameters are ignored.
 
     Raises:
         ConfigurationError: Parameters are wrong; it lists every problem.

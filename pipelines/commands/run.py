@@ -71,22 +71,14 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
 
 
 def _require(*packages: str) -> None:
-    """Refuse to start without packages that only the run's other processes load.
-
-    Raises:
-        ModuleNotFoundError: A package is not installed; the command line names the extra.
-    """
+    """Refuse to start without packages that only the run's other processes load."""
     for package in packages:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _earlier(home: Home, run_id: str) -> RunParameters:
-    """Return the original parameters of a continued run.
-
-    Raises:
-        ConfigurationError: There is no such run.
-    """
+    """Return the original parameters of a continued run."""
     path = home.run(run_id) / KEPT
     try:
         text = "" if "/" in run_id else path.read_text()
@@ -105,11 +97,7 @@ def _earlier(home: Home, run_id: str) -> RunParameters:
 
 
 def _tick(home: Home, run_id: str | None, given: str | None) -> Tick:
-    """Return the tick of a run: that of a continued run, else the given one, else now.
-
-    Raises:
-        ConfigurationError: It is no time, or not the one that the continued run has.
-    """
+    """Return the tick of a run: that of a continued run, else the given one, else now."""
     new = Tick.parse(given, "--tick") if given else None
     kept = home.run(run_id) / TICK if run_id else None
     if not (kept and kept.exists()):

@@ -30,7 +30,7 @@ from kfp_tfjob.pipelines.commands.submit import show_plan
 from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
+    from kfp_tfjob.pipelines.kubeflow.connection import Connection
     from kfp_tfjob.pipelines.kubeflow.schedules import Schedule
 
 
@@ -145,21 +145,12 @@ def _with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_connection(connected)
 
 
-def _open(connection: Connection) -> BackEnd:
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
-
-    quiet()
-    return connection.open()
-
-
 @schedule.command("list")
 @as_json
 @_with_connection
 def list_(connection: Connection, json_: bool) -> None:
     """List the schedules of this pipeline, the newest first."""
-    from kfp_tfjob.pipelines.kubeflow import schedules
-
-    found = list(schedules.list_schedules(_open(connection)))
+    found = open_client(connection).schedules()
     if json_:
         show_json(found)
         return
@@ -183,12 +174,7 @@ def list_(connection: Connection, json_: bool) -> None:
 @_with_connection
 def delete(connection: Connection, name: str) -> None:
     """Delete a schedule; one with runs in flight is only paused."""
-    from kfp_tfjob.pipelines.kubeflow import schedules
-
-    back_end = _open(connection)
-    found = schedules.find_schedule(back_end, name)
-    schedules.delete(back_end, found)
-    show(f"deleted {_called(found)}")
+    show(f"deleted {_called(open_client(connection).delete_schedule(name))}")
 
 
 def _tell(found: Schedule, json_: bool) -> None:

@@ -48,11 +48,15 @@ class Client:
     StepError.
 
     Args:
-        host: URL of the UI or the API; empty for KF_PIPELINES_ENDPOINT, else as the SDK finds it.
-        namespace: The namespace of the runs, for a multi-user back end.
-        experiment: The experiment of new runs.
-        token_file: A file with a bearer token.
-        ca_file: The CA certificates of the back end.
+        host: URL of the UI or the API; empty for KF_PIPELINES_ENDPOINT, else the service inside
+            the cluster, else the kubeconfig.
+        namespace: The namespace of the runs, for a multi-user back end; empty for that of the SDK's
+            context, else of the pod.
+        experiment: The experiment of new runs; empty for KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else
+            Default.
+        token_file: A file with a bearer token, read again for every call; empty for
+            KF_PIPELINES_SA_TOKEN_PATH.
+        ca_file: The CA certificates of the back end; empty for SSL_CERT_FILE.
         endpoint: URL of the store as this machine reaches it; empty for AWS_ENDPOINT_URL, else the
             run's own. The keys come from the AWS environment.
     """
@@ -193,9 +197,11 @@ class Client:
         """Return the schedules of this pipeline, or those of one name, the newest first."""
         return list(schedules.list_schedules(self.back_end, name))
 
-    def delete_schedule(self, schedule: str) -> None:
-        """Delete a schedule; one with runs in flight is only paused."""
-        schedules.delete(self.back_end, schedules.find_schedule(self.back_end, schedule))
+    def delete_schedule(self, schedule: str) -> Schedule:
+        """Delete and return a schedule; one with runs in flight is only paused."""
+        found = schedules.find_schedule(self.back_end, schedule)
+        schedules.delete(self.back_end, found)
+        return found
 
     def runs(
         self,

@@ -14,12 +14,7 @@ _SECONDS = 2.0  # of retries; an optional check must not hold up a person
 
 
 def look(spec: JobSpec, namespace: str = "") -> list[Finding]:
-    """Return what the cluster lacks for a run, and what could not be found out.
-
-    Args:
-        spec: The training job.
-        namespace: Where the runs are; empty for the kubeconfig's, else that of the installation.
-    """
+    """Return what the cluster lacks for a run, and what could not be found out."""
     from kfp_tfjob.checks.engine import At, check
     from kfp_tfjob.checks.namespace import account_of
     from kfp_tfjob.checks.step_pods import asked_for, step_pods

@@ -53,19 +53,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the back end is, and who asks; an empty value leaves the choice to the SDK.
-
-    Attributes:
-        host: URL of the back end's UI or API; empty for KF_PIPELINES_ENDPOINT, else the service
-            inside the cluster, else the kubeconfig.
-        namespace: The namespace of the runs, for a multi-user back end; empty for that of the SDK's
-            context, else of the pod.
-        experiment: The experiment of new runs; empty for KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else
-            Default.
-        token_file: A file with a bearer token, read again for every call; empty for
-            KF_PIPELINES_SA_TOKEN_PATH.
-        ca_file: The CA certificates of the back end; empty for SSL_CERT_FILE.
-    """
+    """Where the back end is, and who asks, as `Client` describes; the SDK chooses what is empty."""
 
     host: str = ""
     namespace: str = ""
@@ -121,20 +109,12 @@ class Connection:
 class BackEnd:
     """An open connection.
 
-    Args:
-        connection: Where it is.
-        patience: Seconds for which a call is repeated while nothing answers.
-
     Attributes:
         connection: Where it is.
         sdk: The client of the SDK.
         multi_user: Whether runs belong to namespaces of users.
         version: As the back end reports it, for instance `2.17.0`; some builds say `unknown`.
         namespace: The namespace of the runs; empty for a back end without users.
-
-    Raises:
-        ConfigurationError: There is no namespace, or no permission.
-        BackEndAwayError: Nothing answers there.
     """
 
     def __init__(self, connection: Connection, patience: float = 20) -> None:
@@ -187,12 +167,6 @@ class BackEnd:
     def call(self, what: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Return the answer of a method of the generated API; it is repeated if nothing answers.
 
-        Args:
-            what: The call as text, for instance `read the run`.
-            method: For instance `sdk.runs.run_service_get_run`; it must be safe to repeat.
-            *given: Its arguments.
-            **named: Its named arguments.
-
         Raises:
             UnknownRunError: There is no such object.
             ConfigurationError: No permission, or not a Kubeflow Pipelines back end.
@@ -211,14 +185,7 @@ class BackEnd:
         return self._translated(what, lambda: method(*given, _request_timeout=_SECONDS, **named))
 
     def pages(self, what: str, method: Callable[..., Any], items: str, **named: Any) -> Iterator:
-        """Yield the items of a list, page by page; raises as `call` does.
-
-        Args:
-            what: The call as text.
-            method: A method that lists.
-            items: The name of the list in its answer, for instance `runs`.
-            **named: Its named arguments.
-        """
+        """Yield the items of a list, page by page; raises as `call` does."""
         token = ""
         while True:
             reply = self.call(what, method, page_token=token, page_size=_PAGE, **named)
@@ -250,11 +217,7 @@ class BackEnd:
         return next((it.experiment_id for it in found), "")
 
     def _health(self, **named: Any) -> Any:
-        """Return what the back end says about itself.
-
-        Raises:
-            ValueError: The reply is not JSON; the generated client takes any text for an answer.
-        """
+        """Return what the back end says about itself; refuse what is not JSON."""
         method = self.sdk.healthzs.healthz_service_get_healthz
         found = method(**named)
         said = json.loads(method.__self__.api_client.last_response.data)

@@ -47,11 +47,7 @@ def cancel(
     limit: float = 300,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Cancelled:
-    """Terminate a run, and wait until none of its pods run; arguments as for `Client.cancel`.
-
-    Raises:
-        ConfigurationError: The run is over.
-    """
+    """Terminate a run, and wait until none of its pods run; arguments as for `Client.cancel`."""
     if run.is_over:
         raise ConfigurationError(
             Problem(

@@ -19,20 +19,11 @@ from kfp_tfjob.user_code.model_code import ModelCode
 _OF_OPTIONS = (("data_options", "reader", OwnReader), ("gate", "evaluator", EvaluatorCode))
 
 
-def is_here(values: RunParameters) -> bool:
-    """Tell whether model_code is a path of this machine.
-
-    Raises:
-        ConfigurationError: It does not name a function.
-    """
-    return _is_here(str(values["model_code"]))
-
-
 def check_code(values: RunParameters) -> list[Problem | str]:
     """Return what is wrong with code of this machine; nothing for other code."""
     found: list[Problem | str] = []
     try:
-        if is_here(values):
+        if _is_here(str(values["model_code"])):
             code = ModelCode.parse(str(values["model_code"]))
             files = code.read()
             found += files.problems(code.function, values["model_hyperparameters"])
@@ -49,20 +40,9 @@ def check_code(values: RunParameters) -> list[Problem | str]:
 
 
 def copy_code(values: RunParameters, endpoint: str = "") -> RunParameters:
-    """Copy code of this machine to the store; the same code is copied to the same place.
-
-    Args:
-        values: Every run parameter, checked.
-        endpoint: URL of the store as this machine reaches it.
-
-    Returns:
-        The run parameters, with the addresses of the copies.
-
-    Raises:
-        ConfigurationError: The code cannot be read, or the store cannot be written from here.
-    """
+    """Return the run parameters with code of this machine copied to the store."""
     found = completed(values)
-    if is_here(values):
+    if _is_here(str(values["model_code"])):
         found["model_code"] = _copied(str(values["model_code"]), "model_code", values, endpoint)
     for parameter, key, kind in _OF_OPTIONS:
         text = str(values[parameter].get(key) or "")

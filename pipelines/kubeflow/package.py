@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,11 @@ class Package:
         """The images of its steps, sorted."""
         return sorted(compilation.images_of_steps(self.spec["pipeline_spec"]))
 
-    def problems(self, train_image: str) -> list[Problem]:
-        """Return the images that no node can pull.
-
-        Args:
-            train_image: The run parameter.
-        """
+    def problems(self, train_image: str) -> Iterator[Problem]:
+        """Yield the images that no node can pull, of the steps and in train_image."""
         compiled = [image for image in self.images if is_placeholder(image)]
-        found = [
-            Problem(
+        if compiled:
+            yield Problem(
                 "the pipeline names images that exist in no registry",
                 received=", ".join(compiled),
                 expected="images that your nodes can pull",
@@ -54,18 +50,14 @@ class Package:
                 " --pipeline compiled/tfjob_training.yaml; or set KFP_TFJOB_TOOLS_IMAGE and"
                 " KFP_TFJOB_TRAINER_IMAGE",
             )
-        ]
-        if not compiled and is_placeholder(train_image):
-            return [
-                Problem(
-                    "train_image exists in no registry",
-                    received=train_image,
-                    expected="an image that your nodes can pull",
-                    fix="set your own",
-                    path="train_image",
-                )
-            ]
-        return found if compiled else []
+        elif is_placeholder(train_image):
+            yield Problem(
+                "train_image exists in no registry",
+                received=train_image,
+                expected="an image that your nodes can pull",
+                fix="set your own",
+                path="train_image",
+            )
 
 
 def this_version() -> Package:
@@ -81,12 +73,20 @@ def this_version() -> Package:
 
 
 def from_file(path: Path) -> Package:
-    """Return the pipeline of a YAML file that `kfp-tfjob compile` wrote.
-
-    Raises:
-        ConfigurationError: It is no compiled pipeline of this project.
-    """
-    return _checked(Package(str(path), _parsed(path)))
+    """Return the pipeline of a YAML file that `kfp-tfjob compile` wrote."""
+    spec = _parsed(path)
+    pipeline = spec["pipeline_spec"]
+    name = pipeline.get("pipelineInfo", {}).get("name") if isinstance(pipeline, Mapping) else None
+    if name != _NAME:
+        raise ConfigurationError(
+            Problem(
+                f"{path} is not the pipeline of this project",
+                received=repr(name) if name else "something without pipelineInfo.name",
+                expected=f"the pipeline {_NAME}",
+                fix="name the file tfjob_training.yaml that `kfp-tfjob compile` wrote",
+            )
+        )
+    return Package(str(path), spec)
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -104,23 +104,3 @@ def _parsed(path: Path) -> dict[str, Any]:
         ) from None
     names = ("pipeline_spec", "platform_spec")
     return dict(zip(names, documents, strict=False)) or {"pipeline_spec": None}
-
-
-def _checked(package: Package) -> Package:
-    """Return the package if it is a pipeline of this project.
-
-    Raises:
-        ConfigurationError: It is not.
-    """
-    spec = package.spec["pipeline_spec"]
-    name = spec.get("pipelineInfo", {}).get("name") if isinstance(spec, Mapping) else None
-    if name != _NAME:
-        raise ConfigurationError(
-            Problem(
-                f"{package.source} is not the pipeline of this project",
-                received=repr(name) if name else "something without pipelineInfo.name",
-                expected=f"the pipeline {_NAME}",
-                fix="name the file tfjob_training.yaml that `kfp-tfjob compile` wrote",
-            )
-        )
-    return package

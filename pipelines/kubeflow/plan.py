@@ -52,14 +52,7 @@ class Plan:
 def make_plan(
     values: RunParameters, package: Package, sources: Mapping[str, str], namespace: str
 ) -> Plan:
-    """Return what a run with these checked parameters will take.
-
-    Args:
-        values: Every run parameter.
-        package: The pipeline.
-        sources: Where each given parameter comes from.
-        namespace: The run's namespace; empty for a single-user back end.
-    """
+    """Return what a run with these checked parameters will take."""
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.jobs.manifest import Identity, build_job
 

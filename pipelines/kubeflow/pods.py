@@ -44,11 +44,6 @@ class Seen:
     waits: tuple[str, ...] = ()
 
     @property
-    def nothing(self) -> bool:
-        """Whether the run has nothing left that does work."""
-        return self.only_steps and not self.steps
-
-    @property
     def only_steps(self) -> bool:
         """Whether everything that a step has started is gone."""
         return not (self.pods or self.jobs)
@@ -67,10 +62,6 @@ class Seen:
 
 class RunOnCluster:
     """The objects of one run on the cluster.
-
-    Args:
-        run_id: The run.
-        namespace: Where its pods are; empty to look for them.
 
     Attributes:
         trouble: Why the cluster cannot be asked; empty if it can.

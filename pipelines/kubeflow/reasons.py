@@ -99,38 +99,27 @@ def _green(run: Run, records: Records) -> Why:
         summary = "The run succeeded: its output is stored and verified. It evaluated no model."
         return Why(run, summary, why, "nothing; to evaluate: --set train_options.evaluate=true")
     if verdict is None:
-        reason = (
-            f"its verdict cannot be read: {records.trouble}"
-            if records.trouble
-            else ("it stored no verdict")
-        )
+        trouble = records.trouble
+        reason = f"its verdict cannot be read: {trouble}" if trouble else "it stored no verdict"
         return Why(run, "The run succeeded.", reason, notes=_notes(records))
-    reasons = verdict.reason
-    checks = tuple(
-        it
-        for it in verdict.checks
-        if it.name != "primary_metric" or not it.passed  # that it has a value says nothing new
-    )
+    # That the primary metric has a value says nothing new.
+    checks = tuple(it for it in verdict.checks if it.name != "primary_metric" or not it.passed)
+    found = Why(run, "", verdict.reason, checks=checks, notes=_notes(records))
     if ended.record:
         summary = f"Published as version {ended.record.version} of {run.model}."
-        return Why(run, summary, reasons, checks=checks, notes=_notes(records))
+        return replace(found, summary=summary)
     if lost := ended.lost:
         reason, _, remedy = lost.message.partition("; ")
         summary = "The run succeeded, and its model was not published: it lost the race."
-        notes = _notes(records)
-        return Why(run, summary, reason, remedy, "publish", lost.code, checks=checks, notes=notes)
+        told = {"reason": reason, "remedy": remedy, "step": "publish", "code": lost.code}
+        return replace(found, summary=summary, **told)
     if verdict.blessed:
         summary = "The model passed the gate, but its record as champion cannot be found."
-        return Why(run, summary, reasons, checks=checks, notes=_notes(records))
-    failed = [check.explanation for check in checks if not check.passed]
-    return Why(
-        run,
-        "The run succeeded, and its model was not published: it did not pass the gate.",
-        "; ".join(failed) or reasons,
-        _gate_remedy(verdict, checks),
-        checks=checks,
-        notes=_notes(records),
-    )
+        return replace(found, summary=summary)
+    failed = "; ".join(check.explanation for check in checks if not check.passed)
+    summary = "The run succeeded, and its model was not published: it did not pass the gate."
+    remedy = _gate_remedy(verdict, checks)
+    return replace(found, summary=summary, reason=failed or verdict.reason, remedy=remedy)
 
 
 def _gate_remedy(verdict: ModelVerdict, checks: Sequence[VerdictCheck]) -> str:

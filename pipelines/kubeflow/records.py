@@ -168,10 +168,6 @@ def endpoint_of(parameter: str, endpoint: str = "") -> str:
 
     `storage_endpoint` is the address inside the cluster, so the environment of this machine
     precedes it.
-
-    Args:
-        parameter: The run parameter.
-        endpoint: What a person said.
     """
     here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return endpoint or here or parameter

@@ -130,10 +130,6 @@ def find_run(back_end: BackEnd, given: str) -> Run:
 
     `last` is the newest run of this pipeline. The others may be of any pipeline, for instance one
     of a user's own with steps of this project.
-
-    Raises:
-        UnknownRunError: There is no such run.
-        ConfigurationError: Several runs are meant.
     """
     given = given.strip()
     if _ID.fullmatch(given):
@@ -197,11 +193,7 @@ def named(back_end: BackEnd, name: str) -> list[Run]:
 
 
 def read_run(back_end: BackEnd, run_id: str) -> Run:
-    """Return a run as it is now.
-
-    Raises:
-        UnknownRunError: There is no such run.
-    """
+    """Return a run as it is now."""
     method = back_end.sdk.runs.run_service_get_run
     return run_of(back_end, back_end.call(f"read the run {run_id}", method, run_id=run_id))
 
@@ -253,11 +245,7 @@ def _root_driver(tasks: list[Any]) -> str:
 
 
 def defaults_of(spec: Any) -> dict[str, Any]:
-    """Return the defaults of the parameters of a pipeline.
-
-    Args:
-        spec: `pipeline_spec` of the API, with or without the platform's part; None for none.
-    """
+    """Return the defaults of a pipeline's parameters, whichever part of its spec is given."""
     inner = (spec or {}).get("pipeline_spec", spec) or {}
     inputs = inner.get("root", {}).get("inputDefinitions", {}).get("parameters", {})
     return {

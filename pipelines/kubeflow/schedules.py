@@ -105,10 +105,6 @@ def find_schedule(back_end: BackEnd, given: str) -> Schedule:
     """Return a schedule by its name, its id, or a unique beginning of the id.
 
     Of several schedules of one name, the active one is meant.
-
-    Raises:
-        UnknownRunError: There is no such schedule.
-        ConfigurationError: Several schedules are meant.
     """
     known = list(list_schedules(back_end))
     found = [it for it in known if given in (it.name, it.schedule_id)]
@@ -150,9 +146,6 @@ def create(
     The new one is made paused, the old one is paused, the new one starts, and then the old one is
     deleted if none of its runs is in flight. So at no time do both start runs, and no run ends.
     `Client.schedule` describes the arguments and the result.
-
-    Raises:
-        ConfigurationError: The back end refuses the schedule.
     """
     models, api = back_end.sdk.api_models, back_end.sdk.recurring_runs
     old = list(_raw(back_end, name))
@@ -187,9 +180,6 @@ def delete(back_end: BackEnd, schedule: Schedule) -> None:
     """Delete a schedule.
 
     Kubeflow Pipelines would delete the Workflows of its runs, which then never end in its API.
-
-    Raises:
-        ConfigurationError: Runs are in flight; it is paused instead.
     """
     _switch(back_end, schedule.schedule_id, active=False)  # so that no run starts meanwhile
     if runs := _runs(back_end)[schedule.schedule_id]:

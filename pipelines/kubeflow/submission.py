@@ -20,11 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def check_run(values: RunParameters, package: Package) -> None:
-    """Check the parameters and the local code of a run; preflight checks what is in the store.
-
-    Raises:
-        ConfigurationError: Everything that is wrong, in one error.
-    """
+    """Check the parameters and the local code of a run; preflight checks what is in the store."""
     problems: list[Problem | str] = []
     try:
         check(values)
@@ -38,11 +34,7 @@ def check_run(values: RunParameters, package: Package) -> None:
 
 
 def check_name(back_end: BackEnd, name: str) -> None:
-    """Refuse a name that a run has.
-
-    Raises:
-        ConfigurationError: A run has this name.
-    """
+    """Refuse a name that a run has."""
     if name and (earlier := named(back_end, name)):
         raise ConfigurationError(_taken(earlier[0]))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
@@ -48,15 +48,7 @@ _REPORTS = {
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of one run.
-
-    Attributes:
-        step: The run and its store.
-        model_name: The run's model.
-        home: The folder of local runs.
-        embedded: Whether the store stops with the run.
-        show: Prints a line.
-    """
+    """The end of one run, whose store stops with it if it is embedded."""
 
     step: Step
     model_name: str
@@ -65,15 +57,7 @@ class Ending:
     show: Callable[[str], None]
 
     def tell(self, code: int, stop_signal: int) -> int:
-        """Say how the run ended.
-
-        Args:
-            code: Exit code of the process that ran the pipeline.
-            stop_signal: The signal that ended the run, or 0.
-
-        Returns:
-            The exit code for the command line.
-        """
+        """Say how the run ended, and return the exit code for the command line."""
         self._copied(self._keep_reports)
         path = self._folder / FAILURE_JSON
         try:
@@ -125,8 +109,7 @@ class Ending:
         if failure is None:
             tell_end(self.step, self.model_name, key)
             return
-        notice = notify.failure(self.step.run_id, failure)
-        notice = replace(notice, model_name=self.model_name)
+        notice = notify.failure(self.step.run_id, failure, self.model_name)
         notify.notify(notice, self.step.store, self.step.whole_run, key)
 
     def _tell_end(self) -> int:

@@ -28,11 +28,7 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 @dataclass(frozen=True)
 class Home:
-    """The folder.
-
-    Attributes:
-        folder: The folder, which also stores the S3 data.
-    """
+    """The folder, which also stores the S3 data."""
 
     folder: Path
 
@@ -59,11 +55,6 @@ class Home:
         """The copies of the published versions of a model, for programs on this machine.
 
         Models of the same name in two stores, or in two places of one, are different models.
-
-        Args:
-            name: The model.
-            endpoint: URL of the store; empty for the embedded one.
-            output: The output_uri, without its fields.
         """
         if endpoint or output != S3Address(BUCKET):
             place = f"{endpoint}\n{output}".encode()

@@ -25,17 +25,7 @@ _FILES = {
 
 
 def write_page(folder: Path, run_id: str, outcome: str, places: Mapping[str, str]) -> Path:
-    """Write the page into the folder of a run.
-
-    Args:
-        folder: The folder; the page links only files that are in it.
-        run_id: The run.
-        outcome: In a sentence.
-        places: Addresses and paths by what they are, for instance of the model.
-
-    Returns:
-        The page.
-    """
+    """Write the page into the folder of a run, and link the files that are in it."""
     path = folder / NAME
     page = render(
         "pipelines/local/page.html.j2",

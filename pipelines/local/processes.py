@@ -26,15 +26,7 @@ def carriers(token: str) -> list[psutil.Process]:
 
 
 def end(token: str, grace: float) -> int:
-    """End every process with `token`: SIGTERM, then SIGKILL after the grace period.
-
-    Args:
-        token: The run's token.
-        grace: Seconds between the two signals.
-
-    Returns:
-        How many had to be killed.
-    """
+    """End every process with `token`: SIGTERM, then SIGKILL; return how many had to be killed."""
     for process in carriers(token):
         _signal(process, psutil.Process.terminate)
     deadline = time.monotonic() + grace

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -38,7 +37,7 @@ from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import BUCKET, PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.output import readable
-from kfp_tfjob.pipelines.local.s3_server import Server, pass_no_proxy
+from kfp_tfjob.pipelines.local.s3_server import Server, locked, pass_no_proxy
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
@@ -65,15 +64,7 @@ def run(
     show: Callable[[str], None],
     tick: Tick,
 ) -> int:
-    """Run the pipeline with `values` and return the exit code for the command line.
-
-    Args:
-        values: Every run parameter, checked.
-        home: The folder of local runs.
-        run_id: Names the run.
-        embedded: Whether to start the S3 server, instead of using storage_endpoint.
-        show: Prints a line.
-        tick: The time for the fields `{date}` and `{hour}`.
+    """Run the pipeline with checked `values` and return the exit code for the command line.
 
     Raises:
         StepError: The folder is in use or unusable, its disk is full, or the S3 server does not
@@ -109,7 +100,7 @@ def run(
                     raise home.full_while(run_id) from None
                 raise
         # After a kill of this process, the training is saved to the store before that ends.
-        stack.enter_context(_Watchdog(token, server.now.users if server else None))
+        stack.enter_context(_watchdog(token, server.now.users if server else None))
         endpoint = server.now.endpoint if server else str(values["storage_endpoint"])
         step = _finish_step(values, endpoint, run_id, home)
         stack.callback(lambda: processes.end(token, 0.0))
@@ -146,12 +137,7 @@ def _run_pipeline(
     home: Home,
     show: Callable[[str], None],
 ) -> int | None:
-    """Run the pipeline until it ends or a signal comes.
-
-    Returns:
-        Its exit code; None if it was stopped because the disk is full. Its steps would wait for
-        the embedded store, which is on the same disk.
-    """
+    """Return the pipeline's exit code, after its end or a signal; None if the disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in (FAILURE_JSON, FAILURE_PAGE):  # from the continued run
         (folder / left).unlink(missing_ok=True)
@@ -300,30 +286,24 @@ class _Relay(threading.Thread):
                 yield line
 
 
-class only_run:
-    """Locks the folder, so that two runs do not share an S3 server and its data."""
-
-    def __init__(self, home: Home) -> None:
-        self._path = home.folder / "lock"
-
-    def __enter__(self) -> None:
-        self._file = open(self._path, "w")
+@contextmanager
+def only_run(home: Home) -> Iterator[None]:
+    """Lock the folder, so that two runs do not share an S3 server and its data."""
+    with open(home.folder / "lock", "w") as file:
         for _ in range(20):  # `is_held` of another command has it for a moment
-            with suppress(OSError):
-                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if locked(file):
+                break
             time.sleep(0.05)
-        self._file.close()
-        raise ConfigurationError(
-            Problem(
-                "another run is using this folder",
-                received=str(self._path.parent),
-                expected="one run per folder at a time",
-                fix="wait for it to end, or choose another folder with --home",
+        else:
+            raise ConfigurationError(
+                Problem(
+                    "another run is using this folder",
+                    received=str(home.folder),
+                    expected="one run per folder at a time",
+                    fix="wait for it to end, or choose another folder with --home",
+                )
             )
-        )
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        yield
 
 
 class _Signals:
@@ -359,37 +339,28 @@ class _Signals:
             signal.signal(number, handler)
 
 
-class _Watchdog:
-    """The process that ends the others after this one.
+@contextmanager
+def _watchdog(token: str, users: IO[str] | None) -> Iterator[None]:
+    """Run the process that ends those with `token` after this one.
 
-    Args:
-        token: The token of the others.
-        users: The lock that keeps the embedded server running meanwhile.
+    It holds the lock of the embedded server's users, so that the server runs meanwhile.
     """
-
-    def __init__(self, token: str, users: IO[str] | None) -> None:
-        self._token, self._users = token, users
-
-    def __enter__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.watchdog", self._token],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=[self._users.fileno()] if self._users else (),
-        )
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+    process = subprocess.Popen(
+        [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.watchdog", token],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        pass_fds=[users.fileno()] if users else (),
+    )
+    try:
+        yield
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        process.wait()
 
 
 class _Embedded:
-    """The S3 server of a run, restarted when it dies; its data is on disk.
-
-    Attributes:
-        now: The server.
-    """
+    """The S3 server of a run, restarted when it dies; its data is on disk."""
 
     def __init__(self, home: Home, show: Callable[[str], None]) -> None:
         self.now, self._show, self._starts = Server.start(home.s3), show, 1

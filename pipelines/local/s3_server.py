@@ -1,6 +1,6 @@
 """Runs a real S3 server in one process: OpenStack Swift with its S3 API, from PyPI.
 
-    python -m kfp_tfjob.pipelines.local.s3_server FOLDER [--port N]
+    python -m kfp_tfjob.pipelines.local.s3_server FOLDER PORT LOCK
 
 Unlike the usual mocks, it checks signatures and checksums, and only one of several conditional
 creates succeeds. It is for one machine: one copy of the data, loopback only. FOLDER stores the
@@ -19,7 +19,6 @@ of Swift, which need no keys, have no address.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import secrets
@@ -127,12 +126,10 @@ class Server:
     process: subprocess.Popen[bytes] | None
 
     @classmethod
-    def start(cls, folder: Path, port: int = 0) -> Server:
+    def start(cls, folder: Path) -> Server:
         """Use the server of `folder`; start it if there is none, and wait until it answers.
 
-        Args:
-            folder: The folder of its data.
-            port: 0 for the one before, so that programs with its address find it again.
+        It gets the port that it had before, so that programs with its address find it again.
 
         Raises:
             StepError: It ended, or did not answer in time; the message has its last output.
@@ -148,7 +145,7 @@ class Server:
                 if _taken(lock):
                     if process:
                         break  # it has ended
-                    process = _spawn(folder, port, lock)
+                    process = _spawn(folder, lock)
                 elif endpoint := (folder / "lock").read_text():
                     return cls(folder, endpoint, users, process)
             time.sleep(0.05)
@@ -183,7 +180,7 @@ class Server:
     def stop(self) -> None:
         """End the server, unless others use it; every acknowledged object is on disk."""
         with self.users:
-            if not (self.process and _locked(self.users)):
+            if not (self.process and locked(self.users)):
                 return
             self.process.terminate()
             try:
@@ -212,12 +209,8 @@ def pass_no_proxy() -> None:
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
 
 
-def _spawn(folder: Path, port: int, lock: IO[str]) -> subprocess.Popen[bytes]:
-    """Start the process of a server; it inherits the lock.
-
-    Raises:
-        ConfigurationError: The server is not installed.
-    """
+def _spawn(folder: Path, lock: IO[str]) -> subprocess.Popen[bytes]:
+    """Start the process of a server; it inherits the lock."""
     if find_spec("swift") is None:
         raise ConfigurationError(
             Problem(
@@ -233,7 +226,7 @@ def _spawn(folder: Path, port: int, lock: IO[str]) -> subprocess.Popen[bytes]:
     log.touch(mode=0o600)
     with open(log, "wb") as output:
         return subprocess.Popen(
-            [*command, "--port", str(port or before or 0), "--lock", str(lock.fileno())],
+            [*command, before or "0", str(lock.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -249,13 +242,13 @@ def _lock_file(path: Path) -> IO[str]:
 
 def _taken(lock: IO[str]) -> bool:
     """Take the lock of a folder, and tell whether it worked; the address there is out of date."""
-    if _locked(lock):
+    if locked(lock):
         lock.truncate(0)
         return True
     return False
 
 
-def _locked(file: IO[str]) -> bool:
+def locked(file: IO[str]) -> bool:
     """Lock a file for this process alone, and tell whether it worked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -264,17 +257,13 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
-    """Serve S3 from `folder` on the loopback interface until the process is ended.
+def serve(folder: Path, port: int, lock: int) -> None:
+    """Serve S3 from `folder` on the loopback interface until no program uses it.
 
     Args:
-        folder: The folder of the data; created if it does not exist.
-        port: 0 for a free one.
-        inherited: The descriptor of the folder's lock, from the program that has taken it. Then
-            another port is taken if that one is in use, and the server ends with its last user.
-
-    Raises:
-        SystemExit: Another server uses the folder.
+        folder: The folder of the data; it exists.
+        port: 0 for a free one; another one is taken if it is in use.
+        lock: The descriptor of the folder's lock, from the program that has taken it.
     """
     # Swift is written for eventlet, which must replace the sockets before anything uses them.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -285,13 +274,10 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
 
     eventlet.monkey_patch()
     os.umask(0o077)
-    _make_private(folder)
-    folder = folder.absolute()
     os.chdir(folder)  # so that the configuration has no path, which may have any character
     etc, devices = Path("etc"), Path("data")
     for path in (etc, devices / "d1"):
         path.mkdir(parents=True, exist_ok=True)
-    lock = _only_server(folder) if inherited is None else os.fdopen(inherited, "a")
     key = _secret_key(folder)
     (etc / "swift.conf").write_text(_SWIFT)
 
@@ -340,8 +326,6 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
         # Otherwise the servers of two folders could share a port, and get each other's requests.
         front = eventlet.listen(("127.0.0.1", port), reuse_port=False)
     except OSError:
-        if inherited is None:
-            raise
         front = eventlet.listen(("127.0.0.1", 0))
     conf = _PROXY.format(etc=etc, key=key, patience=_PATIENCE)
     proxy = loadapp(ConfigString(conf), global_conf={"log_name": "proxy"})
@@ -353,11 +337,9 @@ def serve(folder: Path, port: int = 0, inherited: int | None = None) -> None:
         "AWS_ENDPOINT_URL": endpoint,
     }.items():
         _write_private(folder / "secret" / name, value)
-    os.write(lock.fileno(), endpoint.encode())  # means ready
-    if inherited is not None:
-        eventlet.spawn(_end_when_unused, folder)
+    os.write(lock, endpoint.encode())  # means ready
+    eventlet.spawn(_end_when_unused, folder)
     run(front, _creates_take_turns(_with_cache(proxy)))
-    lock.close()
 
 
 class _Clock:
@@ -496,23 +478,12 @@ def _with_cache(application: WSGIApplication) -> WSGIApplication:
     return call
 
 
-def _only_server(folder: Path):
-    """Take the lock of the folder: two servers on one folder would damage each other's data."""
-    lock = _lock_file(folder / "lock")  # held until the process ends
-    if not _taken(lock):
-        print(
-            f"another S3 server uses {folder}; stop it, or use a different folder", file=sys.stderr
-        )
-        raise SystemExit(2)
-    return lock
-
-
 def _end_when_unused(folder: Path) -> None:
     """End this process once no program uses it; one that comes then waits for the lock."""
     from eventlet import sleep
 
     with _lock_file(folder / "users") as users:
-        while not _locked(users):
+        while not locked(users):
             sleep(0.3)  # pyright: ignore[reportArgumentType]  # eventlet takes fractions
         os.truncate(folder / "lock", 0)  # the address ends first: a program may take `users` now
         os._exit(0)
@@ -538,15 +509,5 @@ def _write_private(path: Path, text: str) -> None:
         partial.write_text(text)
 
 
-def main() -> None:
-    """Parse the command line and serve."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("folder", type=Path, help="folder for the data")
-    parser.add_argument("--port", type=int, default=0, help="default: a free one")
-    parser.add_argument("--lock", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    serve(arguments.folder.absolute(), arguments.port, arguments.lock)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3]))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from kfp_tfjob.pipelines.local.home import BUCKET, Home
+from kfp_tfjob.pipelines.local.s3_server import Server, locked
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.retry import Patience
@@ -19,17 +19,11 @@ from kfp_tfjob.storage.store import Store
 def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
     """Open the embedded store; its server is started, unless a program uses it now.
 
-    Args:
-        home: The folder of local runs.
-        patience: How long a call is retried.
-
     Raises:
         ConfigurationError: There are no local runs, the server is not installed, or the folder
             cannot be used.
         StepError: The server does not start.
     """
-    from kfp_tfjob.pipelines.local.s3_server import Server
-
     if not home.s3.is_dir():
         raise ConfigurationError(
             Problem(
@@ -54,18 +48,7 @@ def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
 def store_of(
     address: S3Address, endpoint: str, home: Home, patience: Patience, region: str = ""
 ) -> Iterator[Store]:
-    """Open the store of an address: the embedded one for its bucket, never AWS.
-
-    Args:
-        address: The address, for instance of a run.
-        endpoint: URL of the store; empty for the environment, else AWS.
-        home: The folder of local runs.
-        patience: How long a call is retried.
-        region: Of the store; empty for that of the environment.
-
-    Raises:
-        StepError: As for `embedded_store`.
-    """
+    """Open the store of an address: the embedded one for its bucket, never AWS."""
     store = Store(endpoint, region, patience=patience)
     host = urlsplit(store.session.client.meta.endpoint_url).hostname or ""
     if endpoint or address.bucket != BUCKET or "amazonaws.com" not in host:
@@ -80,8 +63,4 @@ def is_held(lock: Path) -> bool:
     if not lock.exists():
         return False
     with open(lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+        return not locked(file)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import end_jobs_on
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.options.images import TOOLS
@@ -159,7 +160,7 @@ def test_why_it_failed(launch):
     body = "time.sleep(600) if me == 'chief-0' else print('no column y'); sys.exit(3)"
     launch.run(launch.spec(body, workers=1))
     left = end_jobs_on(launch.backend(), launch.step.run_id)
-    markdown = finish.explain(left.ends)
+    markdown = page.explain(left.ends)
     node = launch.node_of("worker-0")
     assert f"| `worker-0` | Failed | `{node}` | `tensorflow` | terminated | 3 |" in markdown
     assert "no column y" in markdown and "| Failed | True |" in markdown

@@ -41,7 +41,7 @@ def pod(cluster: Access, namespace: str, name: str, labels: dict[str, str]) -> N
 
 def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, namespace: str):
     empty = RunOnCluster(RUN, namespace)
-    assert empty.look().nothing and not empty.known and not empty.trouble
+    assert not str(empty.look()) and not empty.known and not empty.trouble
     pod(cluster, namespace, "step", {"pipeline/runid": RUN})
     pod(cluster, namespace, "other", {"pipeline/runid": "another-run"})
     pod(cluster, namespace, "chief", {RUN_LABEL: RUN})
@@ -54,7 +54,7 @@ def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, names
     assert found.known and namespace in found.where
     for name in ("step", "chief"):
         cluster.core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
-    assert wait_until(lambda: found.look().nothing, 240)
+    assert wait_until(lambda: not str(found.look()), 240)
     assert found.known
 
 

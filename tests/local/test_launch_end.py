@@ -14,7 +14,7 @@ import pytest
 
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import _ends
-from kfp_tfjob.components.finish.explain import explain
+from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import earlier, engine
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
@@ -54,6 +54,7 @@ engine.run(step, dict(output_uri="{base}", storage_secret="objstore-cred", model
     secrets.mkdir()
     (secrets / "objstore-cred").symlink_to(s3.secret, target_is_directory=True)
     values = {"KFP_TFJOB_BACKEND": "local", "KFP_TFJOB_SECRETS": str(secrets)}
+    values |= {"KFP_TFJOB_WORK": str(tmp_path / "work")}
     values |= {"PYTHONPATH": str(repository), MARK: str(tmp_path)}
     found = subprocess.Popen([sys.executable, "-c", body], env=os.environ | values)
     yield found

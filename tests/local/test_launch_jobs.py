@@ -19,7 +19,7 @@ from kfp import dsl
 
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.local.backend import LocalBackend
-from kfp_tfjob.components.finish.explain import explain
+from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
@@ -289,6 +289,7 @@ def test_the_component_trains_and_leaves_what_people_look_at(
     env = {"API_TOKEN": "plain-4711", "HUB_TOKEN": {"secret": "hub", "key": "token"}}
     monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
     monkeypatch.setenv("KFP_TFJOB_SECRETS", str(tmp_path / "secrets"))
+    monkeypatch.setenv("KFP_TFJOB_WORK", str(tmp_path / "work"))
     monkeypatch.setenv("KFP_TFJOB_RUN_ID", "run-of-the-component")
     tell(chief_0="exit 0")
     curves = dsl.HTML(uri=str(tmp_path / "curves.html"))
@@ -351,7 +352,6 @@ def test_a_worker_that_fails_fails_the_step_with_its_code_and_words(backend, spe
     assert "worker-0" in str(failed.value)
     assert failed.value.last_lines[-1].endswith("told to exit 3")
     name = f"tfjob-{step.run_id}-1"
-    assert backend.get(name)["status"]["replicaStatuses"]["Worker"] == {"failed": 1}
     assert step.store.numbers(step.run.attempts) == [1]  # the user's fault is not tried again
     with pytest.raises(ObjectNotFoundError):
         step.store.read(step.run.manifest)

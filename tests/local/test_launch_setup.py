@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.setup.__main__ import Task, run
+from kfp_tfjob.components.launch_tfjob.setup.__main__ import run
 from kfp_tfjob.components.launch_tfjob.setup.restore import restore
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_crc64nvme
@@ -49,7 +49,7 @@ def environment(store: Store, base: S3Address, tmp_path: Path) -> dict[str, str]
 def test_a_program_finds_the_dataset_without_its_test_rows(
     environment: dict[str, str], store: Store
 ) -> None:
-    assert run(Task.from_environment(environment), lambda: store) is None
+    assert run(environment, lambda: store) is None
     folder = Path(environment["DATA_DIR"])
     assert {path.name for path in folder.iterdir()} == {
         "schema.json",
@@ -64,14 +64,14 @@ def test_a_damaged_dataset_starts_no_program(
 ) -> None:
     store.write(base / "datasets" / "d" / "train-00000.tfrecord", b"something else altogether")
     with pytest.raises(DataError, match="train-00000.tfrecord"):
-        run(Task.from_environment(environment), lambda: store)
+        run(environment, lambda: store)
 
 
 def test_a_replica_without_data_dir_fetches_nothing(
     environment: dict[str, str], store: Store
 ) -> None:
     del environment["DATA_DIR"]
-    run(Task.from_environment(environment), lambda: pytest.fail("the store was opened"))
+    run(environment, lambda: pytest.fail("the store was opened"))
     assert not (Path(environment["JOB_DIR"]) / "data").exists()
 
 
@@ -95,11 +95,11 @@ def test_the_newest_complete_checkpoint_comes_back(
         "RUN_URI": str(layout.base),
         "RESTORE": "1",
     }
-    assert run(Task.from_environment(environment), lambda: store) == 7
+    assert run(environment, lambda: store) == 7
     checkpoints = tmp_path / "output" / "checkpoints"
     assert [item.name for item in checkpoints.iterdir()] == ["7"]
     assert (checkpoints / "7" / "variables.bin").read_bytes() == b"\7"
-    assert run(Task.from_environment(environment), lambda: store) == 7, "it is there"
+    assert run(environment, lambda: store) == 7, "it is there"
 
 
 BESIDE = {

@@ -141,7 +141,6 @@ def test_the_store_may_be_killed_and_come_back(pod, tmp_path, monkeypatch, base)
     with Server.start(folder) as server:
         monkeypatch.setenv(MOUNT_VARIABLE, str(server.secret))
         server.store().make_bucket(base.bucket)
-        port = int(server.endpoint.rpartition(":")[2])
         sidecar = pod.sidecar()
         trainer = train(pod, steps=6, pause=0.3)
         until(lambda: "stored checkpoint" in pod.log(), "the first checkpoint")
@@ -153,7 +152,7 @@ def test_the_store_may_be_killed_and_come_back(pod, tmp_path, monkeypatch, base)
     pod.wait_for(name, "storing", "did not answer")
     assert trainer.poll() is None
 
-    with Server.start(folder, port) as server:
+    with Server.start(folder) as server:
         assert trainer.wait(SECONDS) == 0, pod.log()
         assert_whole(server.store(), pod.run, pod.output, tmp_path / "copy")
         assert pod.end(sidecar) == 0

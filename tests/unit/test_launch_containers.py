@@ -115,7 +115,7 @@ def test_every_field_of_a_job_is_obeyed_or_ignored(kind: JobKind) -> None:
     }
 
 
-def test_the_back_end_is_chosen_by_the_environment(monkeypatch):
+def test_the_back_end_is_chosen_by_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("KFP_TFJOB_BACKEND", "nomad")
     with pytest.raises(ConfigurationError, match="nomad.*Expected: kubernetes or local"):
         open_backend()
@@ -124,6 +124,8 @@ def test_the_back_end_is_chosen_by_the_environment(monkeypatch):
     with pytest.raises(ConfigurationError, match="no cluster"):
         open_backend()
     monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
+    monkeypatch.setenv("KFP_TFJOB_WORK", str(tmp_path))
+    monkeypatch.setenv("KFP_TFJOB_SECRETS", str(tmp_path))
     with open_backend() as backend:
         assert backend.get("none") is None and backend.pods("none") == []
         assert list(backend.logs("none")) == []

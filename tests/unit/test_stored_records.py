@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kfp_tfjob.components.finish.explain import explain
+from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.components.launch_tfjob.report import progress
 from kfp_tfjob.features.schema import Schema

@@ -10,12 +10,7 @@ from kfp_tfjob.pages.template import render
 
 
 def curves_html(progress: TrainingHistory, title: str) -> str:
-    """Return a page with a chart for each metric, the final values and the time by activity.
-
-    Args:
-        progress: The reports of the chief.
-        title: The title of the page.
-    """
+    """Return a page with a chart for each metric, the final values and the time by activity."""
     series: dict[str, dict[str, list[charts.Point]]] = {}
     for epoch in progress.epochs:
         for name, value in epoch.metrics.items():
@@ -34,12 +29,7 @@ def curves_html(progress: TrainingHistory, title: str) -> str:
 
 
 def job_html(manifest: Object, tensorboard: str) -> str:
-    """Return a page with the TensorBoard command and the TFJob as YAML.
-
-    Args:
-        manifest: The TFJob.
-        tensorboard: The command.
-    """
+    """Return a page with the TensorBoard command and the TFJob as YAML."""
     return render(
         "components/launch_tfjob/report/tfjob.html.j2",
         title=f"{manifest['kind']} {manifest['metadata']['name']}",

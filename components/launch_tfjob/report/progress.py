@@ -17,12 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch as the chief reported it.
-
-    Attributes:
-        number: The number of the epoch, from 1.
-        metrics: Finite values by name.
-    """
+    """One epoch, from 1, as the chief reported it; its metrics are finite."""
 
     number: int
     metrics: Mapping[str, float]

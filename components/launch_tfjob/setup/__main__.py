@@ -16,7 +16,6 @@ if __name__ == "__main__":
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,86 +31,44 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a replica needs before it starts.
-
-    Attributes:
-        job_dir: The scratch folder of the replica.
-        output_dir: The folder for the output.
-        run: The run in the store.
-        code: The copy of the user's code; None if the image has it.
-        dataset: The prepared dataset; None if it is not downloaded.
-        data_dir: The folder for the dataset.
-        restore: Whether to restore stored files; true on the chief.
-    """
-
-    job_dir: Path
-    output_dir: Path
-    run: RunLayout
-    code: S3Address | None
-    dataset: S3Address | None
-    data_dir: Path
-    restore: bool
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Task:
-        """Read the variables that the job manifest sets.
-
-        Raises:
-            ConfigurationError: Variables are missing or are not addresses; one problem for each.
-        """
-        missing = [
-            name for name in ("JOB_DIR", "OUTPUT_DIR", "RUN_URI") if not environment.get(name)
-        ]
-        ConfigurationError.raise_if(
-            Problem(f"{name} is not set", fix="start replicas through launch_tfjob")
-            for name in missing
-        )
-        code, data = environment.get("CODE_URI"), environment.get("DATA_DIR")
-        dataset = environment.get("DATASET_URI", "")
-        return cls(
-            Path(environment["JOB_DIR"]),
-            Path(environment["OUTPUT_DIR"]),
-            RunLayout(S3Address.parse(environment["RUN_URI"], "RUN_URI")),
-            S3Address.parse(code, "CODE_URI") if code else None,
-            S3Address.parse(dataset, "DATASET_URI") if data else None,
-            Path(data or ""),
-            environment.get("RESTORE") == "1",
-        )
-
-
-def run(task: Task, open_store: Callable[[], Store]) -> int | None:
-    """Prepare a replica.
-
-    Args:
-        task: What the replica needs.
-        open_store: Opens the store, which not every replica needs.
+def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int | None:
+    """Prepare a replica by the variables that the job manifest sets.
 
     Returns:
         The step of the checkpoint that was restored, or None.
 
     Raises:
+        ConfigurationError: Variables are missing or are not addresses.
         DataError: The user's code or the dataset in the store is missing or damaged.
     """
     from kfp_tfjob.storage.layout import is_for_training
     from kfp_tfjob.uploader import pull
 
-    for folder in (task.job_dir / "home", task.job_dir / "tmp", task.output_dir):
+    ConfigurationError.raise_if(
+        Problem(f"{name} is not set", fix="start replicas through launch_tfjob")
+        for name in ("JOB_DIR", "OUTPUT_DIR", "RUN_URI")
+        if not environment.get(name)
+    )
+    job, output = Path(environment["JOB_DIR"]), Path(environment["OUTPUT_DIR"])
+    of_run = RunLayout(S3Address.parse(environment["RUN_URI"], "RUN_URI"))
+    code, data = environment.get("CODE_URI"), environment.get("DATA_DIR")
+    restores = environment.get("RESTORE") == "1"
+    for folder in (job / "home", job / "tmp", output):
         folder.mkdir(parents=True, exist_ok=True)
-    pack(task.job_dir / NAME)
-    if not (task.code or task.dataset or task.restore):
+    pack(job / NAME)
+    if not (code or data or restores):
         return None
     store = open_store()
-    if task.code:
-        pull(store, task.code, task.job_dir / CODE)
-    if task.dataset:
-        pull(store, task.dataset, task.data_dir, only=is_for_training)
-    if not task.restore:
+    if code:
+        pull(store, S3Address.parse(code, "CODE_URI"), job / CODE)
+    if data:
+        dataset = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
+        pull(store, dataset, Path(data), only=is_for_training)
+    if not restores:
         return None
     from kfp_tfjob.components.launch_tfjob.setup.restore import restore
 
-    return restore(store, task.run, task.output_dir)
+    return restore(store, of_run, output)
 
 
 def _open_store() -> Store:
@@ -125,7 +82,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, handlers=[log_to(sys.stdout)])
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
-        run(Task.from_environment(os.environ), _open_store)
+        run(os.environ, _open_store)
     except StepError as error:
         log.error("%s", error)
         return error.code

@@ -47,11 +47,6 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
 
     The checkpoint appears last, so an interrupted restore is repeated.
 
-    Args:
-        store: The store.
-        run: The run in the store.
-        output: OUTPUT_DIR.
-
     Returns:
         Its step, or None if there is no checkpoint to resume from.
     """
@@ -126,14 +121,7 @@ def _lies_beside(path: str) -> bool:
 def _fetch_files(
     store: Store, output: Path, start: int, objects: Sequence[Listed]
 ) -> dict[str, str]:
-    """Download objects, each with one rename; return the failed paths and the reasons.
-
-    Args:
-        store: The store.
-        output: OUTPUT_DIR.
-        start: Where the path below OUTPUT_DIR begins in a key.
-        objects: The objects to download.
-    """
+    """Download objects, each with one rename; return the failed paths and the reasons."""
     if not objects:
         return {}
     size = sum(item.size for item in objects)

@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import random
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Farewell, JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.local.container import now
-from kfp_tfjob.cluster.local.pod import LocalPod, Machine
+from kfp_tfjob.cluster.local.pod import LocalPod
 from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of
@@ -38,34 +37,24 @@ FOLDER = "KFP_TFJOB_WORK"
 # Below the ports for outgoing connections, which could take ours in the meantime.
 _PORTS = range(20000, 32000)
 _LINES = 10_000  # for a slow reader; then the containers wait
+_POLL = 0.3
 _CLOSING_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class LocalBackend:
-    """Runs jobs until it is closed; on SIGTERM it ends them and the program.
-
-    Args:
-        folder: The folder for the volumes of jobs.
-        secrets: A folder with one folder for each Secret, and in it one file for each key.
-    """
+    """Runs jobs until it is closed; on SIGTERM it ends them and the program."""
 
     def __init__(self, folder: Path, secrets: Path) -> None:
-        self._machine = Machine(folder, secrets)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder, self._secrets = folder, secrets
         self._jobs: dict[str, _Job] = {}
         self._handler: Any = None
 
     @classmethod
     def from_environment(cls) -> LocalBackend:
-        """Return a back end for the folders that the environment names, or a temporary one."""
-        named = os.environ.get(FOLDER)
-        temporary = None if named else tempfile.TemporaryDirectory(prefix="kfp-tfjob-")
-        folder = Path(named or temporary.name)  # type: ignore[union-attr]
-        backend = cls(folder, Path(os.environ.get(SECRETS) or folder / "secrets"))
-        backend._temporary = temporary
-        return backend
+        """Return a back end for the folders that the local run names in the environment."""
+        return cls(Path(os.environ[FOLDER]), Path(os.environ[SECRETS]))
 
     def owner(self) -> Object | None:
         """Return None: jobs end with this process."""
@@ -78,17 +67,12 @@ class LocalBackend:
         return nullcontext(lambda: "")
 
     def create(self, manifest: Object) -> None:
-        """Start the pods of a job.
-
-        Raises:
-            JobExistsError: The name is taken.
-            JobRefusedError: The manifest names a Secret that does not exist.
-        """
+        """Start the pods of a job."""
         name = manifest["metadata"]["name"]
         if name in self._jobs:
             raise JobExistsError(Problem(f"a job {name} already exists"))
-        JobRefusedError.raise_if(_missing_secrets(manifest, self._machine.secrets))
-        self._jobs[name] = _Job(manifest, self._machine)
+        JobRefusedError.raise_if(_missing_secrets(manifest, self._secrets))
+        self._jobs[name] = _Job(manifest, self._folder, self._secrets)
         self._jobs[name].start()
 
     def get(self, name: str) -> Object | None:
@@ -148,8 +132,6 @@ class LocalBackend:
             job.stop(_CLOSING_SECONDS)
         for name in list(self._jobs):
             self.delete(name)
-        if self._temporary:
-            self._temporary.cleanup()
 
     def __enter__(self) -> LocalBackend:
         """Return the back end; from now on SIGTERM ends the jobs as well."""
@@ -172,20 +154,19 @@ class LocalBackend:
 class _Job:
     """One job: its pods, its status as the operator writes it, and its lines."""
 
-    def __init__(self, manifest: Object, machine: Machine) -> None:
+    def __init__(self, manifest: Object, folder: Path, secrets: Path) -> None:
         self._manifest = dict(manifest)
         self.annotations: dict[str, str] = {}
         self.heard = 0.0  # when the chief logged its last line
         self._name: str = manifest["metadata"]["name"]
-        self._folder = machine.folder / "jobs" / self._name
+        self._folder = folder / "jobs" / self._name
         self._kind = kind = kind_of(manifest)
         replicas = kind.replicas(manifest)
         self._change = threading.Condition(threading.RLock())
         self._version = self._seen = 0
-        self._lines: deque[LogLine] = deque()
-        self._is_read = False
+        self._lines: queue.Queue[LogLine] = queue.Queue(_LINES)
+        self._is_deleted = False
         self._conditions: dict[str, dict[str, str]] = {}
-        self._times = {"startTime": now()}
         self._condition("created", f"{kind.name} {self._name} is created.")
         count = sum(replica.count for replica in replicas)
         ports = _free_ports(count)
@@ -201,10 +182,11 @@ class _Job:
                     name=kind.pod_name(self._name, role, index),
                     labels=kind.pod_labels(self._name, role, index),
                     template=replica.template,
-                    machine=machine,
+                    claims=folder / "claims",
+                    secrets=secrets,
                     folder=self._folder / f"{role}-{index}",
-                    injected=kind.environment(hosts, role, index),
-                    extra={"REPLICAS_ON_THIS_MACHINE": str(count)},
+                    injected=kind.environment(hosts, role, index)
+                    | {"REPLICAS_ON_THIS_MACHINE": str(count)},
                     line=self._line(f"{role}-{index}", kind.pod_name(self._name, role, index)),
                     changed=self._changed,
                 )
@@ -232,6 +214,7 @@ class _Job:
             pod.stop(sidecar_seconds)
 
     def end(self) -> None:
+        self._is_deleted = True
         self.stop()
         for pod in self.pods:
             pod.join()
@@ -240,11 +223,7 @@ class _Job:
     def to_dict(self) -> Object:
         with self._change:
             self._seen = self._version
-            status = {
-                "conditions": [dict(item) for item in self._conditions.values()],
-                "replicaStatuses": self._replica_statuses(),
-                **self._times,
-            }
+            status = {"conditions": [dict(item) for item in self._conditions.values()]}
         metadata = self._manifest["metadata"]
         annotations = metadata["annotations"] | self.annotations
         metadata = metadata | {"annotations": annotations}
@@ -255,34 +234,26 @@ class _Job:
             self._change.wait_for(lambda: self._version != self._seen, timeout)
 
     def lines(self) -> Iterator[LogLine]:
-        self._is_read = True
-        try:
-            while True:
-                with self._change:
-                    self._change.wait_for(lambda: self._lines or self.over)
-                    if not self._lines:
-                        return
-                    line = self._lines.popleft()
-                    if len(self._lines) == _LINES - 1:
-                        self._change.notify_all()
-                yield line
-        finally:
-            with self._change:
-                self._is_read = False
-                self._change.notify_all()
+        while True:
+            over = self.over  # before the last look
+            try:
+                yield self._lines.get(timeout=_POLL)
+            except queue.Empty:
+                if over:
+                    return
 
     def _line(self, replica: str, pod: str) -> Any:
         def take(container: str, text: str) -> None:
             where = self._kind.log_name(replica, container)
-            with self._change:
-                # As with a pipe, a program that writes faster than its log is read has to wait.
-                self._change.wait_for(lambda: len(self._lines) < _LINES or not self._is_read)
-                if len(self._lines) >= _LINES:
-                    self._lines.popleft()  # no reader
-                if where == "chief-0":
-                    self.heard = time.monotonic()
-                self._lines.append(LogLine(where, pod, stamp_of(time.time()), text))
-                self._change.notify_all()
+            if where == "chief-0":
+                self.heard = time.monotonic()
+            line = LogLine(where, pod, stamp_of(time.time()), text)
+            # As with a pipe, a program that writes faster than its log is read has to wait.
+            while True:
+                with suppress(queue.Full):
+                    return self._lines.put(line, timeout=_POLL)
+                if self._is_deleted:  # perhaps no one reads any more
+                    return None
 
         return take
 
@@ -315,7 +286,6 @@ class _Job:
         if "running" in self._conditions:
             self._conditions["running"]["status"] = "False"
         self._condition(state, f"{self._kind.name} local/{self._name} {text}")
-        self._times["completionTime"] = now()
         self.stop()  # cleanPodPolicy Running
 
     def _condition(self, state: str, message: str) -> None:
@@ -328,16 +298,6 @@ class _Job:
             "lastUpdateTime": now(),
             "lastTransitionTime": now(),
         }
-
-    def _replica_statuses(self) -> dict[str, dict[str, int]]:
-        names = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed"}
-        statuses: dict[str, dict[str, int]] = {}
-        for role, pods in self._by_role.items():
-            counted = statuses.setdefault(self._kind.roles[role], {})
-            for pod in pods:
-                if name := names.get(pod.phase):
-                    counted[name] = counted.get(name, 0) + 1
-        return statuses
 
 
 def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:

@@ -39,12 +39,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def place(text: str, mounts: Mapping[str, Path]) -> str:
-    """Translate a path of the container to this machine; return any other text unchanged.
-
-    Args:
-        text: The value of a variable or one argument.
-        mounts: The folder on this machine for every mountPath.
-    """
+    """Translate a path below a mountPath to its folder on this machine; keep any other text."""
     for mount in sorted(mounts, key=len, reverse=True):
         if text == mount or text.startswith(mount + "/"):
             return str(mounts[mount]) + text[len(mount) :]
@@ -62,8 +57,7 @@ class PodInfo:
         """Return the value of a fieldRef, for instance `metadata.labels['x']`."""
         if match := re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path):
             return str(self.metadata.get(match[1], {}).get(match[2], ""))
-        known = {"status.podIP": "127.0.0.1", "status.hostIP": "127.0.0.1"}
-        return known.get(path) or str(self.metadata.get(path.removeprefix("metadata."), ""))
+        return str(self.metadata.get(path.removeprefix("metadata."), ""))
 
     def secret(self, name: str, key: str) -> str | None:
         """Return the value of a key of a Secret, or None."""
@@ -80,15 +74,6 @@ def environment(
 
     It is the environment of this program without the variables of a replica, plus the variables
     of the manifest. PATH contains the virtual environment.
-
-    Args:
-        container: The container in the manifest.
-        pod: The targets of references.
-        mounts: The folder on this machine for every mountPath.
-        extra: Variables that override the manifest.
-
-    Raises:
-        LookupError: The target of a required reference does not exist.
     """
     own: dict[str, str] = {}
     for item in container.get("env", []):

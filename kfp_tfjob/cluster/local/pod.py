@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
@@ -22,19 +21,6 @@ from kfp_tfjob.storage import files
 LONGEST_GRACE = 10.0
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The folders that all pods on this machine share.
-
-    Attributes:
-        folder: The folder for volumes; a claim is the folder `claims/<name>`, kept between jobs.
-        secrets: A folder with one folder for each Secret, one file for each key.
-    """
-
-    folder: Path
-    secrets: Path
-
-
 class LocalPod:
     """A pod from its start to its end.
 
@@ -42,10 +28,10 @@ class LocalPod:
         name: `<job>-<type>-<index>`.
         labels: The operator's labels, added to those of the template.
         template: The pod template in the manifest.
-        machine: The shared folders.
+        claims: The folder with one folder for each claim, kept between jobs.
+        secrets: The folder with one folder for each Secret, one file for each key.
         folder: The folder for its volumes; removed with the job.
-        injected: Variables that the operator sets in the main container.
-        extra: Variables for all containers; they override the manifest.
+        injected: Variables of the main container; they override the manifest.
         line: Takes a container's name and a line of its output.
         changed: Called after every change of state.
     """
@@ -55,10 +41,10 @@ class LocalPod:
         name: str,
         labels: Mapping[str, str],
         template: Object,
-        machine: Machine,
+        claims: Path,
+        secrets: Path,
         folder: Path,
         injected: Mapping[str, str],
-        extra: Mapping[str, str],
         line: Callable[[str, str], None],
         changed: Callable[[], None],
     ) -> None:
@@ -71,8 +57,9 @@ class LocalPod:
         }
         self.phase = "Pending"
         self.reason = ""
-        self._spec, self._machine, self._folder = template["spec"], machine, folder
-        self._injected, self._extra, self._line = injected, dict(extra), line
+        self._spec, self._folder = template["spec"], folder
+        self._claims, self._secrets = claims, secrets
+        self._injected, self._line = injected, line
         self._tell = changed
         self._volumes: dict[str, Path] = {}
         self._init: list[LocalContainer] = []
@@ -89,11 +76,7 @@ class LocalPod:
         self._thread.start()
 
     def stop(self, sidecar_seconds: float | None = None) -> None:
-        """Stop the pod as a deletion would, and return at once.
-
-        Args:
-            sidecar_seconds: The time limit of the sidecars; None for the pod's grace period.
-        """
+        """Stop the pod as a deletion would, and return at once."""
         grace = min(float(self._spec["terminationGracePeriodSeconds"]), LONGEST_GRACE)
         with self._change:
             if sidecar_seconds is not None:
@@ -145,9 +128,9 @@ class LocalPod:
         for volume in self._spec.get("volumes", []):
             name = volume["name"]
             if claim := volume.get("persistentVolumeClaim"):
-                path = self._machine.folder / "claims" / claim["claimName"]
+                path = self._claims / claim["claimName"]
             elif secret := volume.get("secret"):
-                path = self._machine.secrets / secret["secretName"]
+                path = self._secrets / secret["secretName"]
                 if not path.is_dir():
                     if not secret.get("optional"):
                         raise LookupError(f"there is no Secret {secret['secretName']}")
@@ -161,7 +144,7 @@ class LocalPod:
 
     def _write_podinfo(self) -> None:
         """Write the files of the downward API, each with one rename."""
-        info = PodInfo(self.metadata, self._machine.secrets)
+        info = PodInfo(self.metadata, self._secrets)
         for volume in self._spec.get("volumes", []):
             folder = self._volumes.get(volume["name"])
             for item in volume.get("downwardAPI", {}).get("items", []) if folder else []:
@@ -225,11 +208,9 @@ class LocalPod:
             mount["mountPath"]: self._volumes[mount["name"]]
             for mount in spec.get("volumeMounts", [])
         }
-        extra = dict(self._extra)
-        if spec["name"] == kind_of_pod({"metadata": self.metadata}).container:
-            extra |= self._injected
-        info = PodInfo(self.metadata, self._machine.secrets)
-        values = environment(spec, info, mounts, extra)
+        is_main = spec["name"] == kind_of_pod({"metadata": self.metadata}).container
+        info = PodInfo(self.metadata, self._secrets)
+        values = environment(spec, info, mounts, self._injected if is_main else {})
         words = [*spec.get("command", []), *spec.get("args", [])]
         name = spec["name"]
         return LocalContainer(
