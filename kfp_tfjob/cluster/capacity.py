@@ -28,7 +28,7 @@ def of_pod(spec: Object, kind: str = "requests") -> Amounts:
     most: Amounts = {}
     for container in spec.get("initContainers") or ():
         own = _added(beside, _of_container(container, kind))
-        if container.get("restartPolicy") == "Always":
+        if container.get("restartPolicy") == "Always":  # a native sidecar keeps running
             beside = own
         most = _larger(most, own)
     together = beside
