@@ -2,15 +2,24 @@
 
 Parents and process groups do not help: a step starts shells, supervisors and trainers in groups of
 their own, and a process gets a new parent when its parent is killed.
+
+    python -m kfp_tfjob.pipelines.local.processes TOKEN
+
+This is the watchdog. It ends every process of a run when the command line ends, even by SIGKILL:
+the kernel closes the pipe on standard input when the process at its other end dies.
 """
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 
 import psutil
 
 TOKEN = "KFP_TFJOB_TOKEN"
+# A supervisor saves a checkpoint when it is stopped; no user is waiting for more.
+_GRACE = 10.0
 
 
 def carriers(token: str) -> list[psutil.Process]:
@@ -51,3 +60,15 @@ def _signal(process: psutil.Process, how) -> bool:
         return True
     except psutil.Error:
         return False
+
+
+def main() -> None:
+    """Wait for the end of standard input, then end the run's processes."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    end(sys.argv[1], _GRACE)
+
+
+if __name__ == "__main__":
+    main()

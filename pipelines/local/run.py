@@ -346,7 +346,7 @@ def _watchdog(token: str, users: IO[str] | None) -> Iterator[None]:
     It holds the lock of the embedded server's users, so that the server runs meanwhile.
     """
     process = subprocess.Popen(
-        [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.watchdog", token],
+        [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.processes", token],
         stdin=subprocess.PIPE,
         start_new_session=True,
         pass_fds=[users.fileno()] if users else (),

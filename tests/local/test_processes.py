@@ -67,7 +67,7 @@ def test_the_watchdog_acts_when_the_command_line_is_killed(token: str) -> None:
             sys.executable,
             "-c",
             "import subprocess, sys, time\n"
-            "subprocess.Popen([sys.executable, '-m', 'kfp_tfjob.pipelines.local.watchdog',"
+            "subprocess.Popen([sys.executable, '-m', 'kfp_tfjob.pipelines.local.processes',"
             " sys.argv[1]],"
             " stdin=subprocess.PIPE)\n"
             "print(1, flush=True)\n"
