@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,19 @@ def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) ->
         text=True,
     )
     assert found.stdout.strip() == ascii(("São", "Zürich", "職業")), found.stderr
+
+
+def test_a_split_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
+    from kfp_tfjob.trainer.inputs import open_split
+
+    dataset = Dataset.load(tiny_dataset.write(tmp_path))
+    first, second, _ = dataset.shards("train")
+    first.write_bytes(second.read_bytes())  # of other rows
+    with pytest.raises(DataError, match=f"{tiny_dataset.ROWS['train']} rows"):
+        open_split(dataset, "train")
+    first.unlink()
+    with pytest.raises(DataError, match=first.name):
+        open_split(dataset, "train")
 
 
 @pytest.mark.parametrize("scale", [1e-36, 1.0, 1e36])
@@ -374,6 +388,25 @@ def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
         user_model.build(lambda dataset: sys.exit(0), classes, {})
     small = functools.partial(models.mlp, hidden=[2])
     user_model.check(user_model.build(small, classes, {}), small, classes, 1)
+
+
+def test_processes_that_build_different_models_are_refused(classes: Dataset) -> None:
+    import keras
+
+    from kfp_tfjob.trainer import self_test
+
+    model = _sequential(keras.Input((FEATURES,)), _dense(3))
+
+    def check(change: float) -> None:
+        def gather(data: bytes) -> list[bytes]:
+            return [data, (np.frombuffer(data, np.float32) * change).tobytes()]
+
+        replicas: Any = SimpleNamespace(count=2, gather=gather)
+        self_test.check_model(model, classes, replicas)
+
+    check(1.0001)
+    with pytest.raises(ConfigurationError, match="different models"):
+        check(1.1)
 
 
 def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:

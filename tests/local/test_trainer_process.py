@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,6 +131,48 @@ def test_a_row_of_no_class_ends_the_training_with_3(jobs: Start) -> None:
     assert job.end() == [3], job.log()
     assert "a label in the dataset" in job.words()
     assert not (job.output / "completion.json").exists()
+
+
+EXITS = """
+import sys
+
+import keras
+
+def build_model(dataset):
+    model = keras.Sequential([keras.Input((dataset.num_features,)), keras.layers.Dense(3)])
+    model.compile("adam", loss)
+    return model
+
+def loss(classes, predicted):
+    sys.exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "data", "options", "exit_code"),
+    [
+        (EXITS, "classification", "{}", 2),
+        # It stops one replica only, which counts the labels.
+        ("", "wrong", '{"class_weight": "balanced"}', 3),
+        ("an output that is a file", "classification", "{}", 2),
+    ],
+    ids=["a loss that ends the process", "a label outside of the classes", "the chief's output"],
+)
+def test_every_replica_ends_with_the_same_error(
+    jobs: Start, tmp_path: Path, code: str, data: str, options: str, exit_code: int
+) -> None:
+    if code.startswith("an output"):
+        (tmp_path / "0").mkdir()
+        (tmp_path / "0" / "output").touch()
+        code = ""
+    job = jobs("bad", 2, data, code, tmp_path, START_DEADLINE="120", TRAIN_OPTIONS=options)
+    assert job.end() == [exit_code] * 2, job.log() + job.log(1)
+    words = [job.words(replica).partition(" Received: ") for replica in range(2)]
+    assert all(" Fix: " in rest for _, _, rest in words)
+    # One may have heard of it from the other, whose name comes first.
+    whats = sorted((what for what, _, _ in words), key=len)
+    assert whats[1].endswith(whats[0].rpartition(": ")[2])
 
 
 @pytest.mark.slow
