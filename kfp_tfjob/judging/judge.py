@@ -153,7 +153,8 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
         everyone = _of_ones_own(own, options, predictions, rival, baseline, same, classes)
         predictions, rival, baseline, numbers = everyone
     ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
-    shown = _in_order(ours, rival, trivial)
+    champions = {rival.name: rival.measures} if rival and rival.measures else {}
+    shown = {"model": ours, **champions, "baseline": trivial}
     whole = numbers.get("model", {})
     more = failed_checks(data)
     if found := taken_back(store, layout, given.model_name, digest):
@@ -300,14 +301,6 @@ def _of_ones_own(
         numbers["baseline"] = found.numbers
         baseline = found.with_rows(baseline, options)
     return model, rival, baseline, numbers
-
-
-def _in_order(ours: Measures, rival: Rival | None, trivial: Measures) -> dict[str, Measures]:
-    """Return what is measured, in the order in which it is shown."""
-    found = {"model": ours}
-    if rival and rival.measures:
-        found[rival.name] = rival.measures
-    return {**found, "baseline": trivial}
 
 
 def _of_history(left: Champion, rollback: Champion) -> Check:

@@ -318,27 +318,3 @@ class Collector(Generic[_Collected]):
             return None
         columns = {name: column.finish() for name, column in self._columns.items()}
         return self._last.with_columns(columns)
-
-
-def constant_classifier(
-    labels: ArrayLike, counts: ArrayLike, weights: ArrayLike | None = None
-) -> ClassPredictions:
-    """Return the trivial baseline of a classification: the class shares of the training rows.
-
-    Args:
-        labels: (rows,) the true classes of the test rows.
-        counts: (classes,) training rows of each class.
-        weights: (rows,) the weights of the test rows.
-    """
-    shares = np.asarray(counts, np.float64)
-    shares = (shares / shares.sum()).astype(np.float32)
-    labels = np.asarray(labels)
-    return ClassPredictions.of(labels, np.broadcast_to(shares, (len(labels), len(shares))), weights)
-
-
-def constant_regression(
-    labels: ArrayLike, mean: float, weights: ArrayLike | None = None
-) -> ValuePredictions:
-    """Return the trivial baseline of a regression: the mean of the training rows."""
-    labels = np.asarray(labels, np.float32)
-    return ValuePredictions.of(labels, np.full(len(labels), mean, np.float32), weights)

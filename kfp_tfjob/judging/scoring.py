@@ -12,12 +12,7 @@ from kfp_tfjob.features.statistics import WeightedLabel
 from kfp_tfjob.judging.model import predictions_of
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
-from kfp_tfjob.judging.predictions import (
-    Collector,
-    Predictions,
-    constant_classifier,
-    constant_regression,
-)
+from kfp_tfjob.judging.predictions import Collector, Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -96,10 +91,9 @@ def trivial_outputs(data: TestData) -> np.ndarray:
 
 
 def _baseline(data: TestData, batch: Batch) -> Predictions:
-    found = _of_training_rows(data)
-    if not data.schema.classes:
-        return constant_regression(batch.labels, float(found), batch.weights)
-    return constant_classifier(batch.labels, found, batch.weights)
+    row = trivial_outputs(data)
+    outputs = np.broadcast_to(row.astype(np.float32), (len(batch.labels), *row.shape))
+    return predictions_of(data.schema, batch, outputs)
 
 
 def _of_training_rows(data: TestData) -> np.ndarray:

@@ -23,9 +23,8 @@ from kfp_tfjob.judging.predictions import (
     Collector,
     Predictions,
     ValuePredictions,
-    constant_classifier,
-    constant_regression,
 )
+from tests.baselines import constant_classifier, constant_regression
 
 ROWS = 3000
 METRICS = ["balanced_accuracy", "auc", "average_precision", "mcc", "brier", "f1/b"]

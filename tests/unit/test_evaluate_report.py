@@ -23,8 +23,6 @@ from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
     ValuePredictions,
-    constant_classifier,
-    constant_regression,
 )
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.verdict import build
@@ -34,6 +32,7 @@ from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.escaping import html as escaped
 from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict
+from tests.baselines import constant_classifier, constant_regression
 
 NASTY = '<script>alert("x")</script>&'
 # A threshold of the other task, which no model of this one passes.

@@ -11,12 +11,13 @@ from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import ClassPredictions, Collector, constant_classifier
+from kfp_tfjob.judging.predictions import ClassPredictions, Collector
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices
 from kfp_tfjob.options.gate import Slice, parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.baselines import constant_classifier
 from tests.typed_schema import typed
 
 ROWS = 6000

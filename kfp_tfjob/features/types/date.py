@@ -126,7 +126,8 @@ class Date(ColumnType):
     @classmethod
     def constant(cls, text: str) -> int | None:
         """Return the date."""
-        return parse(text)
+        found, good = parse_all(pa.array([text]))
+        return int(found[0]) if good[0] else None
 
     forms = (_DATE, _OTHER_FORM, _DOTTED_FORM)
     parsed_forms = (_DATE, _DOTTED_FORM)
@@ -297,12 +298,6 @@ def date_parts(microseconds: Any, origins: Any) -> tuple[Any, ...]:
         seconds - first,
         (microseconds - seconds * SECOND) - (origins - first * SECOND),
     )
-
-
-def parse(text: str) -> int | None:
-    """Return the microseconds of one date; None if it is not one."""
-    found, good = parse_all(pa.array([text]))
-    return int(found[0]) if good[0] else None
 
 
 def of_dotted(text: pa.Array) -> pa.Array:
