@@ -8,7 +8,6 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
@@ -29,7 +28,6 @@ class ServerProcess:
         more: More options of the command.
         port: Of HTTP; 0 for any.
         before: Python that runs before the command.
-        environment: More variables of its environment.
     """
 
     def __init__(
@@ -41,7 +39,6 @@ class ServerProcess:
         *more: str,
         port: int = 0,
         before: str = "",
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.port = model, port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -56,9 +53,7 @@ class ServerProcess:
                 [for_server(), *words],
                 stdout=log,
                 stderr=log,
-                env=kept
-                | {"PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)}
-                | dict(environment or {}),
+                env=kept | {"PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)},
             )
 
     @property

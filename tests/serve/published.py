@@ -48,13 +48,8 @@ class Publisher:
         self._datasets: dict[str, S3Address] = {}
         self._runs = 0
 
-    def pets(self, noise: float = 0.3, **gate: Any) -> int:
-        """Publish a model of numbers without gaps; returns its version.
-
-        Args:
-            noise: Of the weights; less of it is a better model.
-            gate: Keys of the gate.
-        """
+    def pets(self) -> int:
+        """Publish a model of numbers without gaps; returns its version."""
         rng = np.random.default_rng(11)
         weights = rng.normal(size=(len(COLUMNS), len(CLASSES))).astype(np.float32)
         features = rng.normal(size=(ROWS, len(COLUMNS))).astype(np.float32)
@@ -63,8 +58,8 @@ class Publisher:
             self._datasets[PETS] = self._pets(features, scores.argmax(axis=1))
         self._runs += 1
         other = np.random.default_rng(self._runs).normal(size=weights.shape)
-        found = weights + noise * other
-        return self._publish(PETS, lambda folder: _packed(found.astype(np.float32), folder), gate)
+        found = weights + 0.3 * other
+        return self._publish(PETS, lambda folder: _packed(found.astype(np.float32), folder))
 
     def tutorial(self, write: str) -> np.ndarray:
         """Publish the model that a program with Keras 2 leaves, and return its weights.
@@ -76,7 +71,7 @@ class Publisher:
         self._datasets[name] = self._datasets[PETS]
         self._runs += 1
         weights = np.random.default_rng(11).normal(size=(len(COLUMNS), len(CLASSES)))
-        self._publish(name, lambda folder: _of_keras_2(weights, write, folder), {})
+        self._publish(name, lambda folder: _of_keras_2(weights, write, folder))
         return weights
 
     def roll_back(self, model_name: str, version: int) -> Champion:
@@ -87,7 +82,7 @@ class Publisher:
         again = replace(old, number=numbers[-1] + 1, action=ROLLBACK, why="a test", by="a test")
         return promote(self.store, self.layout, model_name, again)
 
-    def people(self, **gate: Any) -> int:
+    def people(self) -> int:
         """Publish a model of columns of every kind with gaps; returns its version."""
         from tests.local import mixed_dataset
 
@@ -103,7 +98,7 @@ class Publisher:
             push(self.store, folder, self._datasets[PEOPLE], "dataset", details=details)
         self._runs += 1
         seed = self._runs
-        return self._publish(PEOPLE, lambda to: _mixed(folder, seed, to), gate)
+        return self._publish(PEOPLE, lambda to: _mixed(folder, seed, to))
 
     def _pets(self, features: np.ndarray, labels: np.ndarray) -> S3Address:
         from kfp_tfjob.components.prepare_data.tfrecord import Encoder
@@ -128,9 +123,7 @@ class Publisher:
         push(self.store, folder, address, "dataset", details={"schema_digest": "6" * 64})
         return address
 
-    def _publish(
-        self, model_name: str, export: Callable[[Path], None], gate: dict[str, Any]
-    ) -> int:
+    def _publish(self, model_name: str, export: Callable[[Path], None]) -> int:
         from kfp_tfjob.components.evaluate import engine as evaluate
 
         run_id = f"{model_name}-run-{self._runs}"
@@ -141,7 +134,7 @@ class Publisher:
         step = Step("test", run_id, self.layout, self.store)
         dataset, model = str(self._datasets[model_name]), str(run.model)
         # Whatever is better by however little may follow.
-        options = DEFAULT_GATE | {"mode": "non_inferior", "margin": 0.9} | gate
+        options = DEFAULT_GATE | {"mode": "non_inferior", "margin": 0.9}
         done = evaluate.run(step, dataset, model_name, model, options)
         assert done.blessed, json.loads(self.store.read(run.verdict))["reasons"]
         return publish.run(step, model_name, model, str(run.verdict), dataset).version

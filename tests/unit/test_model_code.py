@@ -56,34 +56,12 @@ def read(path: Path, function: str = "build_model") -> Code:
     return ModelCode(str(path), function).read(Store("http://127.0.0.1:1"))
 
 
-def test_a_file_a_package_a_loose_folder_and_a_zip_are_importable(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_bytes(GOOD)
-    assert read(file) == Code("mine", {"mine.py": GOOD})
-
-    package = tmp_path / "package"
-    (package / "__pycache__").mkdir(parents=True)
-    (package / "__pycache__" / "x.pyc").write_bytes(b"")
-    (package / "__init__.py").write_bytes(GOOD)
-    assert read(package) == Code("package", {"package/__init__.py": GOOD})
-
-    loose = tmp_path / "loose"
-    loose.mkdir()
-    (loose / "model.py").write_bytes(GOOD)
-    assert read(loose) == Code("model", {"model.py": GOOD})
-
-    packed = tmp_path / "package.zip"
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("package/__init__.py", GOOD)
-    assert read(packed) == Code("package", {"package/__init__.py": GOOD})
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a person with code in every form, called like modules."""
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__init__.py").write_bytes(GOOD)
-    (tmp_path / "own.py").write_bytes(GOOD)
+    for name in ("package/__init__.py", "loose/model.py", "own.py", "package/__pycache__/x.pyc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(GOOD)
     with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
         archive.writestr("zipped/__init__.py", GOOD)
     monkeypatch.chdir(tmp_path)
@@ -91,24 +69,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "module"),
+    ("given", "module", "file"),
     [
-        ("./zipped.zip", "zipped"),
-        ("package", "package"),
-        ("./package", "package"),
-        ("HERE/package/", "package"),
-        ("own", "own"),
-        ("HERE/own.py", "own"),
+        ("./zipped.zip", "zipped", "zipped/__init__.py"),
+        ("package", "package", "package/__init__.py"),
+        ("./package", "package", "package/__init__.py"),
+        ("HERE/package/", "package", "package/__init__.py"),
+        ("./loose", "model", "model.py"),
+        ("own", "own", "own.py"),
+        ("HERE/own.py", "own", "own.py"),
     ],
 )
 def test_code_in_the_folder_one_stands_in_is_taken_from_there(
-    here: Path, given: str, module: str
+    here: Path, given: str, module: str, file: str
 ) -> None:
-    text = as_path(f"{given.replace('HERE', str(here))}:build_model")
-    code = ModelCode.parse(text)
-    assert not code.in_image and code.module == module
+    code = ModelCode.parse(as_path(f"{given.replace('HERE', str(here))}:build_model"))
+    assert not code.in_image
     found = code.read(Store("http://127.0.0.1:1"))
-    assert found.module == module and not found.problems("build_model", {"rate": 1})
+    assert found == Code(module, {file: GOOD})
+    assert not found.problems("build_model", {"rate": 1})
 
 
 def test_a_folder_one_stands_in_is_code(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
