@@ -92,7 +92,7 @@ class OwnCode:
     @classmethod
     def _wrong_arguments(cls, path: str, node: ast.FunctionDef) -> list[Problem]:
         """Return what is wrong with the arguments of the function."""
-        raise NotImplementedError
+        return []
 
     @property
     def digest(self) -> str:

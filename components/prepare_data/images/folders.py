@@ -92,18 +92,9 @@ def _none(address: str, received: str) -> DataError:
 LABEL = "class"  # the name of the label if data_label is empty
 _LOOKED = 20  # files
 _SHOWN = 5
-# What only the columns of a table have.
-_OF_TABLES = (
-    "columns",
-    "drop",
-    "delimiter",
-    "null_values",
-    "encoding",
-    "weight",
-    "types",
-    "missing",
-    "min_count",
-    "hash_bins",
+# The options that do not apply to tables alone.
+_OF_IMAGES = frozenset(
+    {"task", "split", "on_bad_row", "max_bad_fraction", "format", "contract", "dask", "pictures"}
 )
 
 
@@ -115,15 +106,15 @@ def problems_of(source: Source, options: DataOptions) -> list[Problem]:
 
 def _options(options: DataOptions) -> list[Problem]:
     fields = type(options).model_fields
-    given = [name for name in _OF_TABLES if getattr(options, name) != fields[name].default]
     found = [
         Problem(
             f"data_options.{name} applies to tables, but data_uri contains images",
-            received=repr(getattr(options, name)),
+            received=repr(value),
             fix=f"remove data_options.{name}",
             path=f"data_options.{name}",
         )
-        for name in given
+        for name, value in options
+        if name not in _OF_IMAGES and value != fields[name].default
     ]
     found += [
         Problem(

@@ -130,23 +130,18 @@ def parts_of(source: Source, options: DataOptions) -> Iterator[Part]:
     label = {name: i for i, name in enumerate(pictures.classes)}
     by_folder = source.splits_by_folder and options.split.folders
     folders = tuple(sorted(source.folder_splits)) if by_folder else ()
-    files: list[SourceFile] = []
-    number = 0
-
-    def part() -> Part:
-        labels = [label[pictures.class_of(file.name)] for file in files]
-        what = (files, labels, len(label), folders, options)
-        return Part(f"{_FOLDER}/{number:06d}-{_digest(what)}", *what)
-
+    groups: list[list[SourceFile]] = [[]]
     size = 0
     for file in source.files:
-        if files and (size + file.size > _PART_BYTES or len(files) == _PART_FILES):
-            yield part()
-            files, size, number = [], 0, number + 1
-        files.append(file)
+        if groups[-1] and (size + file.size > _PART_BYTES or len(groups[-1]) == _PART_FILES):
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
         size += file.size
-    if files:
-        yield part()
+    for number, files in enumerate(groups):
+        labels = [label[pictures.class_of(file.name)] for file in files]
+        what = (files, labels, len(label), folders, options)
+        yield Part(f"{_FOLDER}/{number:06d}-{_digest(what)}", *what)
 
 
 def read(context: Context, part: Part) -> PartDone:

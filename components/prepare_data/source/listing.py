@@ -193,7 +193,9 @@ def _objects(store: Store, text: str) -> Listing:
 def _paths(text: str) -> Listing:
     top = Path(text).expanduser()
     if top.is_file():
-        return Listing(text, [SourceFile.local(top, top.name)])
+        status = top.stat()
+        file = SourceFile(top.name, status.st_size, str(top.absolute()), mark(status))
+        return Listing(text, [file])
     base, pattern = _pattern(top.as_posix(), os.path.exists)
     if not pattern and not top.exists():
         raise DataError(no_path("data_uri", top, _EXPECTED))

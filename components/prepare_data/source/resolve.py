@@ -14,7 +14,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.images import folders
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, decide
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose, no_rows
 from kfp_tfjob.components.prepare_data.source.listing import (
     Listing,
@@ -112,15 +112,10 @@ def source_digest(source: Source) -> str:
     if source.splits_by_folder:  # before version 0.3, they were folders like any other
         digest.update(b"folders are splits\n")
     for file in source.files:
-        digest.update(f"{file.name}\0{file.size}\0{_content_of(file)}\n".encode())
+        where = file.location
+        content = file.tag if isinstance(where, S3Address) else file_sha256(where)
+        digest.update(f"{file.name}\0{file.size}\0{content}\n".encode())
     return digest.hexdigest()
-
-
-def _content_of(file: SourceFile) -> str:
-    """Return what stands for the content of a file in the digest."""
-    if isinstance(file.location, S3Address):
-        return file.tag
-    return file_sha256(file.location)
 
 
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:

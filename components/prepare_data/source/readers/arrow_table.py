@@ -115,10 +115,6 @@ class Reader(Protocol):
 
     schema: pa.Schema
 
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return why the format cannot yield these columns; the types alone tell in most."""
-        return []
-
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a reader of text parses features as numbers if it can.
 
@@ -127,7 +123,7 @@ class Reader(Protocol):
             rows: The most rows of a chunk; a reader of text yields a block of the file.
 
         Raises:
-            DataError: The file is damaged.
+            DataError: The file is damaged, or cannot be read within the memory of a step.
         """
         ...
 
@@ -173,9 +169,7 @@ class ArrowTable:
             return 0
         if is_fixed:
             return kind.list_size
-        columns = Columns((), field.name)
-        DataError.raise_if(self._reader.problems(columns))
-        for chunk in self._reader.chunks(columns, rows=_LOOKED):
+        for chunk in self._reader.chunks(Columns((), field.name), rows=_LOOKED):
             lengths = pc.drop_null(pc.list_value_length(chunk.columns[field.name]))
             filled = lengths.filter(pc.greater(lengths, 0))
             return filled[0].as_py() if len(filled) else 0
@@ -194,11 +188,13 @@ class ArrowTable:
             if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
                 found.append(_pandas_index(name, self._name))
             if not _usable(self._types[name]):
-                found.append(_unusable(name, self._name, self._types[name]))
+                fix = f'drop it with data_options.drop=["{name}"]'
+                found.append(self._wrong_type(name, "a model cannot learn from", fix))
         for name in columns.extra:
             kind = self._types[name]
             if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
-                found.append(_no_value(name, self._name, kind))
+                fix = "name another column in data_options"
+                found.append(self._wrong_type(name, "can neither split nor weight rows", fix))
         kind = self._types[columns.label]
         if not (numeric(kind) or textual(kind) or pa.types.is_binary(kind)):
             found.append(
@@ -209,7 +205,15 @@ class ArrowTable:
                     fix="write it as strings or numbers",
                 )
             )
-        return found or self._reader.problems(self._stored(columns))
+        return found
+
+    def _wrong_type(self, name: str, what: str, fix: str) -> Problem:
+        return Problem(
+            f"column {name!r} of {self._name} has a type that {what}",
+            received=f"the type {self._types[name]}",
+            expected="numbers, booleans, strings, dates or timestamps",
+            fix=f"{fix}, or write it as one of these",
+        )
 
     def chunks(self, columns: Columns) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a list of another length is a fault of its row."""
@@ -302,24 +306,6 @@ def _pandas_index(name: str, file: str) -> Problem:
         f"column {name!r} of {file} is the index of a pandas table",
         expected="columns that a model may learn from",
         fix=f'drop it with data_options.drop=["{name}"], or write the file with index=False',
-    )
-
-
-def _unusable(name: str, file: str, kind: pa.DataType) -> Problem:
-    return Problem(
-        f"column {name!r} of {file} has a type that a model cannot learn from",
-        received=f"the type {kind}",
-        expected="numbers, booleans, strings, dates or timestamps",
-        fix=f'drop it with data_options.drop=["{name}"], or write it as one of these',
-    )
-
-
-def _no_value(name: str, file: str, kind: pa.DataType) -> Problem:
-    return Problem(
-        f"column {name!r} of {file} has a type that can neither split nor weight rows",
-        received=f"the type {kind}",
-        expected="numbers, strings, dates or timestamps",
-        fix="name another column in data_options, or write it as one of these",
     )
 
 

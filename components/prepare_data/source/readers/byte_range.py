@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
+from kfp_tfjob.storage.errors import DataError, Problem
+
 BLOCK = 4 << 20  # bytes of text that are parsed at a time
 LONGEST_RECORD = 16 << 20  # bytes; a quote open for longer was opened by mistake
 _LONGEST_LINE = 32 << 20  # bytes that are looked through for a line end
 _WINDOW = 1 << 18  # bytes by which the first record is found
-_PIECE = 1 << 20
 _FEWEST = 1 << 16  # bytes to read at a time, also shortly before the end
 
 
@@ -35,10 +36,6 @@ class Span:
     exact: bool = False
 
 
-def _none() -> int:
-    return 0
-
-
 @dataclass
 class ByteRange:
     """A range of a file of text, and how far it is read.
@@ -46,13 +43,11 @@ class ByteRange:
     Attributes:
         position: The offset of the next byte that is in no block yet.
         until: Records that begin before this offset are read.
-        lines_before: Counts the lines of the file before the range, for a message.
         started: The offset of the first byte that is read.
     """
 
     position: int = 0
     until: int = sys.maxsize
-    lines_before: Callable[[], int] = _none
 
     def __post_init__(self) -> None:
         self.started = self.position
@@ -97,13 +92,16 @@ def begin(
         skipped = first_in(stream.read(_WINDOW)) if first_in else 0
         stream.seek(position + skipped)
         position += skipped or len(stream.readline(_LONGEST_LINE))
+    return ByteRange(position, span.end)
 
-    def lines_before() -> int:
-        stream.seek(0)
-        left, lines = position, 0
-        while left and (piece := stream.read(min(left, _PIECE))):
-            lines += piece.count(b"\n")
-            left -= len(piece)
-        return lines
 
-    return ByteRange(position, span.end, lines_before)
+def too_long(name: str, position: int) -> DataError:
+    """Return the error for a line that begins at an offset of a file and does not end."""
+    return DataError(
+        Problem(
+            f"{name}: the line at byte {position:,} is too long",
+            received=f"more than {LONGEST_RECORD >> 20} MiB without a line end",
+            expected="one row on each line, ended by a newline",
+            fix="write the file again, or as Parquet",
+        )
+    )

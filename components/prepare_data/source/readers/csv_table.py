@@ -39,6 +39,7 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
     ByteRange,
     Span,
     begin,
+    too_long,
 )
 from kfp_tfjob.features.cells import shown
 from kfp_tfjob.features.types.number import is_number
@@ -223,15 +224,7 @@ class CsvRecords:
                 break  # it may continue in data that is not read yet
             end = match.end() if match else line_end
             if not end:
-                line += self._reach.lines_before()
-                raise DataError(
-                    Problem(
-                        f"{self._name}, line {line}: the line is too long",
-                        received=f"more than {LONGEST_RECORD >> 20} MiB without a line end",
-                        expected="one row on each line, ended by a newline",
-                        fix="write the file again as CSV, or as Parquet",
-                    )
-                )
+                raise too_long(self._name, self._reach.position + position)
             record = data[position:end]
             if not match:
                 lost += 1

@@ -31,6 +31,7 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
     ByteRange,
     Span,
     begin,
+    too_long,
 )
 from kfp_tfjob.features.cells import number_text
 from kfp_tfjob.features.types.number import LARGEST
@@ -192,14 +193,7 @@ class JsonTable(Reader):
                 rest = rest[end:]
                 continue
             if len(rest) > LONGEST_RECORD:
-                raise DataError(
-                    Problem(
-                        f"{self._name}: a line is too long",
-                        received=f"more than {LONGEST_RECORD >> 20} MiB without a line end",
-                        expected="one object on each line, ended by a newline",
-                        fix="write the file again as JSON Lines, or as Parquet",
-                    )
-                )
+                raise too_long(self._name, self.reach.position)
             piece = self._stream.read(self.reach.wanted(len(rest), self._block))
             if not piece and not rest:
                 return

@@ -7,7 +7,6 @@ batches of pyarrow. It runs in the processes of the step, so it sees the keys of
 
 from __future__ import annotations
 
-import ast
 import io
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -38,26 +37,6 @@ class OwnReader(OwnCode):
 
     path = PATH
 
-    @classmethod
-    def _wrong_arguments(cls, path: str, node: ast.FunctionDef) -> list[Problem]:
-        arguments = node.args
-        names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-        needed = len(names) - len(arguments.defaults)
-        more = [
-            argument.arg
-            for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-            if default is None
-        ]
-        if not (needed > 2 or more or (len(names) < 2 and not arguments.vararg)):
-            return []
-        problem = Problem(
-            f"{path}, line {node.lineno}: {node.name} does not take a stream and a name",
-            received=f"def {node.name}({ast.unparse(arguments)})",
-            expected=_EXPECTED,
-            fix="correct its arguments",
-        )
-        return [problem]
-
     def batches(
         self, open_file: Callable[[], Any], name: str
     ) -> Generator[pa.RecordBatch, None, None]:
@@ -79,8 +58,8 @@ class OwnReader(OwnCode):
         except DataError:
             raise
         except (Exception, SystemExit) as error:
-            expected, fix = "an iterator of pyarrow.RecordBatch", "correct it; the log shows more"
-            raise self._failed(name, self.said(error), expected, fix) from error
+            fix = "correct it; the log shows more"
+            raise self._failed(name, self.said(error), _EXPECTED, fix) from error
         if schema is None:
             raise self._failed(
                 name,

@@ -61,9 +61,9 @@ class ParquetTable:
             for group in groups
         ]
 
-    def problems(self, columns: Columns) -> list[Problem]:
-        """Return one problem for each column with too much data to unpack at once."""
-        wanted = [(i, name) for i, name in enumerate(self._leaves) if name in set(columns.all)]
+    def _check_sizes(self, names: list[str]) -> None:
+        """Refuse columns with too much data to unpack at once."""
+        wanted = [(i, name) for i, name in enumerate(self._leaves) if name in set(names)]
         largest: dict[str, int] = {}
         for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
             for i, name in wanted:
@@ -83,11 +83,12 @@ class ParquetTable:
                         + (f", and strings of at most {LONGEST:,} characters" * text),
                     )
                 )
-        return found
+        DataError.raise_if(found)
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns batch by batch."""
         wanted = list(columns.all)
+        self._check_sizes(wanted)
         groups = range(self._metadata.num_row_groups)
         row = 1
         if self._span:

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import IO
 
 from kfp_tfjob.components.prepare_data.source import foreign_files
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile, text_of, unpacked
 from kfp_tfjob.components.prepare_data.source.header import empty
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     HEAD,
@@ -26,7 +26,6 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
-from kfp_tfjob.components.prepare_data.source.readers.streams import text_of, unpacked
 from kfp_tfjob.options import data
 from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
