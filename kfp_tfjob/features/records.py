@@ -202,15 +202,10 @@ def evaluation_slices(rows: int, batch: int, replicas: int) -> list[list[np.ndar
                 fix="use more data, or change the split in data_options",
             )
         )
+    if not rows:
+        return []
     steps = min(-(-rows // batch), rows // replicas)
-    return (
-        [
-            [
-                np.arange(first + low, first + high)
-                for low, high in split_evenly(last - first, replicas)
-            ]
-            for first, last in split_evenly(rows, steps)
-        ]
-        if rows
-        else []
-    )
+    return [
+        [np.arange(first + low, first + high) for low, high in split_evenly(last - first, replicas)]
+        for first, last in split_evenly(rows, steps)
+    ]

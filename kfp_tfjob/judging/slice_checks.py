@@ -112,7 +112,7 @@ def judge_slices(
     everyone = [result for _, result in results]
     if champion is not None and everyone:
         if compared or not never:
-            checks.append(_against(everyone, metric, against, level, _margin(options)))
+            checks.append(_against(everyone, metric, against, level, options.margin))
     elif everyone and not any(one.thresholds for one in options.slices):
         text = "the slices are shown, and there is no champion to compare them with"
         checks.append(Check("slices", True, text, metric))
@@ -229,15 +229,11 @@ def _threshold(
     )
 
 
-def _margin(options: GateOptions) -> str:
-    """Return the loss that is accepted, as part of a sentence; empty if none is."""
-    return f" by more than {options.margin:g}" if options.margin else ""
-
-
 def _against(
-    results: list[SliceResult], metric: str, against: str, level: float, margin: str
+    results: list[SliceResult], metric: str, against: str, level: float, accepted: float
 ) -> Check:
     """Check that no slice is worse than the champion: that no p-value is below the level."""
+    margin = f" by more than {accepted:g}" if accepted else ""
     compared = [it for it in results if math.isfinite(it.chance)]
     left = _left([it for it in results if not math.isfinite(it.chance)], metric, "not compared")
     if not compared:

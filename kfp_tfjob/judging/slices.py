@@ -69,10 +69,9 @@ class Slices:
             if problem := slice_problem(one, schema):
                 self.unfit.append((one, f"{problem.what}: {problem.fix}"))
             elif one.column == schema.label.name:
-                self._columns.append(_Column(one, None, path, classes=schema.label.classes))
+                self._columns.append(_Column(one, path, None, schema.label.classes))
             else:
-                place, column = schema.names.index(one.column), schema.type_of(one.column)
-                self._columns.append(_Column(one, place, path, column))
+                self._columns.append(_Column(one, path, schema.type_of(one.column)))
         self._folder = folder
 
     def add(self, batch: Batch) -> None:
@@ -97,13 +96,12 @@ class _Column:
     def __init__(
         self,
         source: Slice,
-        index: int | None,
         path: Path,
-        column: type[ColumnType] = Number,
+        column: type[ColumnType] | None,  # None for the label
         classes: Sequence[str] | None = None,
     ) -> None:
-        self._source, self._index, self._classes = source, index, classes
-        self._column = column
+        self._source, self._classes = source, classes
+        self._is_label, self._column = column is None, column or Number
         self._edges = np.array([edge_value(edge) for edge in source.edges])
         # In ranges, a class is the number that it is called, and not its place.
         numbers = class_numbers(classes) if source.edges else None
@@ -116,13 +114,13 @@ class _Column:
         self._rows.add(self._in_ranges(values) if len(self._edges) else self._by_value(values))
 
     def _values(self, batch: Batch) -> NDArray[Any]:
-        if self._index is None:
+        if self._is_label:
             labels = np.asarray(batch.labels)
             return labels if self._numbers is None else self._numbers[labels]
         return np.asarray(batch.features[self._source.column])
 
     def _in_ranges(self, values: NDArray[Any]) -> NDArray[np.int32]:
-        missing = missing_in(values) if self._index is not None else False
+        missing = False if self._is_label else missing_in(values)
         # Numbers were rounded to float32, and raw ones widened again; so are the edges: 0.7 is in
         # "from 0.7 to below 1". As floats of 64 bits, dates are exact to the microsecond until the
         # year 2255.
