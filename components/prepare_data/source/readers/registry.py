@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -148,19 +148,14 @@ def _ranges(sizes: list[int], most: int) -> list[Span]:
     return [*found, Span(start, len(sizes))]
 
 
-@contextmanager
 def _opened(
     source: Source, file: SourceFile, options: DataOptions, content: Content
-) -> Iterator[IO[bytes]]:
+) -> AbstractContextManager[IO[bytes]]:
     if content is Content.STORED:
-        with source.raw(file) as stream:
-            yield stream
-    elif content is Content.UNPACKED:
-        with unpacked(source, file) as stream:
-            yield stream
-    else:
-        with text_of(source, file, options.encoding) as stream:
-            yield stream
+        return source.raw(file)
+    if content is Content.UNPACKED:
+        return unpacked(source, file)
+    return text_of(source, file, options.encoding)
 
 
 @cache
@@ -179,20 +174,19 @@ def _format_of(source: Source, file: SourceFile, options: DataOptions) -> FileFo
     for content in Content:
         with _opened(source, file, options, content) as stream:
             head = stream.read(HEAD)
-        # CSV is the first, as any text may be one.
-        known = (item for item in reversed(data.FORMATS) if _is(item, content, head))
-        if found := next(known, None):
+        for item in reversed(data.FORMATS):  # CSV is the first, as any text may be one
+            known = reader_of(item.reader)
+            if not found and known.content is content and known.recognise(head):
+                found = item
+        if found:
             break
-        _refuse_unreadable(file, head)
+        if foreign := foreign_files.recognise(head):
+            kind, fix = foreign
+            expected = f"{FORMAT_WORDS}; text may be compressed with gzip or zstd"
+            raise _unreadable(file, f"a file that is {kind}", expected, fix)
     if found is None or _JSON_ARRAY.match(head):
-        raise DataError(
-            Problem(
-                f"{file.name} cannot be read",
-                received="a JSON array",
-                expected=FORMAT_WORDS,
-                fix="write one object on each line, without a comma after it",
-            )
-        )
+        fix = "write one object on each line, without a comma after it"
+        raise _unreadable(file, "a JSON array", FORMAT_WORDS, fix)
     if options.format not in ("auto", found.name):
         words = {known.name: known.words for known in data.FORMATS}
         raise DataError(
@@ -208,19 +202,5 @@ def _format_of(source: Source, file: SourceFile, options: DataOptions) -> FileFo
     return reader_of(found.reader)
 
 
-def _is(item: data.Format, content: Content, head: bytes) -> bool:
-    known = reader_of(item.reader)
-    return known.content is content and known.recognise(head)
-
-
-def _refuse_unreadable(file: SourceFile, head: bytes) -> None:
-    if found := foreign_files.recognise(head):
-        kind, fix = found
-        raise DataError(
-            Problem(
-                f"{file.name} cannot be read",
-                received=f"a file that is {kind}",
-                expected=f"{FORMAT_WORDS}; text may be compressed with gzip or zstd",
-                fix=fix,
-            )
-        )
+def _unreadable(file: SourceFile, received: str, expected: str, fix: str) -> DataError:
+    return DataError(Problem(f"{file.name} cannot be read", received, expected, fix))
