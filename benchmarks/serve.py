@@ -1,6 +1,6 @@
 """Measures `kfp-tfjob serve`: requests under load while champions change and servers die.
 
-    python -m benchmarks.serve [--quick] [--seconds N] [--rate N] [--only load|latency]
+    python -m benchmarks.serve [--quick] [--seconds N] [--rate N] [--only load|latency|batching]
 
 Two servers, as two replicas of a Deployment, answer a steady rate of requests. A client sends them
 to the replicas in turn, and sends a request again to the other one if the connection breaks, as the
@@ -10,8 +10,10 @@ with the prediction of the version that it names. A request fails if it gets ano
 another prediction, or no answer from either replica within 20 seconds.
 
 Then one client at a time asks for 1 and 32 rows, beside plain calls of the signature
-serving_default in a process without a server. It prints two tables and, as the last line, one JSON
-object. The last line of a table says how busy the machine was: latencies count on a quiet one.
+serving_default in a process without a server. At last, 32 clients ask for one row each, with and
+without --batch-milliseconds: a small model, and one whose call takes long because of its size. It
+prints tables and, as the last line, one JSON object. The last line of a table says how busy the
+machine was: latencies count on a quiet one.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ SWITCHES, KILLS = 20, 5
 DEADLINE = 20.0  # seconds for one request with its retries
 OUTPUT = S3Address("test", "bench")
 BATCHES = (1, 32)
+BATCHING_CLIENTS = 32
 CALLS, QUICK_CALLS = 2000, 200
 
 
@@ -287,6 +290,73 @@ def latency(publisher: Publisher, secret: Path, folder: Path, calls: int) -> Any
     return found | json.loads(plain.stdout.splitlines()[-1])
 
 
+def batching(publisher: Publisher, secret: Path, folder: Path, seconds: float) -> Any:
+    """Ask for one row at a time with many connections, alone and in batches."""
+    found: dict[str, Any] = {}
+    row = np.random.default_rng(3).normal(size=len(COLUMNS)).astype(np.float32)
+    body = json.dumps({"instances": [_row(row)]})
+    headers = {"Content-Type": "application/json"}
+    for name, model in {"small": PETS, "large": _large(publisher)}.items():
+        for how, more in {"alone": (), "in batches": ("--batch-milliseconds", "20")}.items():
+            server = ServerProcess(model, str(OUTPUT), secret, folder, *more).ready()
+            times: list[float] = []
+            end = time.monotonic() + seconds
+
+            def ask(port: int, model: str, end: float, times: list[float]) -> None:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                while (began := time.monotonic()) < end:
+                    connection.request("POST", f"/v1/models/{model}:predict", body, headers)
+                    reply = connection.getresponse()
+                    reply.read()
+                    assert reply.status == 200
+                    times.append(time.monotonic() - began)
+
+            given = (server.port, model, end, times)
+            clients = [threading.Thread(target=ask, args=given) for _ in range(BATCHING_CLIENTS)]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            server.kill()
+            rate = round(len(times) / seconds, 1)
+            found[f"{name} model, {how}"] = {"requests/s": rate} | _percentiles(times)
+    return found
+
+
+def _large(publisher: Publisher) -> str:
+    """Publish a model that reads 400 MB of weights in each call; return its name."""
+    import tensorflow as tf
+
+    from kfp_tfjob.features.signature_columns import COLUMNS as MAPPING
+    from kfp_tfjob.features.signature_columns import argument_names, to_json
+
+    module = tf.Module()
+    rng = np.random.default_rng(11)
+    module.weights = tf.Variable(rng.normal(size=(len(COLUMNS), 3)).astype(np.float32))
+    module.wide = tf.Variable(rng.normal(size=(len(COLUMNS), 10_000)).astype(np.float32) / 100)
+    module.square = tf.Variable(np.full((10_000, 10_000), 1e-9, np.float32))
+
+    @tf.function
+    def serve(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = tf.stack([columns[name] for name in argument_names(COLUMNS)], axis=1)
+        large = tf.nn.relu(features @ module.wide) @ module.square
+        scores = features @ module.weights + tf.reduce_mean(large, axis=1, keepdims=True)
+        return {"probabilities": tf.nn.softmax(scores)}
+
+    def export(folder: Path) -> None:
+        specs = {name: tf.TensorSpec([None], tf.float32, name) for name in argument_names(COLUMNS)}
+        served = serve.get_concrete_function(**specs)
+        signatures = {"serve": served, "serving_default": served}
+        tf.saved_model.save(module, str(folder), signatures=signatures)
+        (folder / MAPPING).parent.mkdir(exist_ok=True)
+        (folder / MAPPING).write_text(to_json(COLUMNS))
+
+    name = "large"
+    publisher._datasets[name] = publisher._datasets[PETS]
+    publisher._publish(name, export, {})
+    return name
+
+
 def plain(folder: Path, calls: int) -> dict[str, Any]:
     """Call serving_default of a SavedModel in this process."""
     import tensorflow as tf
@@ -391,7 +461,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one minute, fewer calls")
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--rate", type=float, default=RATE, help="requests a second")
-    parser.add_argument("--only", choices=["load", "latency"])
+    parser.add_argument("--only", choices=["load", "latency", "batching"])
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--calls", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -409,16 +479,21 @@ def main() -> None:
             publisher = Publisher(store, OUTPUT, folder / "work")
             publisher.pets()
             publisher.pets()
-            if given.only != "latency":
+            if given.only in (None, "load"):
                 seconds = given.seconds or (QUICK if given.quick else SECONDS)
                 found["load"] = load(publisher, s3.secret, folder, seconds, given.rate)
                 for name, value in found["load"].items():
                     print(f"{name:20} {value}")
-            if given.only != "load":
+            if given.only in (None, "latency"):
                 found["latency_ms"] = latency(publisher, s3.secret, folder, calls)
                 print(f"{'ms':28}{'p50':>9}{'p95':>9}{'p99':>9}")
                 for name, it in found["latency_ms"].items():
                     print(f"{name:28}{it['p50']:9.2f}{it['p95']:9.2f}{it['p99']:9.2f}")
+                print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+            if given.only in (None, "batching"):
+                found["batching"] = batching(publisher, s3.secret, folder, given.seconds or 10)
+                for name, it in found["batching"].items():
+                    print(f"{name:28}{it}")
                 print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
     print(json.dumps(found))
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import optuna
 import yaml
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import TrialState
 
 from kfp_tfjob import Client
@@ -31,7 +31,7 @@ from kfp_tfjob.pipelines.kubeflow.following import Moment
 from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 
 # The keyword arguments of build_model to search.
-SPACE = {
+SPACE: dict[str, BaseDistribution] = {
     "dropout": FloatDistribution(0, 0.5),
     "learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
 }
@@ -99,7 +99,7 @@ class Sweep:
 
 def main() -> None:
     """Search, then publish."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Search hyperparameters with Optuna")
     parser.add_argument("params", type=Path)
     parser.add_argument("name")
     parser.add_argument("--trials", type=int, default=12)

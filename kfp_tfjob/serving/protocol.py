@@ -20,6 +20,7 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import FailFast
 
 from kfp_tfjob.serving import answers, tensors
+from kfp_tfjob.serving.batcher import Batcher
 from kfp_tfjob.serving.follower import Follower
 from kfp_tfjob.serving.loaded import LoadedModel
 from kfp_tfjob.serving.metrics import Metrics
@@ -62,6 +63,8 @@ class ChampionModel(Model):
         metrics: Counts the rows.
         threads: Requests that are computed at once.
         watcher: Gets every answered request; None for no watcher.
+        batches: How long a request may wait for others, in seconds, and how many rows do not wait
+            any longer; None to predict each request alone.
     """
 
     def __init__(
@@ -71,12 +74,14 @@ class ChampionModel(Model):
         metrics: Metrics,
         threads: int,
         watcher: Watcher | None = None,
+        batches: tuple[float, int] | None = None,
     ) -> None:
         self._follower = follower
         super().__init__(name, return_response_headers=True)
         self._metrics, self._watcher = metrics, watcher
         # The event loop stays free for health checks while TensorFlow computes.
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")
+        self._batcher = Batcher(_predicted, self._pool, *batches) if batches else None
 
     @property
     def ready(self) -> bool:
@@ -110,7 +115,13 @@ class ChampionModel(Model):
         """
         loaded = self.loaded  # of the whole request, whatever takes over meanwhile
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
+        if self._batcher:
+            rows = await loop.run_in_executor(self._pool, self._rows, loaded, payload)
+            values = await self._batcher.predict(loaded, rows)
+            written = (self._pool, self._written, loaded, payload, rows, values)
+            answer = await loop.run_in_executor(*written)
+        else:
+            answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
         if response_headers is not None:
             response_headers[VERSION_HEADER] = str(loaded.champion.version)
         return answer
@@ -125,26 +136,33 @@ class ChampionModel(Model):
 
     def _answer(self, loaded: LoadedModel, payload: Any) -> Any:
         """Return the answer to a request; runs in a thread of the pool."""
-        columns = loaded.columns
-        if isinstance(payload, InferRequest):
-            self._require_version(loaded, payload)
-            wanted = self._outputs(loaded, payload)
-            rows = tensors.read(columns, payload.inputs)
-        else:
-            rows = columns.of_rows(_instances(payload))
-        values = _predicted(loaded, rows)
+        rows = self._rows(loaded, payload)
+        return self._written(loaded, payload, rows, _predicted(loaded, rows))
+
+    def _rows(self, loaded: LoadedModel, payload: Any) -> Rows:
+        """Return the rows of a request."""
+        if not isinstance(payload, InferRequest):
+            return loaded.columns.of_rows(_instances(payload))
+        self._require_version(loaded, payload)
+        self._outputs(loaded, payload)
+        return tensors.read(loaded.columns, payload.inputs)
+
+    def _written(self, loaded: LoadedModel, payload: Any, rows: Rows, values: np.ndarray) -> Any:
+        """Return the answer with the predictions for the rows of a request."""
+        classes = loaded.columns.classes
         self._metrics.predicted(rows.count)
         if self._watcher:
             self._watcher(loaded, rows, values)
         if not isinstance(payload, InferRequest):
-            return {"predictions": answers.predictions(columns.classes, values)}
+            return {"predictions": answers.predictions(classes, values)}
+        wanted = self._outputs(loaded, payload)
         return InferResponse(
             response_id=payload.id or uuid.uuid4().hex,
             model_name=self.name,
             model_version=str(loaded.champion.version),
             infer_outputs=[
                 InferOutput(it.name, it.shape, it.datatype, it.data)
-                for it in answers.tensors(columns.classes, values)
+                for it in answers.tensors(classes, values)
                 if it.name in wanted
             ],
         )

@@ -36,6 +36,9 @@ class ServerOptions:
         grace_seconds: How long requests may last after SIGTERM.
         sample_rows: The most rows of requests that are kept in the store, a minute; 0 for none.
         sample_without: Columns that are not kept.
+        batch_milliseconds: How long a request may wait for others to be predicted with it; 0 to
+            predict each alone.
+        batch_rows: How many rows do not wait any longer.
     """
 
     host: str = ""
@@ -46,6 +49,8 @@ class ServerOptions:
     grace_seconds: int = 30
     sample_rows: int = 0
     sample_without: tuple[str, ...] = ()
+    batch_milliseconds: float = 0
+    batch_rows: int = 32
 
 
 def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions) -> None:
@@ -82,7 +87,15 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         if options.sample_rows
         else None
     )
-    model = ChampionModel(model_name, follower, metrics, threads, sampler and sampler.add)
+    batches = (options.batch_milliseconds / 1000, options.batch_rows)
+    model = ChampionModel(
+        model_name,
+        follower,
+        metrics,
+        threads,
+        sampler and sampler.add,
+        batches if options.batch_milliseconds else None,
+    )
     champions = Champions()
     server = Server(
         listener,

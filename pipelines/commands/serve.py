@@ -72,6 +72,20 @@ if TYPE_CHECKING:
     metavar="COLUMN",
     help="a column to omit from the sample; may be repeated",
 )
+@click.option(
+    "--batch-milliseconds",
+    type=click.FloatRange(0, 10_000),
+    default=0,
+    metavar="MS",
+    help="predict requests together that arrive within this time [default: each alone]",
+)
+@click.option(
+    "--batch-rows",
+    type=click.IntRange(2, 4096),
+    default=32,
+    show_default=True,
+    help="with --batch-milliseconds: rows that wait for no more",
+)
 def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: Any) -> None:
     """Answer requests with a model's champion.
 

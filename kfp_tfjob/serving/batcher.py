@@ -1,0 +1,88 @@
+"""Predicts the rows of several requests in one call of the model, which costs little more than one.
+
+A request waits until others bring enough rows, or until its time is over. Each gets the answer that
+it would get alone, up to the rounding of float32: evaluate refuses a model whose answer for a row
+depends on the rows beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import numpy as np
+
+from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.request_columns import Rows
+
+_Waiting = list[tuple[Rows, "asyncio.Future[np.ndarray]"]]
+
+
+class Batcher:
+    """Collects the rows of requests; its methods run in the event loop.
+
+    Args:
+        predict: Predicts rows; called in `pool`.
+        pool: Threads.
+        seconds: How long a request may wait for others.
+        rows: How many rows do not wait any longer.
+    """
+
+    def __init__(
+        self,
+        predict: Callable[[LoadedModel, Rows], np.ndarray],
+        pool: Executor,
+        seconds: float,
+        rows: int,
+    ) -> None:
+        self._predict, self._pool = predict, pool
+        self._seconds, self._rows = seconds, rows
+        # A new champion may take over while requests wait for the old one.
+        self._waiting: dict[LoadedModel, _Waiting] = defaultdict(list)
+        self._timers: dict[LoadedModel, asyncio.TimerHandle] = {}
+        self._running: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
+
+    async def predict(self, loaded: LoadedModel, rows: Rows) -> np.ndarray:
+        """Return the predictions for the rows of one request; raises what the model raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[np.ndarray] = loop.create_future()
+        waiting = self._waiting[loaded]
+        waiting.append((rows, future))
+        if sum(it.count for it, _ in waiting) >= self._rows:
+            self._start(loaded)
+        elif len(waiting) == 1:
+            self._timers[loaded] = loop.call_later(self._seconds, self._start, loaded)
+        return await future
+
+    def _start(self, loaded: LoadedModel) -> None:
+        if timer := self._timers.pop(loaded, None):
+            timer.cancel()
+        task = asyncio.get_running_loop().create_task(self._run(loaded, self._waiting.pop(loaded)))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _run(self, loaded: LoadedModel, waiting: _Waiting) -> None:
+        loop = asyncio.get_running_loop()
+        all_rows = [rows for rows, _ in waiting]
+        together = Rows(
+            sum(rows.count for rows in all_rows),
+            {
+                name: np.concatenate([rows.features[name] for rows in all_rows])
+                for name in all_rows[0].features
+            },
+        )
+        try:
+            values = await loop.run_in_executor(self._pool, self._predict, loaded, together)
+        except Exception as error:
+            if len(waiting) > 1:  # a request that cannot be answered must not fail the others
+                await asyncio.gather(*(self._run(loaded, [one]) for one in waiting))
+            elif not waiting[0][1].done():
+                waiting[0][1].set_exception(error)
+            return
+        at = 0
+        for rows, future in waiting:
+            if not future.done():  # it is, if the client has gone
+                future.set_result(values[at : at + rows.count])
+            at += rows.count
