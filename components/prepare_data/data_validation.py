@@ -18,9 +18,10 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
     DistributionsDocument,
+    Drift,
     Edges,
+    measure,
 )
-from kfp_tfjob.components.prepare_data.drift import Drift, measure
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample

@@ -20,7 +20,7 @@ from typing import Any
 from kfp_tfjob.components.prepare_data import dataset, row_requirements, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.files import Source
@@ -167,7 +167,7 @@ def _executor(context: Context, source: Source, part: int, processes: int, cores
     """Return the executor: several processes if there are cores and work for them."""
     parts = -(-source.size // part)
     count = min(processes, parts) if processes else count_for(parts, cores)
-    return Processes(context, count) if count > 1 else Inline(context)
+    return Processes(context, count) if count > 1 else Executor(context)
 
 
 def _on_dask(context: Context, address: str) -> Executor:

@@ -46,24 +46,8 @@ RULES = {
     "channels": "four inks (CMYK), which cannot become one channel",
     "format": "not in the format that data_options.types names",
 }
-_WITHOUT_VALUES = ("columns", "quotes", "json", "keys")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
 _LEFT_OUT = 255
-_COLUMN_RULES = {
-    "text": "is text",
-    "missing": "is empty",
-    "not finite": "is not finite",
-    "encoding": "is not UTF-8",
-    "nul": "has NUL characters",
-    "nested": "is nested",
-    "list": "is not a list, or has another length",
-    "split": "is not the name of a split",
-    "weight": "has weights below 0",
-    "long": "has more than 1,000 characters",
-    "boolean": "is not true or false",
-    "date": "is not a date",
-    "format": "is not in the format that data_options.types names",
-}
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
 _GAP = "add the string to data_options.null_values if it means a missing value in a CSV"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
@@ -110,71 +94,6 @@ class Fault:
         return Example(f"{self.file}{line}{column}: {RULES[self.rule]}", received)
 
 
-class BlockFaults:
-    """The faults of the rows of one block, found column by column.
-
-    Args:
-        file: Name of the file.
-        lines: int64 of shape [rows], the line where each row begins.
-
-    Attributes:
-        dropping: The columns whose gaps leave a row out without a fault.
-    """
-
-    def __init__(self, file: str, lines: np.ndarray) -> None:
-        self.file, self.lines = file, lines
-        self.dropping: frozenset[str] = frozenset()
-        self.left_out: Counter[str] = Counter()  # rows by the column with the gap
-        self._rule = np.zeros(len(lines), np.uint8)
-        self.cells: Counter[tuple[str, str]] = Counter()
-        self.rows: Counter[str] = Counter()
-        self.examples: list[Fault] = []
-        self.values: dict[str, str] = {}
-
-    @property
-    def seen(self) -> int:
-        """The rows of the block, good or bad."""
-        return len(self.lines) + sum(self.rows[rule] for rule in _WITHOUT_VALUES)
-
-    @property
-    def good(self) -> np.ndarray:
-        """Bool of shape [rows]: the rows without a fault that are not left out."""
-        return self._rule == 0
-
-    def mark(self, mask: np.ndarray, rule: str, column: str, text_at: Callable[[int], str]) -> None:
-        """Mark rows as bad.
-
-        Args:
-            mask: Bool of shape [rows].
-            rule: A key of RULES.
-            column: The column that is at fault.
-            text_at: Returns the text of that column in a row.
-        """
-        if not mask.any():
-            return
-        if rule == "missing" and column in self.dropping:
-            fresh = mask & self.good
-            self._rule[fresh] = _LEFT_OUT
-            self.left_out[column] += int(fresh.sum())
-            return
-        self.cells[column, rule] += int(mask.sum())
-        self.values.setdefault(column, text_at(int(mask.argmax()))[:_VALUE_LENGTH])
-        fresh = np.flatnonzero(mask & self.good)
-        self._rule[fresh] = _NUMBERS[rule]
-        self.rows[rule] += len(fresh)
-        for i in fresh[:MOST_EXAMPLES].tolist():
-            self._example(int(self.lines[i]), column, text_at(i), rule)
-
-    def lost(self, line: int, rule: str, text: str) -> None:
-        """Count a row that could not be split into values."""
-        self.rows[rule] += 1
-        if self.rows[rule] <= MOST_EXAMPLES:
-            self._example(line, "", text, rule)
-
-    def _example(self, line: int, column: str, value: str, rule: str) -> None:
-        self.examples.append(Fault(self.file, line, column, value[:_VALUE_LENGTH], rule))
-
-
 @dataclass
 class Faults:
     """The faults of the whole source, in bounded memory.
@@ -200,37 +119,23 @@ class Faults:
         """The number of bad rows."""
         return self.rows.total()
 
-    def add(self, block: BlockFaults) -> None:
-        """Add the faults of the next block."""
-        self.seen += block.seen
-        self.left_out.update(block.left_out)
-        for column, value in block.values.items():
-            self.values.setdefault(column, value)
-        self.include(block.rows, block.cells, block.examples)
-
     def shift(self, lines: int) -> None:
         """Add a number of lines to the lines of the faults."""
         self.examples = [fault.shifted(lines) for fault in self.examples]
 
     def merge(self, later: Faults) -> None:
-        """Add the faults of the next part of the source."""
+        """Add the faults of the next block, or of the next part of the source."""
         self.seen += later.seen
         self.left_out.update(later.left_out)
         self.values = later.values | self.values
-        self.include(later.rows, later.cells, later.examples)
+        self.rows.update(later.rows)
+        self.cells.update(later.cells)
+        self.examples = _of_each([*self.examples, *later.examples])
 
-    def add_files(self, seen: int, faults: list[Fault]) -> None:
-        """Add files that are rows; some of them are bad."""
-        self.seen += seen
-        self.include(Counter(fault.rule for fault in faults), Counter(), faults)
-
-    def include(
-        self, rows: Counter[str], cells: Counter[tuple[str, str]], examples: list[Fault]
-    ) -> None:
-        """Add faults of rows that `seen` already counts."""
-        self.rows.update(rows)
-        self.cells.update(cells)
-        self.examples = _of_each([*self.examples, *examples])
+    @classmethod
+    def of_files(cls, seen: int, faults: list[Fault]) -> Faults:
+        """Return the faults of files that are rows."""
+        return cls(seen, Counter(fault.rule for fault in faults), examples=faults)
 
     def counts(self) -> dict[str, int]:
         """Return the bad rows by rule, in the order of RULES."""
@@ -267,7 +172,7 @@ class Faults:
             if "encoding" in rules:
                 fix = f"{_ENCODING}, or {fix}"
             problems[column] = Problem(
-                f"column {column!r} {_COLUMN_RULES[rules[0]]} in {share}",
+                f"column {column!r} is wrong in {share}: {RULES[rules[0]]}",
                 received=repr(self.values[column]) if column in self.values else None,
                 expected=_expected(rules),
                 fix=fix,
@@ -333,6 +238,63 @@ class Faults:
         for (column, _), count in self.cells.items():
             found[column] += count
         return found
+
+
+class BlockFaults(Faults):
+    """The faults of the rows of one block, found column by column.
+
+    Args:
+        file: Name of the file.
+        lines: int64 of shape [rows], the line where each row begins.
+
+    Attributes:
+        dropping: The columns whose gaps leave a row out without a fault.
+    """
+
+    def __init__(self, file: str, lines: np.ndarray) -> None:
+        super().__init__(len(lines))
+        self.file, self.lines = file, lines
+        self.dropping: frozenset[str] = frozenset()
+        self._rule = np.zeros(len(lines), np.uint8)
+
+    @property
+    def good(self) -> np.ndarray:
+        """Bool of shape [rows]: the rows without a fault that are not left out."""
+        return self._rule == 0
+
+    def mark(self, mask: np.ndarray, rule: str, column: str, text_at: Callable[[int], str]) -> None:
+        """Mark rows as bad.
+
+        Args:
+            mask: Bool of shape [rows].
+            rule: A key of RULES.
+            column: The column that is at fault.
+            text_at: Returns the text of that column in a row.
+        """
+        if not mask.any():
+            return
+        if rule == "missing" and column in self.dropping:
+            fresh = mask & self.good
+            self._rule[fresh] = _LEFT_OUT
+            self.left_out[column] += int(fresh.sum())
+            return
+        self.cells[column, rule] += int(mask.sum())
+        self.values.setdefault(column, text_at(int(mask.argmax()))[:_VALUE_LENGTH])
+        fresh = np.flatnonzero(mask & self.good)
+        self._rule[fresh] = _NUMBERS[rule]
+        self.rows[rule] += len(fresh)
+        for i in fresh[:MOST_EXAMPLES].tolist():
+            self._example(int(self.lines[i]), column, text_at(i), rule)
+
+    def lost(self, line: int, rule: str, text: str) -> None:
+        """Count a row that could not be split into values."""
+        self.seen += 1
+        self.rows[rule] += 1
+        if self.rows[rule] <= MOST_EXAMPLES:
+            self._example(line, "", text, rule)
+
+    def _example(self, line: int, column: str, value: str, rule: str) -> None:
+        self.examples.append(Fault(self.file, line, column, value[:_VALUE_LENGTH], rule))
 
 
 def _expected(rules: list[str]) -> str:

@@ -23,7 +23,7 @@ plays a part. `data_options.types` replaces the rule.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kfp_tfjob.components.prepare_data.column_profile import (
@@ -56,10 +56,10 @@ class Feature:
 
     Attributes:
         name: The column.
-        kind: One of those in kfp_tfjob/features/coding.py.
-        gaps: The rule for its gaps. None if a gap has a code of its own or, in a table of numbers
-            without gaps, is an invalid value.
-        missing: The gaps that were found.
+        kind: The name of its type.
+        gaps: The rule for missing values. None if one has a code of its own or, in a table of
+            numbers without missing values, is invalid.
+        missing: The missing values that were found.
         asked: Whether data_options.missing has a rule for it.
         format: How files write its numbers or dates; empty for 1234.5 and ISO 8601.
     """
@@ -89,27 +89,23 @@ class Feature:
 
 @dataclass(frozen=True)
 class Kinds:
-    """What becomes of the columns.
-
-    Attributes:
-        features: The features, in the order of the file.
-        left_out: The other columns.
-    """
+    """What becomes of the columns: the features in the order of the file, and the others."""
 
     features: tuple[Feature, ...]
     left_out: tuple[LeftOut, ...]
 
-    @property
-    def are_complete(self) -> bool:
-        """Whether all features are numbers, and a missing one is an invalid value."""
-        return all(item.type.is_direct and item.gaps is None for item in self.features)
-
-    def is_like(self, others: Kinds) -> bool:
-        """Tell whether rows are the same with other kinds; the counts of gaps may differ."""
-        mine, theirs = (
-            [replace(item, missing=0) for item in kinds.features] for kinds in (self, others)
+    def give_rows_of(self, assumed: Kinds) -> bool:
+        """Tell whether rows that were read with other kinds are the same with these."""
+        mine, theirs = self.features, assumed.features
+        return len(mine) == len(theirs) and all(
+            it == replace(other, missing=it.missing, gaps=other.gaps if it.missing else it.gaps)
+            for it, other in zip(mine, theirs, strict=True)
         )
-        return mine == theirs
+
+    def with_rules(self, options: DataOptions) -> Kinds:
+        """Return the same with a rule for missing values also where there are none so far."""
+        features = (replace(it, gaps=options.gaps(it.name, it.kind)) for it in self.features)
+        return replace(self, features=tuple(features))
 
     def without(self, lost: Iterable[LeftOut]) -> Kinds:
         """Return the same with these columns left out."""
@@ -245,18 +241,14 @@ def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns
     """Return the columns to read if their kinds are known or assumed.
 
     The reader parses what it can; a column of another kind comes as text, so that the kinds may be
-    wrong.
-
-    Args:
-        kinds: The kinds.
-        label: The label column.
-        extra: Columns that decide about the split.
+    wrong. Columns that decide about the split are `extra`.
     """
     features = kinds.features
     parsed = {it.name: it.type for it in features if it.type.arrow_type and not it.format}
     texts = frozenset(it.name for it in features if it.type.repeats and it.name not in parsed)
     names = tuple(it.name for it in features)
-    return Columns(names, label, parsed, extra, texts, not kinds.are_complete)
+    may_lack = any(it.missing or not it.type.is_direct for it in features)
+    return Columns(names, label, parsed, extra, texts, may_lack)
 
 
 def described(kinds: Kinds) -> Iterator[str]:
@@ -292,22 +284,3 @@ def _is_complete(feature: Feature) -> bool:
     """
     filled = feature.imputed and (feature.missing or feature.asked)
     return feature.type.is_direct and not (feature.format or filled)
-
-
-def with_rules(
-    kinds: Kinds, seen: Mapping[str, ColumnProfile], options: DataOptions
-) -> Kinds | None:
-    """Return the kinds with rules for gaps if there are some after all; None if they hold so far.
-
-    Args:
-        kinds: Assumed from the first rows.
-        seen: What the columns have so far, by name.
-        options: The typed `data_options`.
-    """
-    features = [
-        replace(item, gaps=options.gaps(item.name, item.kind), missing=seen[item.name].gaps)
-        for item in kinds.features
-    ]
-    if not kinds.are_complete or all(map(_is_complete, features)):
-        return None
-    return replace(kinds, features=tuple(features))

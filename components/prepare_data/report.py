@@ -11,8 +11,7 @@ from markupsafe import Markup
 from kfp_tfjob.components.prepare_data.contracts import consequence
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.distributions import ColumnRows
-from kfp_tfjob.components.prepare_data.drift import Drift
+from kfp_tfjob.components.prepare_data.distributions import ColumnRows, Drift
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema

@@ -36,7 +36,8 @@ def decide(scan: Scan) -> Label:
     if label.classes is None and vocabulary.text_rows.any():
         count = int(vocabulary.text_rows.sum())
         cells = Counter({(label.name, "text"): count})
-        faults.include(Counter(text=count), cells, vocabulary.text_faults)
+        texts = Faults(0, Counter(text=count), cells, examples=vocabulary.text_faults)
+        faults.merge(texts)  # their rows are among those that were seen
     check_bad(faults, faults.problems, options)
     counts = None if label.classes is None else vocabulary.class_counts(label)
     check(scan.rows(label), label.name, label.classes, counts, options, scan.job.split_rules.rule)

@@ -49,12 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class OtherKindsError(Exception):
-    """The rows show that the kinds are others.
-
-    Args:
-        kinds: The kinds.
-        assumed: Whether they are only assumed, as the kinds before.
-    """
+    """The rows show other kinds, which may be assumed, too."""
 
     def __init__(self, kinds: Kinds, assumed: bool = False) -> None:
         super().__init__(kinds)
@@ -66,13 +61,7 @@ class Scan:
     """The result of reading the source.
 
     Attributes:
-        job: What was read, and how.
-        executor: Has read the source.
-        vocabulary: The labels of the good rows.
         counted: What rows of train say, for rows with a number as label and for others.
-        dictionaries: The texts of each category, by name.
-        faults: The bad rows.
-        runs: The good rows.
         label_codes: For each part, the code in `vocabulary` of each of its labels.
         text_codes: For each part and column of texts, the code of each of its texts; None if
             codes mean the same everywhere.
@@ -154,11 +143,7 @@ class Scan:
         return dict(zip(SPLITS, counts.tolist(), strict=True))
 
     def merge(self, found: PartDone, lines: int) -> None:
-        """Add what the next part has.
-
-        Args:
-            found: What the task `rows` has left.
-            lines: The lines of its file before the part.
+        """Add what the next part has, after some lines of its file.
 
         Raises:
             OtherKindsError: Texts of a category are too many, so the kinds are others.
@@ -212,15 +197,7 @@ def read(
     block: int = BLOCK,
     part: int = PART_BYTES,
 ) -> Scan:
-    """Read the source.
-
-    Args:
-        source: The files.
-        label: The label column.
-        options: The typed `data_options`.
-        executor: Runs the tasks.
-        block: Bytes of text to parse at a time.
-        part: About the bytes of a part.
+    """Read the source, in parts of about so many bytes and blocks of text of so many.
 
     Raises:
         DataError: A file cannot be read, or does not have the expected columns, or the kind of a
@@ -237,10 +214,12 @@ def read(
     job = Job(source, label, options, columns, limits=limits, block=block)
     DataError.raise_if(split_rules.folder_problems(source, options))
     parts = parts_of(source, options, part)
-    # Hashed strings take any value. Whether the kinds are right, all values show.
+    # Whether the kinds are right, all values show. Later rows may have missing ones.
     known = {item.name for item in (*kinds.features, *kinds.left_out)}
     if not kinds.features or known != set(columns.features):
         kinds = all_hashed(columns.features)
+    else:
+        kinds = kinds.with_rules(options)
     assumed = True
     while True:
         if not kinds.features:
@@ -266,9 +245,6 @@ def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
             for column in found.seen:
                 column.shift(lines)
             merge(seen, {column.name: column for column in found.seen})
-            if kinds := columns_kinds.with_rules(job.kinds, seen, job.options):
-                log.info("only later rows have missing values, so the rows are read again")
-                raise OtherKindsError(kinds, assumed=True)
     if job.assumed:
         scan = replace(scan, job=replace(job, kinds=_proven(job, seen), assumed=False))
         scan.exchange.write_plain(f"{scan.job.name}/job", scan.job)
@@ -283,7 +259,7 @@ def _proven(job: Job, seen: dict[str, ColumnProfile]) -> Kinds:
     DataError.raise_if(problems)
     for line in columns_kinds.described(kinds):
         log.info("%s", line)
-    if not kinds.is_like(job.kinds):
+    if not kinds.give_rows_of(job.kinds):
         log.info("all rows suggest other column types than the first ones, so they are read again")
         raise OtherKindsError(kinds)
     return kinds

@@ -249,7 +249,7 @@ class _Found:
             if self._overlap:
                 self._overlap.add(hashes, split_of(placed, job.fractions))
             hashes = placed
-        self.faults.add(rows.faults)
+        self.faults.merge(rows.faults)
         split = split_of(hashes, job.fractions)
         labels, numbers = self.vocabulary.add(rows, split)
         found: Any = np.empty(len(hashes), job.row_kind)

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
-from kfp_tfjob.components.prepare_data.distributions import Bins, Edges
-from kfp_tfjob.components.prepare_data.drift import Drift, measure
+from kfp_tfjob.components.prepare_data.distributions import Bins, Drift, Edges, measure
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
 from kfp_tfjob.components.prepare_data.reference import Reference

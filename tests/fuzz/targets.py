@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import dataset, report, row_requirements, scan
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.jobs.job_yaml import to_yaml
 from kfp_tfjob.jobs.manifest import Identity, build_job
@@ -100,7 +100,7 @@ def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) 
     for problem in check_header(source, label, options):
         str(problem).encode()
     (folder / "spill").mkdir()
-    executor = Inline(Context(str(folder / "spill"), opened=store))
+    executor = Executor(Context(str(folder / "spill"), opened=store))
     found = scan.read(source, label, options, executor, 1 << 20)
     decided = row_requirements.decide(found)
     done = dataset.write(S3Address("bucket", "d"), found, decided)

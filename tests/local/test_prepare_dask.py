@@ -14,7 +14,7 @@ import pytest
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors import distributed
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline, code_version
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, code_version
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
@@ -71,7 +71,7 @@ def test_results_come_in_the_order_of_the_items(
     found = list(executor.map(f"{HERE}:square", range(200)))
     assert [number for number, _ in found] == list(range(200))
     assert {process for _, process in found} == {worker.pid for worker in cluster.workers}
-    exchange = Inline(Context(str(tmp_path))).context.exchange
+    exchange = Executor(Context(str(tmp_path))).context.exchange
     assert [exchange.read_plain(f"squares/{i}", int) for i in range(200)] == [
         i * i for i in range(200)
     ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.prepare_data.executors import processes
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
 
@@ -66,7 +66,7 @@ def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> N
     executor.close()
     assert [number for number, _ in found] == list(range(20))
     assert (len({process for _, process in found}) > 1) == (count > 1)
-    exchange = Inline(Context(str(tmp_path))).context.exchange
+    exchange = Executor(Context(str(tmp_path))).context.exchange
     assert [exchange.read_plain(f"squares/{i}", int) for i in range(20)] == [
         i * i for i in range(20)
     ]
@@ -106,10 +106,10 @@ def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
         for _ in executor.map(f"{HERE}:write_long", [3, 1, 2]):
             pass
     executor.close()
-    written = len(list(Inline(Context(str(place))).context.exchange.names("")))
+    written = len(list(Executor(Context(str(place))).context.exchange.names("")))
     assert time.monotonic() - start < 200  # each of them would take ten minutes
     time.sleep(0.5)
-    assert len(list(Inline(Context(str(place))).context.exchange.names(""))) == written
+    assert len(list(Executor(Context(str(place))).context.exchange.names(""))) == written
     assert [path.name for path in tmp_path.glob("prepare-data-*")] == []
 
 

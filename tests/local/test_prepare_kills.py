@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine, row_requirements
-from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange, StoreExchange
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, StoreExchange
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, StepError
@@ -119,7 +119,7 @@ def test_a_store_that_deletes_nothing_hides_no_fault(step, store, base, monkeypa
         raise StepError("no right to delete")
 
     monkeypatch.setattr(StoreExchange, "clear", refuse)
-    monkeypatch.setattr(FolderExchange, "clear", refuse)
+    monkeypatch.setattr(Exchange, "clear", refuse)
     store.write(base / "f.csv", rows("mixed", 200) + b"1,2,Rome,today,u\n")
     with pytest.raises(DataError, match="'today'"):
         engine.run(step, str(base / "f.csv"), "y", {})

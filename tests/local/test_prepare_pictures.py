@@ -10,7 +10,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.images import parts
@@ -104,7 +104,7 @@ def test_what_an_earlier_try_has_done_is_not_read_again(
     monkeypatch.setattr(parts, "_PART_FILES", 4)
     source = list_source(store, str(tree(tmp_path / "p", animals(4))))
     (tmp_path / "work").mkdir()
-    executor = Inline(Context(str(tmp_path / "work"), store.endpoint, store.region, opened=store))
+    executor = Executor(Context(str(tmp_path / "work"), store.endpoint, store.region, opened=store))
     items = list(parts.parts_of(source, DataOptions()))
     assert [len(part.files) for part in items] == [4, 4]
     first = next(executor.map(parts.READ, items))

@@ -8,7 +8,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Inline
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
@@ -48,7 +48,7 @@ def data_of(path: Path, block: int = 1 << 20, **given: object) -> tuple:
         columns, problems = choose(table.names, "y", options(**given), source.files[0].name)
         DataError.raise_if(problems or table.problems(columns))
         for rows in number_rows(table, columns):
-            faults.add(rows.faults)
+            faults.merge(rows.faults)
             features.append(rows.features)
             labels += [rows.labels[code] for code in rows.codes]
     return np.concatenate(features), labels, faults
@@ -77,7 +77,7 @@ def read(
     source = list_source(_STORE, str(path))
     with tempfile.TemporaryDirectory() as folder:
         (runs or Path(folder)).mkdir(exist_ok=True)
-        executor = Inline(Context(str(runs or folder), opened=_STORE))
+        executor = Executor(Context(str(runs or folder), opened=_STORE))
         return scan.read(source, "y", options(**given), executor, block, part=part)
 
 

@@ -17,8 +17,7 @@ from kfp_tfjob.components.launch_tfjob.report.progress import Epoch, TrainingHis
 from kfp_tfjob.components.prepare_data import report as dataset
 from kfp_tfjob.components.prepare_data.contracts import Unseen
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
-from kfp_tfjob.components.prepare_data.distributions import ColumnRows, DistributionsDocument
-from kfp_tfjob.components.prepare_data.drift import Drift
+from kfp_tfjob.components.prepare_data.distributions import ColumnRows, DistributionsDocument, Drift
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.features.statistics import LabelStatistics, StatisticsDocument

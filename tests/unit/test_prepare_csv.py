@@ -35,7 +35,7 @@ def _read(data: bytes | str, block: int = 1 << 20, columns: Columns | None = Non
     columns = columns or Columns(tuple(table.names[:-1]), table.names[-1])
     faults, features, labels, lines = Faults(), [], [], []
     for rows in number_rows(table, columns):
-        faults.add(rows.faults)
+        faults.merge(rows.faults)
         features.append(rows.features)
         labels += [rows.labels[code] for code in rows.codes]
         lines += rows.lines.tolist()

@@ -16,8 +16,8 @@ from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
     DistributionsDocument,
     Edges,
+    measure,
 )
-from kfp_tfjob.components.prepare_data.drift import measure
 from kfp_tfjob.components.prepare_data.executors.exchange import dump, load
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import NO_DATE, Missing

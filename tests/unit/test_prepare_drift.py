@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import leaks
-from kfp_tfjob.components.prepare_data.drift import Drift, measure
+from kfp_tfjob.components.prepare_data.distributions import Drift, measure
 from kfp_tfjob.components.prepare_data.report import drift_cell
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.features.schema import Schema

@@ -89,7 +89,7 @@ def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) 
     table = opened(rows, block)
     for chunk in table.chunks(columns_of(kinds, "y")):
         good = converter.rows(chunk)
-        found.faults.add(good.faults)
+        found.faults.merge(good.faults)
         numbers = np.nan_to_num(good.features.astype(float), nan=-0.125)
         for floats, days in zip(numbers, good.dates, strict=True):
             found.rows.append([*floats.tolist(), *days.tolist()])

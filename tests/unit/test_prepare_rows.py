@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
-from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange, dump, load
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, dump, load
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
@@ -62,7 +62,7 @@ def test_the_fractions_are_those_asked_for():
 @settings(max_examples=20, deadline=None)
 @given(features=_matrix, runs=st.integers(1, 4), data=st.data())
 def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, runs, data):
-    exchange = FolderExchange(tmp_path_factory.mktemp("runs"))
+    exchange = Exchange(tmp_path_factory.mktemp("runs"))
     kind, edges, count = kind_of(3, codes=1), edges_of(1, FRACTIONS), len(features)
     rows = np.zeros(count, kind)
     rows["hash"], rows["features"] = row_hashes(features, "0"), features
@@ -92,7 +92,7 @@ def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, run
 
 
 def test_a_damaged_run_is_noticed(tmp_path):
-    exchange, kind, edges = FolderExchange(tmp_path), kind_of(1), edges_of(1, FRACTIONS)
+    exchange, kind, edges = Exchange(tmp_path), kind_of(1), edges_of(1, FRACTIONS)
     writer = RunWriter(exchange, "part", kind, edges)
     rows = np.zeros(100, kind)
     rows["hash"] = np.arange(100, dtype=np.uint64) << np.uint64(57)

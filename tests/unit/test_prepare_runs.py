@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data.executors.exchange import FolderExchange
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.sorted_rows import (
     Meaning,
     Run,
@@ -54,7 +54,7 @@ def test_rows_are_copied_whole():
 
 def test_the_index_of_a_run_is_small_and_complete(tmp_path):
     """Of a large source, there are thousands of runs in memory."""
-    exchange, random = FolderExchange(tmp_path), np.random.default_rng(5)
+    exchange, random = Exchange(tmp_path), np.random.default_rng(5)
     edges = edges_of(10**11, [0.7, 0.15, 0.15])
     for texts in (0, 30):  # rows whose label is not a number
         rows = np.zeros(3000, kind_of(2))

@@ -41,23 +41,19 @@ _context: Context | None = None  # of a worker
 
 
 class Distributed(Executor):
-    """Runs tasks on the workers of a Dask cluster.
-
-    Args:
-        context: What tasks get; its place is the same for the workers.
-        address: Of the scheduler.
+    """Runs tasks on the workers of a Dask cluster, given the address of its scheduler.
 
     Raises:
         ConfigurationError: The scheduler does not answer, or a worker has other code.
     """
 
     def __init__(self, context: Context, address: str) -> None:
-        self.context = context
+        super().__init__(context)
         self._address, self._maps = address, 0
         self._client = _connect(address)
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
-        """Run a task for each item."""
+        """Run a task for each item, as in `Executor.map`."""
         client = self._client
         if not items:
             return
@@ -81,7 +77,7 @@ class Distributed(Executor):
     def close(self) -> None:
         """Leave the cluster, and remove the local folder."""
         self._client.close()
-        self.context.close()
+        super().close()
 
     def _submit(self, task: str, number: int, item: Any) -> Future:
         where = (self.context.place, self.context.endpoint, self.context.region)
@@ -150,16 +146,9 @@ class Distributed(Executor):
 
 
 def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any) -> Any:
-    """Run a task on a worker; Dask calls this.
+    """Run a task on a worker and return its answer; an error if this worker has other code.
 
-    Args:
-        version: That of the code of the step.
-        where: The place of the exchange, endpoint and region of the store.
-        task: `module:function`.
-        item: What the task gets.
-
-    Returns:
-        What `answer` returns; an error if this worker has other code.
+    The context is of the place of the exchange, and the endpoint and the region of the store.
     """
     global _context
     if version != code_version():

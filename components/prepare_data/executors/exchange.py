@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator
@@ -61,11 +61,17 @@ log = logging.getLogger(__name__)
 _DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal digits
 
 
-class Exchange(Protocol):
-    """Named objects."""
+class Exchange:
+    """Objects as files of a folder, which must exist."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write an object, or replace it."""
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, data)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes of an object from `start` up to `end`.
@@ -73,14 +79,22 @@ class Exchange(Protocol):
         Raises:
             ObjectNotFoundError: There is no such object.
         """
-        ...
+        try:
+            with open(self._folder / name, "rb", buffering=0) as file:
+                file.seek(start)
+                return file.read() if end is None else file.read(end - start)
+        except FileNotFoundError:
+            raise ObjectNotFoundError(f"{self._folder / name} does not exist") from None
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names of the objects below a prefix."""
-        ...
+        for path in sorted((self._folder / prefix).rglob("*")):
+            if path.is_file() and not path.name.startswith("."):
+                yield path.relative_to(self._folder).as_posix()
 
     def delete(self, name: str) -> None:
         """Delete an object; one that is gone is no error."""
+        (self._folder / name).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Delete every object."""
@@ -93,11 +107,7 @@ class Exchange(Protocol):
         self.write(name, sha256(body).hexdigest().encode() + body)
 
     def read_plain(self, name: str, kind: type[Value]) -> Value:
-        """Return what `write_plain` has written.
-
-        Args:
-            name: Of the object.
-            kind: Its type.
+        """Return what `write_plain` has written, given its type.
 
         Raises:
             ObjectNotFoundError: There is no such object.
@@ -114,7 +124,7 @@ class Exchange(Protocol):
         """Return the exchange in a local folder or at an address in S3."""
         if place.startswith("s3://"):
             return StoreExchange(store(), S3Address.parse(place))
-        return FolderExchange(Path(place))
+        return Exchange(Path(place))
 
 
 def discard(exchange: Exchange) -> None:
@@ -136,49 +146,8 @@ def damaged(name: str) -> DataError:
     )
 
 
-class FolderExchange(Exchange):
-    """Objects as files of a folder.
-
-    Args:
-        folder: The folder; it must exist.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, name: str, data: bytes | memoryview) -> None:
-        """Write an object, or replace it."""
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, data)
-
-    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return bytes of an object."""
-        try:
-            with open(self._folder / name, "rb", buffering=0) as file:
-                file.seek(start)
-                return file.read() if end is None else file.read(end - start)
-        except FileNotFoundError:
-            raise ObjectNotFoundError(f"{self._folder / name} does not exist") from None
-
-    def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names of the objects below a prefix."""
-        for path in sorted((self._folder / prefix).rglob("*")):
-            if path.is_file() and not path.name.startswith("."):
-                yield path.relative_to(self._folder).as_posix()
-
-    def delete(self, name: str) -> None:
-        """Delete an object."""
-        (self._folder / name).unlink(missing_ok=True)
-
-
 class StoreExchange(Exchange):
-    """Objects below a prefix in S3.
-
-    Args:
-        store: The store.
-        prefix: The prefix.
-    """
+    """Objects below a prefix in S3."""
 
     def __init__(self, store: Store, prefix: S3Address) -> None:
         self._store, self._prefix = store, prefix

@@ -1,4 +1,4 @@
-"""The interface of an executor, what a task gets, and the executor of this process.
+"""Runs tasks in this process; other executors run them elsewhere.
 
 A task is a function that is named by `module:function` and takes a context and a small value that
 can be pickled; so can its result. Large data goes through the exchange. So the same task runs in
@@ -19,7 +19,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.options.images import VERSION
@@ -34,8 +34,7 @@ class Context:
 
     Attributes:
         place: A local folder or an address in S3, for what tasks leave for others.
-        endpoint: Of the store; empty for the setting of each process.
-        region: Of the store; empty for the setting of each process.
+        endpoint: Of the store; empty, like the region, for the setting of each process.
         within: Where the context's folder is; None for the usual location.
         opened: The store, if this process has opened it already.
         cache: What tasks of this process keep for the next one, by a key of their own.
@@ -79,14 +78,15 @@ class Context:
             scratch.cleanup()
 
 
-class Executor(Protocol):
-    """Runs tasks.
+class Executor:
+    """Runs tasks in this process, one after the other.
 
-    Attributes:
+    Args:
         context: What tasks get in this process.
     """
 
-    context: Context
+    def __init__(self, context: Context) -> None:
+        self.context = context
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item.
@@ -103,38 +103,16 @@ class Executor(Protocol):
         Raises:
             StepError: What a task has raised, or that its worker was lost too often.
         """
-        ...
-
-    def close(self) -> None:
-        """End what the executor has started, and remove its folders."""
-
-
-class Inline(Executor):
-    """Runs tasks in this process, one after the other.
-
-    Args:
-        context: What they get.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-
-    def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
-        """Run a task for each item."""
         for item in items:
             yield _run(self.context, task, item)
 
     def close(self) -> None:
-        """Remove the local folder."""
+        """End what the executor has started, and remove its folders."""
         self.context.close()
 
 
 def answer(context: Context, task: str, item: Any) -> Any:
-    """Run a task for another process.
-
-    Returns:
-        The result of the task, or its error, for `result_of`.
-    """
+    """Run a task for another process; return its result or its error, for `result_of`."""
     try:
         return _run(context, task, item)
     except (StepError, OSError) as error:
@@ -147,8 +125,7 @@ def result_of(answer: Any) -> Any:
     """Return the result in an answer.
 
     Raises:
-        StepError: The error of the task.
-        OSError: The error of the task.
+        StepError, OSError: The error of the task.
         RuntimeError: The task has a bug; it has the traceback.
     """
     if isinstance(answer, Exception):
@@ -200,7 +177,6 @@ class ProgressLog:
         log.info("%s", self._line(max(self._last - self._start, 1e-3)))
 
     def _line(self, seconds: float) -> str:
-        """Return the line after these seconds."""
         size = f"{self._bytes / 1e6:.1f} MB"
         left = 0.0
         if self._total and self._bytes:

@@ -62,20 +62,16 @@ _OF_LIBRARIES = _threads() if threading.active_count() == 1 else set()
 
 
 class Processes(Executor):
-    """Runs tasks in other processes.
-
-    Args:
-        context: What tasks get.
-        count: The number of processes.
-    """
+    """Runs tasks in other processes, so many at a time."""
 
     def __init__(self, context: Context, count: int) -> None:
         global _spare
-        self.context, self._count = context, count
+        super().__init__(context)
+        self._count = count
         self._pool, _spare = _spare, None
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
-        """Run a task for each item."""
+        """Run a task for each item, as in `Executor.map`."""
         context = replace(self.context, within=str(self.context.folder))
         futures: dict[int, Future[Any]] = {}
         lost = most = 0
@@ -107,7 +103,7 @@ class Processes(Executor):
             # they would write into folders that are removed.
             _end(self._pool)
             self._pool = None
-        self.context.close()
+        super().close()
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -118,11 +114,7 @@ class Processes(Executor):
         return self._pool
 
     def _lose(self, error: Exception, times: int) -> None:
-        """Give up a pool that lost a process, or that cannot start one.
-
-        Raises:
-            StepError: Processes are lost repeatedly.
-        """
+        """Give up a pool that lost a process or cannot start one; the third time, raise."""
         cause = _cause(error, self._pool)
         self._pool = None
         if times >= _MOST_LOST:
@@ -164,11 +156,9 @@ def _processes(pool: ProcessPoolExecutor | None) -> list[Any]:
 
 
 def count_for(parts: int, cores: int = 0) -> int:
-    """Return how many processes there are cores, memory and work for: 1 or more.
+    """Return how many processes there are cores, memory and parts of the source for: 1 or more.
 
-    Args:
-        parts: The parts of the source.
-        cores: What a pod without a limit of cores requests; 0 if it is unknown.
+    A pod without a limit of cores requests `cores`; 0 if that is unknown.
     """
     fitting = int(memory_left() // _MEMORY) if memory_left() < math.inf else parts
     return max(1, min(available_cores(shared=cores or _MOST_SHARED), fitting, parts))
@@ -208,16 +198,11 @@ def _end(pool: ProcessPoolExecutor) -> None:
 
 
 def _begin(environment: dict[str, str] | None = None) -> None:
-    """Prepare a process for tasks.
-
-    Args:
-        environment: That of the step: the server that forks has the environment of the moment of
-            its start, and outlives a pool. None for a fork of the step.
-    """
+    """Prepare a process for tasks; a fork of the step has its environment already."""
     # A fork has the handlers of the step, which ends its processes itself.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if environment is not None:
+    if environment is not None:  # the server has that of its start, and outlives a pool
         os.environ.clear()
         os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -183,9 +183,7 @@ def read(context: Context, part: Part) -> PartDone:
     order = np.lexsort((index["label"], index["hash"]))
     ordered = chain.from_iterable(map(records.__getitem__, order.tolist()))
     context.exchange.write(part.name, b"".join(ordered))
-    collected = Faults()
-    collected.add_files(len(part.files), faults)
-    done = PartDone(index[order].view(np.uint8), collected)
+    done = PartDone(index[order].view(np.uint8), Faults.of_files(len(part.files), faults))
     context.exchange.write_plain(part.name + _RESULT, done)
     return done
 
@@ -222,7 +220,8 @@ def faults_of(source: Source, files: Sequence[SourceFile], options: DataOptions)
     faults = Faults()
     for file, content in zip(files, _contents(source, files), strict=True):
         found = _checked(file, content, pictures)
-        faults.add_files(1, [_fault(file, found)] if isinstance(found, Unusable) else [])
+        wrong = [_fault(file, found)] if isinstance(found, Unusable) else []
+        faults.merge(Faults.of_files(1, wrong))
     return faults
 
 

@@ -185,7 +185,7 @@ def _looked_at(
         weights.read(chunk, name)
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
     faults = Faults()
-    faults.add(chunk.faults)
+    faults.merge(chunk.faults)
     if faults.shape_problem():
         return kinds, faults.problems()
     if problems or options.on_bad_row != "fail":

@@ -320,7 +320,9 @@ class CsvTable(Reader):
         chunk = self._as_typed(block, at, columns) or self._as_text(block, at, columns)
         for line, text in block.bad:
             chunk.faults.lost(line, "quotes", text)
-        chunk.faults.rows["quotes"] += block.lost - len(block.bad)
+        more = block.lost - len(block.bad)
+        chunk.faults.rows["quotes"] += more
+        chunk.faults.seen += more
         return chunk
 
     def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
