@@ -152,13 +152,7 @@ class ColumnProfile:
             self.counts[NUMBER if form == BIT else form] += rows
 
     def add(self, cells: Cells, file: str, lines: np.ndarray) -> None:
-        """Count the values of a block.
-
-        Args:
-            cells: The values, of shape [rows].
-            file: Name of the file.
-            lines: int64 of shape [rows].
-        """
+        """Count the values of a block of a file, given the line of each row."""
         for known in BY_PRECEDENCE:
             if (forms := known.count(cells)) is not None:
                 self.gaps += len(lines) - sum(forms.values())
@@ -176,15 +170,7 @@ class ColumnProfile:
     def _add_distinct(
         self, cells: Cells, rows: np.ndarray, codes: np.ndarray, file: str, lines: np.ndarray
     ) -> None:
-        """Count the different strings of a block.
-
-        Args:
-            cells: The strings.
-            rows: The rows of each string.
-            codes: The index of the string in each row, -1 if missing.
-            file: Name of the file.
-            lines: int64 of shape [rows].
-        """
+        """Count the different strings of a block: the rows of each, and the string of each row."""
         words, known = cells.words, self.texts.forms
         forms = np.array([known.get(text, -1) for text in words])
         new = np.flatnonzero(forms < 0)

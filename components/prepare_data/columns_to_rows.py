@@ -75,13 +75,7 @@ class Rows:
 
 
 class Converter:
-    """Converts the chunks of a source.
-
-    Args:
-        kinds: The kinds of its features.
-        label: The label column.
-        label_format: How files write it, if `data_options.types` says so.
-    """
+    """Converts the chunks of a source, whose label may have a format of `data_options.types`."""
 
     def __init__(self, kinds: Kinds, label: str, label_format: str = "") -> None:
         self._kinds, self._label, self._label_format = kinds, label, label_format
@@ -90,11 +84,7 @@ class Converter:
         self._direct = {item.name for item in kinds.features if item.type.is_direct}
 
     def rows(self, chunk: Chunk) -> Rows:
-        """Return the good rows of a chunk.
-
-        Args:
-            chunk: All features and the label.
-        """
+        """Return the good rows of a chunk that has all features and the label."""
         faults = chunk.faults
         found: dict[Field, list] = {FLOATS: [], CODES: [], WHOLES: []}
         with undamaged(faults.file):
@@ -152,11 +142,8 @@ class Converter:
 def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.ndarray]:
     """Return the distinct texts of a column and the index of each row; missing ones are invalid.
 
-    Args:
-        chunk: Its faults get the rows without a text, and those whose text is not UTF-8.
-        name: The column, of any type.
-        format: How files write it, if `data_options.types` says so; strings in it become plain
-            numbers or dates in ISO 8601, others are invalid.
+    Strings in a format of `data_options.types` become plain numbers or dates in ISO 8601; others
+    are invalid.
     """
     column, faults = chunk.columns[name], chunk.faults
     is_typed = temporal(column.type) or (numeric(column.type) and not patterns_of(format))

@@ -31,7 +31,6 @@ class Unseen:
     """Values of a category that the data of the champion does not have.
 
     Attributes:
-        name: The column.
         share: The share of the rows of train that have one.
         values: How many different ones the dataset has.
         examples: The most frequent ones.
@@ -44,12 +43,7 @@ class Unseen:
 
 
 def changes(reference: Reference, schema: Schema) -> list[Problem]:
-    """Return what the raw contracts do not have in common, each with its remedy.
-
-    Args:
-        reference: The dataset of the champion.
-        schema: The content of this schema.json.
-    """
+    """Return what the raw contracts do not have in common, each with its remedy."""
     if schema.schema_digest == reference.schema.schema_digest:
         return []
     found = [
@@ -178,10 +172,7 @@ def _rule(split: Mapping[str, Any]) -> dict[str, Any]:
 def unseen(reference: Reference, schema: Schema, train: Sample) -> dict[str, Unseen]:
     """Return the values of categories that the data of the champion does not have, by column.
 
-    Args:
-        reference: The dataset of the champion.
-        schema: The content of this schema.json, of a table.
-        train: Rows of train; the shares are those of these rows.
+    The shares are those of these rows of train.
     """
     known = {
         item.name: set(learned["dictionary"])
@@ -217,14 +208,7 @@ def beyond_limits(
     new_values: Mapping[str, Unseen],
     gaps: Mapping[str, tuple[float, float]],
 ) -> Iterator[Problem]:
-    """Yield what is beyond the limits of unseen values and of gaps.
-
-    Args:
-        reference: The dataset of the champion.
-        options: The limits.
-        new_values: Unseen values by column.
-        gaps: The share of gaps by column, before and now.
-    """
+    """Yield what is beyond the limits of unseen values and of missing ones, before and now."""
     for name, item in new_values.items():
         if options.max_unseen is None or name in options.ignore:
             continue

@@ -50,11 +50,10 @@ class Comparison:
     """A dataset and that of the champion.
 
     Attributes:
-        reference: The dataset of the champion.
         changes: What makes the two models incomparable.
         beyond: What is beyond the limits of data_options.contract.
         unseen: Values that the champion's data does not have, by column.
-        gaps: The share of gaps before and now, by column.
+        gaps: The share of missing values before and now, by column.
         drift: How far each column has moved.
         label: How far the label has moved; None if that is not known.
         now: Sampled rows of train and test over the bins of the champion's data, as in
@@ -113,14 +112,7 @@ class Validation:
 def validate(
     step: Step, prepared: Prepared, model_name: str, data_options: Mapping[str, Any]
 ) -> Validation:
-    """Compare a dataset with that of the champion, and look for columns that tell the label.
-
-    Args:
-        step: The run and its store.
-        prepared: The dataset.
-        model_name: The name of the model; empty for no comparison.
-        data_options: The keys of `options.DataOptions`.
-    """
+    """Compare a dataset with the champion's, and look for columns that tell the label."""
     options = parse(DataOptions, "data_options", data_options).contract
     base, schema = S3Address.parse(prepared.dataset_uri), prepared.schema
     rows = _rows(step.store, base, schema)

@@ -68,15 +68,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """A finished dataset.
-
-    Attributes:
-        dataset_uri: Its directory, `s3://.../datasets/<digest>`.
-        dataset_digest: 32 hexadecimal digits.
-        schema: The content of schema.json.
-        statistics: The content of statistics.json.
-        reused: Whether it existed already.
-    """
+    """A finished dataset, at `s3://.../datasets/<digest>`; `reused` if it existed already."""
 
     dataset_uri: str
     dataset_digest: str
@@ -125,10 +117,7 @@ def find(store: Store, base: S3Address) -> Prepared | None:
 def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     """Store the shards, schema.json, statistics.json and the manifest.
 
-    Args:
-        base: The directory of the dataset; files of an interrupted run are overwritten.
-        scan: The rows.
-        label: The label and its classes.
+    Files of an interrupted run are overwritten.
     """
     store, options = scan.executor.context.store, scan.job.options
     store.probe(base)  # from now on, checksums that it does not verify are verified here
@@ -268,16 +257,9 @@ def schema_of(
     splits: Mapping[str, SchemaSplit],
     **more: Any,
 ) -> Schema:
-    """Return schema.json with its digest.
+    """Return schema.json with its digest; fields in `more` are not comparable.
 
-    Args:
-        label: The label and its classes.
-        features: The features.
-        options: The typed `data_options`.
-        split_rule: What decides about the split besides salt and fractions.
-        layout: Of the shards.
-        splits: The splits by name.
-        **more: Fields that are not comparable.
+    `split_rule` is what decides about the split besides salt and fractions.
     """
     schema = Schema(
         task=label.task,
@@ -299,16 +281,7 @@ def complete(
     statistics: StatisticsDocument,
     distributions: DistributionsDocument | None = None,
 ) -> Prepared:
-    """Store the documents of a dataset and, last, its manifest.
-
-    Args:
-        store: The store.
-        base: The directory of the dataset.
-        shards: What is stored already.
-        schema: The content of schema.json.
-        statistics: The content of statistics.json.
-        distributions: The content of distributions.json; None without one.
-    """
+    """Store the documents of a dataset and, last, its manifest with the shards that are stored."""
     written = {SCHEMA: schema.to_bytes(), STATISTICS: statistics.to_bytes()}
     if distributions:
         written[DISTRIBUTIONS] = distributions.to_bytes()

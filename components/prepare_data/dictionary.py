@@ -53,14 +53,7 @@ class Dictionary:
     ] = field(default_factory=_no_hashes, compare=False)
 
     def merge(self, later: Dictionary) -> np.ndarray:
-        """Add the texts of the next part of the source.
-
-        Returns:
-            For each code of `later`, its code here, int32; 0 for 0.
-
-        Raises:
-            TooManyTextsError: There are too many different ones.
-        """
+        """Add the texts of a later part; return for each of its codes the one here, int32."""
         self.rows += later.rows
         return np.array([0, *self._coded(later.codes)], np.int32)
 
@@ -74,9 +67,6 @@ class Dictionary:
 
         Returns:
             For each row the code, int32, 0 for a gap; and the hash of the text, uint64.
-
-        Raises:
-            TooManyTextsError: There are too many different ones.
         """
         codes = self._coded(column.texts)
         known = len(self._hashes) - 1
@@ -104,11 +94,7 @@ class Dictionary:
 
 
 def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:
-    """Describe the dictionaries of a table if they do not fit into schema.json; None if they do.
-
-    Args:
-        dictionaries: By name.
-    """
+    """Describe the dictionaries of a table if they do not fit into schema.json; None if they do."""
     total = sum(item.bytes for item in dictionaries.values())
     if total <= _MOST_BYTES:
         return None
@@ -129,11 +115,7 @@ def _stored(texts: Iterable[str]) -> int:
 
 
 class Bins:
-    """The bins of a column of texts.
-
-    Args:
-        bins: Their number.
-    """
+    """The bins of a column of texts."""
 
     def __init__(self, bins: int) -> None:
         self._bins = bins

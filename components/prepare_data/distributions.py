@@ -46,8 +46,6 @@ class Bins:
     """The bins of one column, and where its values are in a row of a run.
 
     Attributes:
-        name: The column.
-        kind: The name of its type.
         place: Its place in its field; -1 for the label.
         edges: The largest value of each bin but the last, ascending. Of quantiles, the first bin is
             below the values of train, the last one above them.
@@ -73,11 +71,9 @@ class Bins:
         return TYPES[self.kind]
 
     def counted(self, column: np.ndarray) -> np.ndarray:
-        """Return the rows by bin, those with a gap first: int64 of shape [1 + count].
+        """Return the rows by bin, those with a missing value first: int64 of shape [1 + count].
 
-        Args:
-            column: Of shape [rows], contiguous: float32 with NaN, codes with 0, or int64 with
-                NO_DATE for a gap.
+        The column is contiguous: float32 with NaN, codes with 0, or int64 with NO_DATE if missing.
         """
         if self.type.drift_bins == "values":
             return self._of_codes(np.bincount(column, minlength=1))
@@ -160,13 +156,7 @@ class DistributionsDocument:
 
 @dataclass(frozen=True)
 class Edges:
-    """The bins of a dataset.
-
-    Attributes:
-        columns: The bins of the features, at most MOST_COLUMNS.
-        label: The bins of a label that is a number; None for classes.
-        left_out: Columns beyond that limit.
-    """
+    """The bins of at most MOST_COLUMNS features, and of a label that is a number."""
 
     columns: tuple[Bins, ...]
     label: Bins | None = None
@@ -176,14 +166,7 @@ class Edges:
     def of(
         cls, coding: Coding, sample: np.ndarray, labels: np.ndarray | None = None, label: str = ""
     ) -> Edges:
-        """Return the bins that suit a sample of train.
-
-        Args:
-            coding: The coding of the features.
-            sample: Rows of train as they are in the runs.
-            labels: The labels of these rows: float of shape [rows]; None for classes.
-            label: The name of the label.
-        """
+        """Return the bins that suit rows of train, as they are in the runs, and a numeric label."""
         placed = zip(coding.features[:MOST_COLUMNS], coding.places, strict=False)
         columns = tuple(_bins_of(coded, *at, sample) for coded, at in placed)
         of_label = None
@@ -222,13 +205,7 @@ class Distributions:
         self.counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
-        """Add rows, best some thousand at a time: there are twenty calls for each column.
-
-        Args:
-            split: The name of their split.
-            rows: As they are in the runs; other fields than those of the features do not matter.
-            labels: Of shape [rows]; not used for classes.
-        """
+        """Add rows of the runs, best some thousand at a time: it costs twenty calls a column."""
         at = SPLITS.index(split)
         for bins, counts in zip(self._bins, self.counts, strict=True):
             if bins.place >= 0:
@@ -273,10 +250,6 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
 
     The first edge is just below the smallest value and the last one is the largest value, so values
     beyond those of `column` are in bins of their own.
-
-    Args:
-        column: float32 of shape [rows], NaN for a gap, or int64, NO_DATE for a gap.
-        most: The most bins of quantiles.
     """
     whole = column.dtype.kind == "i"
     present = np.sort(column[column != NO_DATE] if whole else column[~np.isnan(column)])
@@ -313,15 +286,7 @@ class Drift:
 
 
 def measure(before: Sequence[float], now: Sequence[float]) -> Drift | None:
-    """Return how far the rows in some bins have moved.
-
-    Args:
-        before: Rows by bin.
-        now: Rows by bin, over the same bins.
-
-    Returns:
-        None if one of them has no rows.
-    """
+    """Return how far rows in the same bins have moved; None if one of them has no rows."""
     old, new = np.array(before, np.float64), np.array(now, np.float64)
     used = (old + new) > 0
     old, new = old[used], new[used]

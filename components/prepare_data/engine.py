@@ -179,12 +179,7 @@ def _on_dask(context: Context, address: str) -> Executor:
 def _checked(
     step: Step, data_uri: str, data_label: str, data_options: Mapping[str, Any], by_preflight: bool
 ) -> tuple[DataOptions, Source]:
-    """Return the typed options and the files, and check the header if no preflight did.
-
-    Raises:
-        ConfigurationError: The options are wrong.
-        DataError: There is no data, or its header is unusable.
-    """
+    """Return the typed options and the files, and check the header if no preflight did."""
     wrong = Problems()
     options = wrong.of(lambda: parse(DataOptions, "data_options", data_options))
     try:

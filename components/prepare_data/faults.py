@@ -68,7 +68,6 @@ class Fault:
     """The first fault of one row.
 
     Attributes:
-        file: Name of the file.
         line: Line of the file where the row begins, from 1 and with the header; for Parquet, the
             number of the row, from 1; 0 if the file is the row.
         column: Name of the column; empty if the row as a whole is at fault.
@@ -102,7 +101,7 @@ class Faults:
         seen: Rows read, good or bad.
         rows: Bad rows by rule; a row counts once, by its first fault.
         cells: Bad values by column and rule.
-        left_out: Rows with a gap that data_options.missing leaves out, by column.
+        left_out: Rows with a missing value that data_options.missing leaves out, by column.
         examples: Up to ten bad rows, with as many columns and rules among them as possible.
         values: A bad value of each column.
     """
@@ -241,14 +240,10 @@ class Faults:
 
 
 class BlockFaults(Faults):
-    """The faults of the rows of one block, found column by column.
-
-    Args:
-        file: Name of the file.
-        lines: int64 of shape [rows], the line where each row begins.
+    """The faults of the rows of one block, found column by column, given the line of each row.
 
     Attributes:
-        dropping: The columns whose gaps leave a row out without a fault.
+        dropping: The columns whose missing values leave a row out without a fault.
     """
 
     def __init__(self, file: str, lines: np.ndarray) -> None:
@@ -263,14 +258,7 @@ class BlockFaults(Faults):
         return self._rule == 0
 
     def mark(self, mask: np.ndarray, rule: str, column: str, text_at: Callable[[int], str]) -> None:
-        """Mark rows as bad.
-
-        Args:
-            mask: Bool of shape [rows].
-            rule: A key of RULES.
-            column: The column that is at fault.
-            text_at: Returns the text of that column in a row.
-        """
+        """Mark rows as bad by a key of RULES; `text_at` returns the value in a row."""
         if not mask.any():
             return
         if rule == "missing" and column in self.dropping:

@@ -47,7 +47,6 @@ class Counted:
         count: The values of each number whose sum is taken.
         sums: The exact sum of each of these numbers, by power of two.
         dates: The values of each date.
-        date_sums: Their sums.
         first: The first one.
         codes: For each category and text, the rows by code.
     """
@@ -102,9 +101,7 @@ class Counted:
     def merge(self, later: Counted, maps: list[np.ndarray | None]) -> None:
         """Add what a later part says.
 
-        Args:
-            later: The part.
-            maps: For each column of codes, the code here of each code there; None if equal.
+        `maps` has for each column of codes the code here of each code there; None if equal.
         """
         for j in self.count:
             self.count[j] += later.count[j]
@@ -165,14 +162,9 @@ def learn(
     texts: Mapping[str, tuple[str, ...]],
     options: DataOptions,
 ) -> Coding:
-    """Return the coding.
+    """Return the coding, from counts over train and the first `sample_rows` of it.
 
-    Args:
-        kinds: The kinds.
-        counted: Counts over train.
-        sample: The first `sample_rows` of train in the order of their hashes.
-        texts: The texts of each category in the order of their codes.
-        options: The typed `data_options`.
+    `texts` has the texts of each category in the order of their codes.
     """
     at = dict.fromkeys(FIELDS, -1)
     columns = []

@@ -60,15 +60,7 @@ def text_hash(text: str) -> int:
 
 
 def split_of(hashes: np.ndarray, fractions: list[float]) -> np.ndarray:
-    """Return the number of the split of each hash.
-
-    Args:
-        hashes: uint64 of shape [rows].
-        fractions: Shares that sum to 1.
-
-    Returns:
-        int64 of shape [rows].
-    """
+    """Return the number of the split of each hash, for shares that sum to 1."""
     return np.searchsorted(np.array(limits_of(fractions), np.uint64), hashes, side="right")
 
 

@@ -238,10 +238,10 @@ def is_wanted(name: str, options: DataOptions) -> bool:
 
 
 def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns:
-    """Return the columns to read if their kinds are known or assumed.
+    """Return the columns to read if their kinds are known or assumed, and `extra` ones.
 
     The reader parses what it can; a column of another kind comes as text, so that the kinds may be
-    wrong. Columns that decide about the split are `extra`.
+    wrong.
     """
     features = kinds.features
     parsed = {it.name: it.type for it in features if it.type.arrow_type and not it.format}

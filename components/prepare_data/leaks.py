@@ -39,7 +39,6 @@ class Suspicious:
     """A column that alone predicts the label.
 
     Attributes:
-        name: The column.
         figure: The share of the uncertainty about the label that it removes, or its R².
         auc: The area under its ROC curve, for two classes.
     """
@@ -55,11 +54,9 @@ class Suspicious:
 
 
 def find(schema: Schema, train: Sample) -> list[Suspicious]:
-    """Return the suspicious columns, the worst first; none if there are too few rows.
+    """Return the suspicious columns of a table, the worst first; none if there are too few rows.
 
-    Args:
-        schema: The content of schema.json, of a table.
-        train: Rows of train; the first 10,000 are used, and of a wide table 1,000 columns.
+    The first 10,000 rows are used, and of a wide table 1,000 columns.
     """
     rows, labels = train.rows[:MOST_ROWS], train.labels[:MOST_ROWS]
     if len(labels) < _FEWEST_ROWS:

@@ -29,17 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reference:
-    """The dataset of the champion.
-
-    Attributes:
-        model_name: The model.
-        version: The published version.
-        run_id: The run that trained it.
-        dataset_digest: The name of its dataset.
-        schema: The content of its schema.json.
-        statistics: The content of its statistics.json.
-        distributions: The content of its distributions.json; None if it cannot be known any more.
-    """
+    """The dataset of the champion; its distributions are None if they are gone."""
 
     model_name: str
     version: int
@@ -88,12 +78,6 @@ def of_version(
     store: Store, layout: Layout, model_name: str, champion: Champion
 ) -> Reference | None:
     """Return the dataset of a champion, also of an earlier one; None if it is gone.
-
-    Args:
-        store: The store.
-        layout: Where the models are.
-        model_name: The model.
-        champion: The record of the champion.
 
     Raises:
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.

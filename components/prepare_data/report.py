@@ -34,11 +34,10 @@ class Row:
     """A column in its table.
 
     Attributes:
-        name: The column.
         plot: Its rows by bin: train as bars, test and the champion's data as lines.
         shape: The histogram of a number or a date.
         cells: The figures of a number, or the values as text.
-        gaps: The gaps in train.
+        gaps: The missing values in train.
         drifts: Style and text of the drift from the champion's data, then of that of test.
     """
 
@@ -52,16 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """The columns of one kind.
-
-    Attributes:
-        title: The heading.
-        heads: The names of `cells`.
-        has_bins: Whether a row has a plot of its bins.
-        has_shape: Whether the rows have a histogram.
-        rows: The columns.
-        total: How many columns there are of this kind.
-    """
+    """The columns of one kind: `heads` are the names of `cells`, `total` counts all of them."""
 
     title: str
     heads: tuple[str, ...]
@@ -184,11 +174,7 @@ _MOST_UNSEEN = 20  # columns
 def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
     """Return the report, unless the contract with the champion's data ends the run.
 
-    Args:
-        step: The run and its store, which gets the report in that case: Kubeflow Pipelines keeps
-            nothing of a failed step.
-        prepared: The dataset.
-        validation: What its validation found.
+    Then it is stored, because Kubeflow Pipelines keeps nothing of a failed step.
 
     Raises:
         DataError: All that data_options.contract does not allow, and where the report is.
@@ -208,17 +194,7 @@ def render(
     reused: bool = False,
     validation: Validation | None = None,
 ) -> str:
-    """Return the report.
-
-    Args:
-        schema: The content of schema.json.
-        statistics: The content of statistics.json.
-        reused: Whether an earlier run prepared this dataset.
-        validation: What its validation found; None without it.
-
-    Returns:
-        A page of less than 1 MB, with at most 200 columns and 100 classes.
-    """
+    """Return the report: less than 1 MB, with at most 200 columns and 100 classes."""
     comparison = validation.comparison if validation else None
     counts = statistics.label.counts
     suspicious = validation.suspicious if validation else []

@@ -49,16 +49,7 @@ def check_bad(
     problems: Callable[[], list[Problem]],
     options: DataOptions,
 ) -> None:
-    """Refuse more bad rows than the options allow, and log fewer.
-
-    Args:
-        faults: Of all rows.
-        problems: Describes them.
-        options: The typed `data_options`.
-
-    Raises:
-        DataError: There are more.
-    """
+    """Refuse more bad rows than the options allow, which `problems` describes, and log fewer."""
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
         raise DataError(*problems())
     if faults.bad > options.max_bad_fraction * faults.seen:
@@ -91,9 +82,6 @@ def check(
         counts: int64 of shape [3, classes], rows by split and class; None without classes.
         options: The typed `data_options`.
         rule: What decides about the split besides the hash of the rows.
-
-    Raises:
-        DataError: It does.
     """
     shown = ", ".join(f"{name} {count:,}" for name, count in rows.items())
     by = ", ".join(f"{key} {value!r}" for key, value in rule.items())

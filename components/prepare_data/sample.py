@@ -22,12 +22,7 @@ _MOST_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of one split.
-
-    Attributes:
-        rows: With the fields `features`, `codes` and `dates` of the spill.
-        labels: Class indices or numbers, of shape [rows].
-    """
+    """Rows of one split, with the fields of the runs, and their class indices or numbers."""
 
     rows: np.ndarray
     labels: np.ndarray
@@ -36,14 +31,7 @@ class Sample:
 def read(
     store: Store, base: S3Address, schema: Schema, split: str, most: int = MOST_ROWS
 ) -> Sample:
-    """Return the first rows of a split, `most` or 32 MiB of them.
-
-    Args:
-        store: The store.
-        base: The directory of the dataset.
-        schema: Its schema.json, of a table.
-        split: The name of the split.
-        most: How many rows are enough.
+    """Return the first rows of a split of a table, `most` or 32 MiB of them.
 
     Raises:
         ObjectNotFoundError: A shard is not there.

@@ -125,10 +125,7 @@ class Scan:
         ]
 
     def also_in_train(self) -> dict[str, int] | None:
-        """Return the rows of validation and test whose features are in train.
-
-        None if there are none, because equal rows stay together.
-        """
+        """Return the rows of validation and test that are in train; None if there cannot be any."""
         return (
             split_rules.count_overlap(self.exchange, self.shared)
             if self.job.split_rules.is_needed
@@ -197,7 +194,7 @@ def read(
     block: int = BLOCK,
     part: int = PART_BYTES,
 ) -> Scan:
-    """Read the source, in parts of about so many bytes and blocks of text of so many.
+    """Read the source, in parts and blocks of about so many bytes.
 
     Raises:
         DataError: A file cannot be read, or does not have the expected columns, or the kind of a
@@ -231,12 +228,7 @@ def read(
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
-    """Sort the rows.
-
-    Raises:
-        OtherKindsError: Some columns are no features after all, or of another kind than assumed.
-        DataError: The kind of a column is unclear.
-    """
+    """Sort the rows; raise OtherKindsError if some columns are no features, or of other kinds."""
     seen = {name: ColumnProfile(name) for name in job.columns.features}
     scan = Scan.empty(job, executor)
     for found, lines in _documents(executor, job, parts):
@@ -268,11 +260,7 @@ def _proven(job: Job, seen: dict[str, ColumnProfile]) -> Kinds:
 def _documents(
     executor: Executor, job: Job, parts: Sequence[Part]
 ) -> Iterator[tuple[PartDone, int]]:
-    """Read all parts.
-
-    Yields:
-        What each part has, and the lines of its file before it.
-    """
+    """Read all parts; yield what each has, and the lines of its file before it."""
     exchange = executor.context.exchange
     exchange.write_plain(f"{job.name}/job", job)
     known = set(exchange.names(job.name))

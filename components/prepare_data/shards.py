@@ -36,9 +36,7 @@ class Shard:
 
     Attributes:
         number: Its place in the dataset.
-        split: Index of the split.
         index: Its place in the split.
-        rows: Its rows.
         first: The bin with its first row.
         last: The bin after the one with its last row.
         skipped: Rows of the bin `first` that belong to the shard before.
@@ -63,13 +61,9 @@ class Plan:
     """How the shards are written.
 
     Attributes:
-        job: The pass that has read the rows.
-        base: The folder of the dataset.
         label: The label with its task and classes; `class_of` is not used.
-        coding: What was learned.
         edges: The bins of the distributions.
         runs: The name and the part of each run.
-        shards: The shards.
     """
 
     job: Unstored[Job]
@@ -94,13 +88,7 @@ def encoder_of(job: Job, classes: int | None) -> Encoder:
 
 
 def shards_of(rows: SortedRows, splits: np.ndarray, record_bytes: int) -> Iterator[Shard]:
-    """Yield the shards.
-
-    Args:
-        rows: All rows.
-        splits: Of shape [bins], the split of each bin.
-        record_bytes: Bytes of a row in a shard.
-    """
+    """Yield the shards, given the split of each bin and the bytes of a row in a shard."""
     number = 0
     for split in range(len(SPLITS)):
         start, end = np.searchsorted(splits, [split, split + 1]).tolist()
@@ -156,12 +144,6 @@ class RawRows:
     a string with an empty one as gap, a date int64 microseconds since 1970 in UTC with -2**63 as
     gap. A weight is float32. The label is the index of its class as int64, or float32. The rows
     are in the order of the shards.
-
-    Args:
-        path: The file.
-        coding: The features.
-        label: The label.
-        weight: The column of weights, or None.
     """
 
     def __init__(self, path: Path, coding: Coding, label: Label, weight: str | None = None) -> None:
@@ -208,14 +190,7 @@ _TEST = SPLITS.index("test")
 
 @dataclass(frozen=True)
 class ShardDone:
-    """What the task has written, and what it says of the rows.
-
-    Attributes:
-        objects: What is stored.
-        statistics: Of its rows.
-        distributions: `Distributions.counts`.
-        weights: The sums of the weights, if there are any.
-    """
+    """What the task has stored, and what its rows add up to."""
 
     objects: list[ManifestObject]
     statistics: Statistics
@@ -229,15 +204,7 @@ def document(job: str, shard: int) -> str:
 
 
 def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
-    """Write one shard to the store.
-
-    Args:
-        context: Where everything is.
-        item: The name of the job, and the number of the shard.
-
-    Returns:
-        Its rows and its bytes.
-    """
+    """Write one shard of a job to the store, by its number; return its rows and its bytes."""
     plan = plan_of(context, item[0])
     wanted, encoder = plan.shards[item[1]], plan.encoder
     statistics = Statistics.empty(plan.coding, plan.label)

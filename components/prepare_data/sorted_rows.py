@@ -44,13 +44,9 @@ def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = Fals
 
 
 def edges_of(size: int, fractions: list[float]) -> np.ndarray:
-    """Return the first hash of each bin: uint64, ascending from 0.
+    """Return the first hash of each bin: uint64, ascending from 0, for so many bytes of the source.
 
     A bin is in one split, and its hashes have their first 8 bits in common.
-
-    Args:
-        size: Bytes of the source.
-        fractions: Shares of the splits.
     """
     bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
     starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
@@ -58,12 +54,7 @@ def edges_of(size: int, fractions: list[float]) -> np.ndarray:
 
 
 def order_of(hashes: np.ndarray, labels: np.ndarray | None = None) -> np.ndarray:
-    """Return the order of rows by hash; equal ones by label if given, and then as they are.
-
-    Args:
-        hashes: uint64 of shape [rows], contiguous.
-        labels: Of shape [rows].
-    """
+    """Return the order of rows by hash, then by label if given, then as they are."""
     # Equal hashes are few, and a stable sort of all rows takes five times as long.
     order = np.argsort(hashes)
     found = hashes[order]
@@ -93,14 +84,9 @@ def _whole(rows: np.ndarray) -> np.ndarray:
 
 
 class RunWriter:
-    """Sorts rows and writes them as runs.
+    """Sorts rows and writes them as runs, whose names start with `name`.
 
-    Args:
-        exchange: Where to.
-        name: The start of the names of the runs.
-        kind: The type of a row.
-        edges: The bins.
-        texts: The number of columns whose texts are kept for the test split.
+    `texts` is the number of columns whose texts are kept for the test split.
     """
 
     def __init__(
@@ -168,15 +154,7 @@ class _Index:
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
-
-    Attributes:
-        name: Its name in the exchange.
-        part: The number of its part.
-        counts: Whole numbers of shape [bins], the rows.
-        numbers: The rows whose label is a number.
-        sums: uint32 of shape [bins].
-    """
+    """One run: for each bin, its rows, those whose label is a number, and their checksum."""
 
     name: str
     part: int
@@ -197,14 +175,7 @@ class Run:
 
 @dataclass
 class _Stretch:
-    """The rows of a range of bins of one run.
-
-    Attributes:
-        part: The number of the part.
-        rows: Rows of the run.
-        ends: For each bin of the range, where its rows end.
-        texts: The texts of the rows; none if no column is hashed.
-    """
+    """The rows of a range of bins of one run: where the rows of each bin end, and their texts."""
 
     part: int
     rows: np.ndarray
@@ -237,10 +208,9 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Sorted:
-    """Rows in the order of their hashes and labels.
+    """Rows in the order of their hashes and labels, with the codes of the dataset.
 
     Attributes:
-        rows: Rows of the runs, with the codes of the dataset.
         labels: Class indices or numbers, of shape [rows].
         texts: The texts of each hashed column; none if they were not asked for.
     """
@@ -256,16 +226,10 @@ class Sorted:
 
 
 class SortedRows:
-    """The good rows of a source.
+    """The good rows of a source: of runs in the order of the source.
 
-    Args:
-        exchange: Where the runs are.
-        runs: The runs, in the order of the source.
-        kind: The type of a row.
-        edges: The bins.
-        is_class: Whether the labels are classes; otherwise rows whose label is not a number are
-            bad.
-        meaning: Returns what codes mean, by the number of the part.
+    If the labels are no classes, rows whose label is not a number are bad. `meaning` returns what
+    the codes of a part mean, by its number.
 
     Attributes:
         counts: int64 of shape [bins], the rows of each bin.
@@ -306,11 +270,7 @@ class SortedRows:
                 yield _merged(pieces, meanings)
 
     def _stretch(self, run: Run, first: int, last: int, texts: bool) -> _Stretch:
-        """Read the good rows of the bins from `first` up to `last`.
-
-        Raises:
-            DataError: They are damaged.
-        """
+        """Read the good rows of the bins from `first` up to `last`, and verify them."""
         before = int(run.counts[:first].sum(dtype=np.int64))
         counts = run.counts[first:last]
         ends = np.cumsum(counts, dtype=np.int64)

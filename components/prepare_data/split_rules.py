@@ -47,12 +47,7 @@ _AS_IT_IS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class SplitRules:
-    """Places the rows of a source.
-
-    Args:
-        source: The files.
-        options: The typed `data_options`.
-        limits: With data_options.split.time, what `time_limits` returns.
+    """Places the rows of a source, by the limits of `time_limits` with data_options.split.time.
 
     Attributes:
         is_needed: Whether anything else than the hash of a row decides.
@@ -76,12 +71,7 @@ class SplitRules:
         self.forms: dict[str, str] = {}
 
     def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
-        """Return the split of each row, -1 for that of its hash; mark rows that have none.
-
-        Args:
-            file: The file of the chunk.
-            chunk: It has the column that decides.
-        """
+        """Return the split of each row, -1 for that of its hash; mark rows that have none."""
         by, rows = self._options, len(chunk.faults.lines)
         if by.column:
             return self._named(chunk, by.column)
@@ -94,7 +84,7 @@ class SplitRules:
         return np.full(rows, SPLITS.index(word) if word else _BY_HASH, np.int8)
 
     def place(self, hashes: np.ndarray, splits: np.ndarray) -> np.ndarray:
-        """Return hashes that lead to these splits; see the function `place`."""
+        """Return hashes that lead to these splits."""
         return place(hashes, splits, self._fractions, self._folders)
 
     def _named(self, chunk: Chunk, name: str) -> np.ndarray:
@@ -156,14 +146,9 @@ class SplitRules:
 def place(
     hashes: np.ndarray, splits: np.ndarray, fractions: list[float], folders: frozenset[str]
 ) -> np.ndarray:
-    """Return hashes that lead to these splits.
+    """Return hashes that lead to these splits: uint64 of shape [rows].
 
-    Args:
-        hashes: uint64 of shape [rows].
-        splits: Of shape [rows].
-        fractions: Shares of the splits.
-        folders: The splits that have a folder, if folders decide: rows of train are divided among
-            train and the splits without one.
+    If folders decide, rows of train are divided among train and the splits without a folder.
     """
     splits = splits.copy()
     if folders and (absent := {i for i, word in enumerate(SPLITS) if word not in folders}):
@@ -183,11 +168,7 @@ def place(
 def time_limits(source: Source, options: DataOptions, folder: Path, block: int) -> np.ndarray:
     """Return the times from which rows belong to validation and to test.
 
-    Args:
-        source: The files.
-        options: The typed `data_options`, with split.time.
-        folder: A folder on local disk, with room for 8 bytes for each row.
-        block: Bytes of text to parse at a time.
+    It needs 8 bytes on local disk for each row.
 
     Raises:
         DataError: A file cannot be read.
@@ -228,11 +209,7 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
 
 
 def values_as_texts(texts: list[str]) -> list[str]:
-    """Return the same text for every spelling of a value: 7 and 7.0, or one time in two zones.
-
-    Args:
-        texts: Distinct, without blanks around them.
-    """
+    """Return the same text for every spelling of a value: 7 and 7.0, or one time in two zones."""
     found, column = list(texts), pa.array(texts, pa.string())
     days, is_day = dates.parse_all(dates.of_dotted(column))
     for i in np.flatnonzero(is_day).tolist():
@@ -310,7 +287,7 @@ _KIND = np.dtype([("hash", "<u8"), ("split", "u1")])
 
 
 class OverlapWriter:
-    """Keeps what tells which rows of validation and test have features that are also in train.
+    """Keeps which rows of validation and test have features that are also in train.
 
     Only splits that do not come from the hash of the features can have such rows. These are the
     hashes of the rows of one part with their splits: 9 bytes for each row.
@@ -320,7 +297,7 @@ class OverlapWriter:
         self._rows: list[np.ndarray] = []
 
     def add(self, hashes: np.ndarray, splits: np.ndarray) -> None:
-        """Add rows; both arrays have the shape [rows]."""
+        """Add rows."""
         rows = np.empty(len(hashes), _KIND)
         rows["hash"], rows["split"] = hashes, splits
         self._rows.append(rows)
@@ -335,12 +312,7 @@ class OverlapWriter:
 
 
 def count_overlap(exchange: Exchange, names: Sequence[str]) -> dict[str, int]:
-    """Return the rows of validation and of test that are also in train.
-
-    Args:
-        exchange: Where the objects of the parts are.
-        names: Their names.
-    """
+    """Return the rows of validation and of test that are also in train, from the parts' objects."""
     head = 8 * _BINS
     ends = [np.frombuffer(exchange.read(name, 0, head), "<i8") for name in names]
     found = np.zeros(len(SPLITS), np.int64)

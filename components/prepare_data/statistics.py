@@ -56,12 +56,8 @@ class Moments:
     Whole numbers keep their range exactly.
 
     Attributes:
-        count: The values of each column that are no gaps.
-        zeros: How many of them are 0.
-        mean: Their mean.
+        count: The values of each column that are not missing.
         squares: The sum of the squares of their deviations from the mean.
-        minimum: The smallest value of each column.
-        maximum: The largest value.
     """
 
     count: Array
@@ -274,18 +270,8 @@ def described(
 ) -> StatisticsDocument:
     """Return the content of statistics.json.
 
-    Args:
-        found: Of all rows.
-        train: What is known of them besides.
-        coding: What was learned from train.
-        kinds: The kinds of the columns.
-        label: The label.
-        rows: Rows by split.
-        faults: The bad rows.
-
-    Returns:
-        Its figures are finite. Features and a numeric label are described over train,
-        because normalisation uses these values. The label is also described by split.
+    Its figures are finite. Features and a numeric label are described over train, because
+    normalisation uses these values. The label is also described by split.
     """
     features = {}
     for coded, place in zip(coding.features, coding.places, strict=True):

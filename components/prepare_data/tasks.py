@@ -45,11 +45,7 @@ class Job:
     """A pass over the source.
 
     Attributes:
-        source: The files.
-        label: The label column.
-        options: The typed `data_options`.
         columns: The columns of the first file.
-        kinds: The kinds of the features; none if they are to be found out.
         limits: With data_options.split.time, the times from which rows are in the next split.
         block: Bytes of text to parse at a time.
         assumed: Whether the kinds are those of the first block, and are compared with all values.
@@ -121,11 +117,8 @@ class PartDone:
         seen: The counts of each column; none if the kinds are known.
         lost: A category that has too many texts for one; then nothing else is known.
         runs: The names of the runs.
-        faults: The bad rows.
-        vocabulary: The labels.
-        dictionaries: The texts of each category.
         counted: What rows of train say, for each group of rows.
-        overlap: The name of what `split_overlap` counts.
+        overlap: The name of what `count_overlap` counts.
     """
 
     reached: tuple[int, int, int] | None = None
@@ -140,11 +133,7 @@ class PartDone:
 
 
 def rows(context: Context, item: tuple[str, Part]) -> int:
-    """Write the rows of one part as sorted runs.
-
-    Args:
-        context: Where everything is.
-        item: The name of the job, and the part.
+    """Write the rows of one part of a job as sorted runs.
 
     Returns:
         The rows; 0 if a category has too many texts.
@@ -174,11 +163,7 @@ def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
 
 
 def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
-    """Return the columns to read from a file, which must be those of the first one.
-
-    Raises:
-        DataError: They are others.
-    """
+    """Return the columns to read from a file, which must be those of the first one."""
     columns, problems = choose(table.names, job.label, job.options, file.name)
     problems += table.problems(columns) if columns else []
     if columns and set(columns.features) != set(job.columns.features):

@@ -34,14 +34,9 @@ MOST_CODES = 1 << (7 * _CODE_BYTES)
 
 
 class Encoder:
-    """Encodes rows of one shape.
+    """Encodes rows of one shape: so many numbers, codes below MOST_CODES and dates.
 
-    Args:
-        features: Numbers in a row.
-        classes: Number of classes; None when the label is a number.
-        codes: Codes in a row, each less than MOST_CODES.
-        dates: Dates in a row.
-        weighted: Whether a row has a weight.
+    The label is a class, or a number if `classes` is None.
     """
 
     def __init__(
@@ -97,12 +92,9 @@ class Encoder:
         Args:
             features: float32 of shape [rows, features].
             labels: Class indices or numbers, of shape [rows].
-            codes: Integers of shape [rows, codes], from 0; None if there are none in a row.
-            dates: int64 of shape [rows, dates]; None if there are none in a row.
-            weights: float32 of shape [rows]; None if a row has none.
-
-        Returns:
-            rows * record_bytes bytes.
+            codes: Integers of shape [rows, codes], from 0.
+            dates: int64 of shape [rows, dates].
+            weights: float32 of shape [rows].
         """
         rows, size = len(labels), self.record_bytes
         if not rows:
@@ -132,11 +124,9 @@ class Encoder:
     def decode(
         self, data: bytes
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the rows of whole records that `encode` made.
+        """Return the features, labels, codes, dates and weights that `encode` took.
 
-        Returns:
-            Features, labels, codes, dates and weights, of the types that `encode` takes; 1 is the
-            weight of a row without one.
+        A row without a weight has the weight 1.
 
         Raises:
             ValueError: They are other records, or damaged.
@@ -226,11 +216,7 @@ HEAD, TAIL = 12, 4  # bytes of framing before and after a record
 
 
 class PictureEncoder:
-    """Encodes pictures.
-
-    Args:
-        classes: The number of classes.
-    """
+    """Encodes pictures of so many classes."""
 
     def __init__(self, classes: int) -> None:
         # An entry of the map: {1: name, 2: Feature {3: Int64List {1: packed values}}}.
@@ -240,12 +226,7 @@ class PictureEncoder:
         ]
 
     def encode(self, label: int, content: bytes) -> tuple[bytes, bytes, bytes]:
-        """Return the framed record of a picture in three parts, which save a copy.
-
-        Args:
-            label: The index of its class.
-            content: All bytes of the file.
-        """
+        """Return the framed record of a picture in three parts, which save a copy."""
         size = len(content)
         # The lengths of the messages around the content, from the inside: BytesList, Feature,
         # the entry of the map, and the map.

@@ -32,8 +32,6 @@ class Label:
     """The label column with its task and classes.
 
     Attributes:
-        name: The column.
-        task: `classification` or `regression`.
         classes: The names of the classes in the order of their indices; None for a number.
         class_of: int32, the class of each code of the vocabulary; empty for a number.
     """
@@ -53,11 +51,10 @@ class Vocabulary:
     """The distinct labels of the whole source, in bounded memory.
 
     Attributes:
-        name: The label column.
         codes: The code of each label, in the order of the codes.
         overflowed: Whether there are too many labels for classes.
         text_rows: int64 of shape [3], rows of each split whose label is not a number.
-        number_rows: int64 of shape [3], rows of each split whose label is a number.
+        number_rows: The same of labels that are numbers.
         text_faults: The first ten rows whose label is not a number.
         counts: int64 of shape [3, codes], rows by split and code; without codes if there are too
             many for classes.
@@ -72,11 +69,7 @@ class Vocabulary:
     counts: Array = field(default_factory=_no_counts)
 
     def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add the labels of a block.
-
-        Args:
-            rows: The block.
-            split: Of shape [rows], 0 for train, 1 for validation, 2 for test.
+        """Add the labels of a block, given the split of each row.
 
         Returns:
             For each row, the code of its label as int32, -1 if there are too many for classes;
@@ -141,14 +134,11 @@ class Vocabulary:
         return code
 
     def decide(self, task: str) -> Label:
-        """Determine the task and the classes of the label.
+        """Determine the task, as in data_options, and the classes of the label.
 
         With `auto`, text labels are classes, unless nine in ten labels are numbers: then the texts
         are faults. Whole numbers are classes if there are at most 20 different ones, with ten rows
         each on average (two are always classes). Other numbers mean a regression.
-
-        Args:
-            task: As in data_options.
 
         Raises:
             DataError: There are fewer than two different labels, or too many for classes.

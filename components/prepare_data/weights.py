@@ -19,12 +19,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 
 def read(chunk: Chunk, name: str) -> np.ndarray:
-    """Return float32 of shape [rows], finite and not negative; a bad weight is a fault of its row.
-
-    Args:
-        chunk: Has the column as it is in the file; its faults are marked where there is no weight.
-        name: Its name.
-    """
+    """Return float32 of shape [rows], finite and 0 or more; mark rows with a bad weight."""
     cells, faults = chunk.cells(name), chunk.faults
     kind = cells.column.type
     if not (cells.is_numeric or textual(kind) or pa.types.is_binary(kind)):
@@ -49,11 +44,8 @@ class WeightSums:
     """Sums of the weights of one split, or of a part of it; they merge in order.
 
     Attributes:
-        rows: The rows.
-        zeros: How many of them have the weight 0.
-        sum: Of the weights.
+        zeros: How many rows have the weight 0.
         least: The smallest weight; None without rows.
-        most: The largest weight.
         labels: Of a classification the sums by class, else one number: of weight times label.
     """
 
@@ -65,13 +57,7 @@ class WeightSums:
     labels: list[float] = field(default_factory=list)
 
     def add(self, weights: np.ndarray, labels: np.ndarray, classes: int = 0) -> None:
-        """Add rows.
-
-        Args:
-            weights: (rows,) their weights.
-            labels: (rows,) their classes or values.
-            classes: The number of classes; 0 for a regression.
-        """
+        """Add rows with their classes or, if there are none, values."""
         if not len(weights):
             return
         self.rows += len(weights)
@@ -97,11 +83,7 @@ class WeightSums:
         self.labels = _added(self.labels, later.labels)
 
     def of_split(self, classes: Sequence[str] | None = None) -> SplitWeights:
-        """Return what statistics.json has of a split.
-
-        Args:
-            classes: The names of the classes; None for a regression.
-        """
+        """Return what statistics.json has of a split."""
         label = WeightedLabel()
         if classes and self.labels:
             label = WeightedLabel(
@@ -118,11 +100,7 @@ def _added(one: list[float], other: list[float]) -> list[float]:
 
 
 def check(name: str, splits: dict[str, WeightSums]) -> None:
-    """Refuse weights that are all 0 in a split.
-
-    Raises:
-        DataError: All weights of a split are 0.
-    """
+    """Refuse weights that are all 0 in a split."""
     if empty := [split for split, sums in splits.items() if sums.rows and not sums.sum]:
         raise DataError(
             Problem(

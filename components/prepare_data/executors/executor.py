@@ -148,10 +148,7 @@ class ProgressLog:
 
         read 1,250,000 rows, 340.0 MB (25%), 410,000 rows/s, 111.5 MB/s, about 9 s left
 
-    Args:
-        verb: The first word of each line, for instance `read`.
-        total_bytes: The size of all the work; 0 if it is not known. Then no line has the share that
-            is done and the time that is left.
+    The share and the time need the size of all the work.
     """
 
     def __init__(self, verb: str, total_bytes: int = 0) -> None:
