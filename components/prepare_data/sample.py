@@ -48,7 +48,7 @@ def read(
         if len(data) < wanted:
             data += store.read_range(base / name, 0, wanted - len(data))
     try:
-        features, labels, found, moments, _ = encoder.decode(data)
+        found = encoder.decode(data)
     except ValueError as error:
         raise DataError(
             Problem(
@@ -58,11 +58,8 @@ def read(
                 fix="delete the dataset from the store; prepare_data then writes it again",
             )
         ) from error
-    kind = [
-        ("features", "<f4", (floats,)),
-        ("codes", "<i4", (codes,)),
-        ("dates", "<i8", (dates,)),
-    ]
-    rows = np.empty(len(labels), np.dtype(kind))
-    rows["features"], rows["codes"], rows["dates"] = features, found, moments
-    return Sample(rows, labels)
+    kind = [("features", "<f4", (floats,)), ("codes", "<i4", (codes,)), ("dates", "<i8", (dates,))]
+    rows = np.zeros(len(found["label"]), np.dtype(kind))
+    for name in found.keys() & set(rows.dtype.names or ()):
+        rows[name] = found[name]
+    return Sample(rows, found["label"][:, 0])

@@ -27,8 +27,12 @@ from itertools import starmap
 import google_crc32c
 import numpy as np
 
+from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
+
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
+HEAD, TAIL = 12, 4  # bytes of framing before and after a record
 _MASK_DELTA = 0xA282EAD8
-_FLOAT_LIST, _INT64_LIST = 2, 3  # field numbers in tf.train.Feature
 _CODE_BYTES, _DATE_BYTES = 4, 10  # a negative number takes ten
 MOST_CODES = 1 << (7 * _CODE_BYTES)
 
@@ -52,25 +56,23 @@ class Encoder:
         self._is_class = classes is not None
         self._features, self._codes, self._dates = features, codes, dates
         self._weighted = weighted
-        lists = {
-            "codes": (_INT64_LIST, _CODE_BYTES * codes),
-            "dates": (_INT64_LIST, _DATE_BYTES * dates),
-            "features": (_FLOAT_LIST, 4 * features),
-            "label": (_INT64_LIST if self._is_class else _FLOAT_LIST, self._label_bytes),
-            "weight": (_FLOAT_LIST, 4 * weighted),
-        }
+        lists = [
+            (ValueList("codes", INTEGERS, codes), _CODE_BYTES),
+            (ValueList("dates", INTEGERS, dates), _DATE_BYTES),
+            (ValueList("features", FLOATS, features), 4),
+            (ValueList("label", INTEGERS if self._is_class else FLOATS, 1), self._label_bytes),
+            (ValueList("weight", FLOATS, int(weighted)), 4),
+        ]
+        self._lists = [item for item, _ in lists if item.length]
+        sizes = {item.name: item.length * width for item, width in lists if item.length}
         example, ends = _example(
-            {
-                name: field(kind, field(1, bytes(size)))
-                for name, (kind, size) in lists.items()
-                if size
-            }
+            {it.name: field(it.kind, field(1, bytes(sizes[it.name]))) for it in self._lists}
         )
         length = struct.pack("<Q", len(example))
         self._head = len(length) + 4
         self._example_bytes = len(example)
         # A value is at the end of its entry, after the fixed bytes.
-        self._at = {name: self._head + end - lists[name][1] for name, end in ends.items()}
+        self._at = {name: self._head + end - sizes[name] for name, end in ends.items()}
         template = length + struct.pack("<I", masked(google_crc32c.value(length))) + example
         self._template = np.frombuffer(template + bytes(4), np.uint8)
 
@@ -121,35 +123,27 @@ class Encoder:
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)
         return found
 
-    def decode(
-        self, data: bytes
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the features, labels, codes, dates and weights that `encode` took.
-
-        A row without a weight has the weight 1.
+    def decode(self, data: bytes) -> dict[str, np.ndarray]:
+        """Return (rows, values) of each list in records that `encode` made, by its name.
 
         Raises:
             ValueError: They are other records, or damaged.
         """
         size = self.record_bytes
         rows, rest = divmod(len(data), size)
-        if rest:
+        if rest or not rows:
             raise ValueError(f"{len(data):,} bytes are not whole records of {size:,} bytes")
-        buffer = np.frombuffer(data, np.uint8).reshape(rows, size)
-        features = _read_floats(buffer, self._at.get("features", 0), self._features)
-        codes = _read_varints(buffer, self._at.get("codes", 0), _CODE_BYTES, self._codes)
-        dates = _read_varints(buffer, self._at.get("dates", 0), _DATE_BYTES, self._dates)
-        at = self._at["label"]
-        if self._is_class:
-            labels = _read_varints(buffer, at, self._label_bytes, 1)[:, 0]
-        else:
-            labels = _read_floats(buffer, at, 1)[:, 0]
-        weights = np.ones(rows, np.float32)
-        if self._weighted:
-            weights = _read_floats(buffer, self._at["weight"], 1)[:, 0]
+        records = np.frombuffer(data, np.uint8).reshape(rows, size)[:, HEAD:-TAIL]
+        layout = Layout.of(records[0].tobytes(), self._lists)
+        found = layout.of_block(records) if layout else None
+        if found is None:
+            raise ValueError("the records have other values")
+        features = found.get("features", np.empty((rows, 0), np.float32))
+        weights = found["weight"][:, 0] if "weight" in found else None
+        labels, codes, dates = found["label"][:, 0], found.get("codes"), found.get("dates")
         if self.encode(features, labels, codes, dates, weights) != data:
             raise ValueError("the bytes of the records differ from those of their rows")
-        return features, labels, codes, dates, weights
+        return found
 
 
 def _write_varints(buffer: np.ndarray, at: int, width: int, values: np.ndarray) -> None:
@@ -161,21 +155,6 @@ def _write_varints(buffer: np.ndarray, at: int, width: int, values: np.ndarray) 
         more = 0 if i == width - 1 else 0x80
         buffer[:, at + i : at + width * columns : width] = group | np.uint8(more)
         left >>= np.uint64(7)
-
-
-def _read_floats(buffer: np.ndarray, at: int, columns: int) -> np.ndarray:
-    """Return float32 of shape [rows, columns]."""
-    found = np.ascontiguousarray(buffer[:, at : at + 4 * columns]).view("<f4")
-    return found.reshape(len(buffer), columns).astype(np.float32, copy=False)
-
-
-def _read_varints(buffer: np.ndarray, at: int, width: int, columns: int) -> np.ndarray:
-    """Return what `_write_varints` wrote: int64 of shape [rows, columns]."""
-    found = np.zeros((len(buffer), columns), np.uint64)
-    for i in range(width if columns else 0):
-        group = buffer[:, at + i : at + width * columns : width]
-        found |= (group & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * i)
-    return found.view(np.int64)
 
 
 def masked(checksum: int | np.ndarray) -> int | np.ndarray:
@@ -208,11 +187,6 @@ def _example(entries: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
         ends[name] = len(features)
     example = field(1, features)
     return example, {name: end + len(example) - len(features) for name, end in ends.items()}
-
-
-_LENGTH = struct.Struct("<Q")
-_CHECKSUM = struct.Struct("<I")
-HEAD, TAIL = 12, 4  # bytes of framing before and after a record
 
 
 class PictureEncoder:

@@ -147,9 +147,12 @@ def test_records_decode_to_the_rows_they_were_made_of(classes: int | None, weigh
     weights = random.uniform(size=50).astype(np.float32) if weighted else np.ones(50, np.float32)
     data = bytes(encoder.encode(features, labels, codes, dates, weights))
     found = encoder.decode(data)
-    for one, other in zip(found, (features, labels, codes, dates, weights), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert len(encoder.decode(b"")[1]) == 0
+    expected = {"features": features, "codes": codes, "dates": dates, "label": labels[:, None]}
+    if weighted:
+        expected["weight"] = weights[:, None]
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
     for wrong in (data[:-1], data[:40] + bytes([data[40] ^ 1]) + data[41:]):
         with pytest.raises(ValueError):
             encoder.decode(wrong)
