@@ -19,7 +19,7 @@ from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.errors import Problem, first
 from kfp_tfjob.storage.formatting import listed
 
 _MOST_NAMED = 20  # columns or classes in one problem
@@ -76,17 +76,18 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
     now = {item.name: item.type for item in schema.features}
     reasons = {item.name: item.reason for item in schema.left_out}
     missing = [name for name in before if name not in now]
-    for name in missing[:_MOST_NAMED]:
+    lost = []
+    for name in missing:
         kind, reason = _kind(before[name]), reasons.get(name)
         of_types = f"data_options.types={_json({name: kind})}"
-        yield Problem(
+        problem = Problem(
             f"the column {name!r} of {reference.name} is missing",
             received=f"it is dropped: {reason}" if reason else "no such column",
             expected=f"a {kind}",
             fix=f"keep it with {of_types}" if reason else "add it to the data",
         )
-    if len(missing) > _MOST_NAMED:
-        yield Problem(f"{len(missing) - _MOST_NAMED:,} more columns are missing")
+        lost.append(problem)
+    yield from first(lost, _MOST_NAMED, "columns are missing")
     if new := [name for name in now if name not in before]:
         yield Problem(
             f"columns that {reference.name} does not have",
@@ -94,18 +95,17 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
             expected=f"its {len(before):,} columns",
             fix=f"drop them with data_options.drop={_json(new[:_MOST_NAMED])}",
         )
-    common = [name for name in before if name in now]
-    retyped = [name for name in common if before[name] != now[name]]
-    for name in retyped[:_MOST_NAMED]:
-        kind = _kind(before[name])
-        yield Problem(
+    retyped = [
+        Problem(
             f"the type of {name!r} differs from that of {reference.name}",
             received=_kind(now[name]),
-            expected=kind,
-            fix=f"correct its values, or set data_options.types={_json({name: kind})}",
+            expected=_kind(kind),
+            fix=f"correct its values, or set data_options.types={_json({name: _kind(kind)})}",
         )
-    if len(retyped) > _MOST_NAMED:
-        yield Problem(f"{len(retyped) - _MOST_NAMED:,} more columns have another type")
+        for name, kind in before.items()
+        if name in now and now[name] != kind
+    ]
+    yield from first(retyped, _MOST_NAMED, "columns have another type")
     if not missing and not new and list(before) != list(now):
         yield Problem(
             f"the columns are in a different order from those of {reference.name}",

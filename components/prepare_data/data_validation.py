@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,7 +28,6 @@ from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
@@ -154,7 +154,7 @@ def _compare(
     changes = contracts.changes(found, prepared.schema)
     if not rows or not found.schema.has_columns:
         label = _label_drift(found, prepared, None)
-        beyond = list(_drifted(found, options, {}, {}, label, prepared.schema.label.name))
+        beyond = list(_drifted(found, options, {}, label, prepared.schema.label.name))
         if prepared.schema.has_columns:
             beyond.append(_unknown(found, "rows without columns in one of them"))
         return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
@@ -175,8 +175,9 @@ def _compare(
         counts = over.document()
         drift = _moved(found.distributions, "train", counts, "train")
     label = _label_drift(found, prepared, counts)
-    types = {item.name: item.column_type for item in prepared.schema.features}
-    beyond += _drifted(found, options, drift, types, label, prepared.schema.label.name)
+    fixed = {it.name for it in prepared.schema.features if not it.column_type.moves_on}
+    judged = {name: it for name, it in drift.items() if name in fixed}
+    beyond += _drifted(found, options, judged, label, prepared.schema.label.name)
     return Comparison(found, changes, beyond, unseen, gaps, drift, label, counts, obstacle)
 
 
@@ -223,33 +224,25 @@ def _drifted(
     found: Reference,
     options: Contract,
     drift: Mapping[str, Drift],
-    types: Mapping[str, type[ColumnType]],
     label: Drift | None,
     label_name: str,
 ) -> Iterator[Problem]:
-    """Yield a problem for each limit that columns, or the label, are beyond."""
-    columns = [
-        (name, name, item)
-        for name, item in drift.items()
-        if not types[name].moves_on and name not in options.ignore
-    ]
-    if label and label_name not in options.ignore:
-        columns.append((label_name, f"the label {label_name}", label))
-    limit = options.max_psi
-    if limit is None:
-        return
+    """Yield a problem for the limit that columns, or the label, are beyond."""
+    shown = {name: name for name in drift} | {label_name: f"the label {label_name}"}
+    columns = {**drift, label_name: label} if label else drift
+    limit = math.inf if options.max_psi is None else options.max_psi
     far = [
-        (item.psi, shown, name)
-        for name, shown, item in columns
-        if item.psi > limit and not item.is_chance
+        (item.psi, shown[name], name)
+        for name, item in columns.items()
+        if item.psi > limit and not item.is_chance and name not in options.ignore
     ]
     if far:
         far.sort(reverse=True)
-        shown = listed([f"{shown} {value:.3g}" for value, shown, _ in far], _MOST_NAMED)
+        listing = listed([f"{words} {value:.3g}" for value, words, _ in far], _MOST_NAMED)
         names = json.dumps([name for *_, name in far][:_MOST_NAMED], ensure_ascii=False)
         yield Problem(
             f"the data has moved away from that of {found.name}",
-            received=f"PSI of {shown}",
+            received=f"PSI of {listing}",
             expected=f"at most {limit:g} (data_options.contract.max_psi)",
             fix="look at these columns in data_report; if they are right, raise the limit, or"
             f" name them in data_options.contract.ignore={names}",

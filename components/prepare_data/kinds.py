@@ -60,7 +60,6 @@ class Feature:
         gaps: The rule for missing values. None if one has a code of its own or, in a table of
             numbers without missing values, is invalid.
         missing: The missing values that were found.
-        asked: Whether data_options.missing has a rule for it.
         format: How files write its numbers or dates; empty for 1234.5 and ISO 8601.
     """
 
@@ -68,7 +67,6 @@ class Feature:
     kind: str
     gaps: Gaps | None
     missing: int
-    asked: bool = False
     format: str = ""
 
     @property
@@ -157,9 +155,8 @@ def _decide(seen: ColumnProfile, options: DataOptions) -> Feature | LeftOut | Pr
             return LeftOut(name, reason)
         if seen.texts.is_lost:
             return too_many(name, reason)
-    asked = name in options.missing or EVERY_COLUMN in options.missing
     format = options.format_of(name) or TYPES[kind].format_in(seen.votes)
-    return Feature(name, kind, gaps, seen.gaps, asked, format)
+    return Feature(name, kind, gaps, seen.gaps, format)
 
 
 def _kind(seen: ColumnProfile) -> str | Problem:
@@ -270,17 +267,18 @@ def decide(seen: Iterable[ColumnProfile], options: DataOptions) -> tuple[Kinds, 
     others = sum(not item.type.is_direct for item in features)
     if others > MOST_OTHERS:
         return NO_KINDS, [too_many_others(others)]
-    if all(map(_is_complete, features)):
+    if all(_is_complete(item, options) for item in features):
         # The model of such a table takes float32, and no gap.
         features = tuple(replace(item, gaps=None) for item in features)
     left_out = tuple(item for item in found if isinstance(item, LeftOut))
     return Kinds(features, left_out), [item for item in found if isinstance(item, Problem)]
 
 
-def _is_complete(feature: Feature) -> bool:
+def _is_complete(feature: Feature, options: DataOptions) -> bool:
     """Tell whether a feature has plain numbers, without a gap that a value stands for.
 
     A rule in data_options.missing that fills gaps makes a model that accepts them.
     """
-    filled = feature.imputed and (feature.missing or feature.asked)
+    asked = feature.name in options.missing or EVERY_COLUMN in options.missing
+    filled = feature.imputed and (feature.missing or asked)
     return feature.type.is_direct and not (feature.format or filled)

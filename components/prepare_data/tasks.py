@@ -141,25 +141,23 @@ def rows(context: Context, item: tuple[str, Part]) -> int:
     job, part = job_of(context, item[0]), item[1]
     found = _Found(job, context, part)
     try:
-        reached = _read(job, part, found)
-        done = found.done(reached)
+        _read(job, part, found)
+        done = found.end()
     except TooManyTextsError as error:
         done = PartDone(lost=error.name)
     context.exchange.write_plain(document(job.name, part.number), done)
     return done.faults.seen
 
 
-def _read(job: Job, part: Part, found: _Found) -> tuple[int, int, int] | None:
-    """Add the rows of a part; return how far a range of a text was read."""
-    reached = None
+def _read(job: Job, part: Part, found: _Found) -> None:
+    """Add the rows of a part, and how far a range of a text was read."""
     for file in job.source.files[part.first : part.last + 1]:
         with open_table(job.source, file, job.options, job.block, part.span) as table:
             columns = _columns(job, table, file)
             for chunk in table.chunks(columns):
                 found.add(file, chunk)
             if part.span and part.is_text:
-                reached = table.reached
-    return reached
+                found.done.reached = table.reached
 
 
 def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
@@ -203,8 +201,13 @@ class _Found:
             # Another run of the same dataset may still read the part from where it was guessed to
             # begin, and must not replace these rows.
             self._name += f"-from-{part.span.start}"
-        self.faults, self.vocabulary = Faults(), Vocabulary(job.label)
         kinds = job.kinds
+        self.done = PartDone(
+            seen=[ColumnProfile(name) for name in job.columns.features] if job.assumed else [],
+            vocabulary=Vocabulary(job.label),
+            counted=[Counted.empty(kinds) for _ in range(GROUPS)],
+        )
+        self._seen = {column.name: column for column in self.done.seen}
         self.texts: dict[str, Dictionary | Bins] = {
             item.name: Bins(job.options.hash_bins) if item.type.is_hashed else Dictionary()
             for item in kinds.in_field(CODES)
@@ -213,9 +216,7 @@ class _Found:
         self._runs = RunWriter(
             context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
         )
-        self._counted = [Counted.empty(kinds) for _ in range(GROUPS)]
         self._overlap = OverlapWriter() if job.split_rules.is_needed else None
-        self.seen = {name: ColumnProfile(name) for name in job.columns.features}
 
     def add(self, file: SourceFile, chunk: Chunk) -> None:
         """Add the good rows of a chunk."""
@@ -224,7 +225,7 @@ class _Found:
         splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
-            profile(self.seen, chunk)
+            profile(self._seen, chunk)
         rows = self._converter.rows(chunk)
         keep = chunk.faults.good
         codes, hashed = self._coded(rows)
@@ -234,18 +235,18 @@ class _Found:
             if self._overlap:
                 self._overlap.add(hashes, split_of(placed, job.fractions))
             hashes = placed
-        self.faults.merge(rows.faults)
+        self.done.faults.merge(rows.faults)
         split = split_of(hashes, job.fractions)
-        labels, numbers = self.vocabulary.add(rows, split)
+        labels, numbers = self.done.vocabulary.add(rows, split)
         found: Any = np.empty(len(hashes), job.row_kind)
         found["hash"], found["code"], found["number"] = hashes, labels, numbers
         np.add(rows.features, np.float32(0), out=found["features"])  # -0.0 is 0.0
         found["codes"], found["dates"] = codes, rows.dates
         if weights is not None:
             found["weight"] = weights[keep]
-        if any(counted.is_needed for counted in self._counted):
+        if any(counted.is_needed for counted in self.done.counted):
             train, other = found[split == 0], np.isnan(numbers[split == 0])
-            for counted, mask in zip(self._counted, (~other, other), strict=True):
+            for counted, mask in zip(self.done.counted, (~other, other), strict=True):
                 counted.add(train if mask.all() else train[mask])
         self._runs.add(found, self._raw(rows, split))
 
@@ -271,23 +272,15 @@ class _Found:
                 found.append(pa.array(["", *column.texts], pa.string()).take(places))
         return found
 
-    def done(self, reached: tuple[int, int, int] | None) -> PartDone:
+    def end(self) -> PartDone:
         """Write what is left, and return the document."""
         self._runs.flush()
-        shared = None
+        self.done.runs = self._runs.names
+        self.done.dictionaries = [it for it in self.texts.values() if isinstance(it, Dictionary)]
         if self._overlap:
-            shared = f"{self._name}.splits"
-            self._exchange.write(shared, self._overlap.to_bytes())
-        return PartDone(
-            reached=reached,
-            seen=list(self.seen.values()) if self._job.assumed else [],
-            runs=self._runs.names,
-            faults=self.faults,
-            vocabulary=self.vocabulary,
-            dictionaries=[it for it in self.texts.values() if isinstance(it, Dictionary)],
-            counted=self._counted,
-            overlap=shared,
-        )
+            self.done.overlap = f"{self._name}.splits"
+            self._exchange.write(self.done.overlap, self._overlap.to_bytes())
+        return self.done
 
 
 def _dropping(job: Job, chunk: Chunk) -> frozenset[str]:
