@@ -38,7 +38,7 @@ from kfp_tfjob.components.prepare_data.statistics import (
 )
 from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.vocabulary import Label
-from kfp_tfjob.components.prepare_data.weights import WeightSums, check
+from kfp_tfjob.components.prepare_data.weights import check
 from kfp_tfjob.features.schema import (
     LeftOut,
     Schema,
@@ -122,7 +122,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     store, options = scan.executor.context.store, scan.job.options
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     plan, train = _planned(scan, label, base)
-    summed, distributions, weights, objects = _shards(scan, plan)
+    summed, distributions, objects = _shards(scan, plan)
     DataError.raise_if(filter(None, [label_problem(summed, label)]))
     rows, faults = scan.rows(label), scan.faults
     stems = {
@@ -149,6 +149,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     )
     statistics = described(summed, train, plan.coding, scan.kinds, label, rows, faults)
     if options.weight is not None:
+        weights = dict(zip(SPLITS, summed.weights, strict=True))
         check(options.weight, weights)
         splits = {split: sums.of_split(label.classes) for split, sums in weights.items()}
         statistics = replace(statistics, weight=WeightStatistics(options.weight, splits))
@@ -204,9 +205,7 @@ def _sample(rows: SortedRows, job: Job) -> Sorted:
     return whole.cut(0, wanted)
 
 
-def _shards(
-    scan: Scan, plan: Plan
-) -> tuple[Statistics, Distributions, dict[str, WeightSums], list[ManifestObject]]:
+def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[ManifestObject]]:
     """Write the shards that no earlier try has written, and merge what they say of their rows."""
     name, exchange = plan.job.name, scan.exchange
     known = set(exchange.names(name))
@@ -217,7 +216,6 @@ def _shards(
     results = scan.executor.map(_TASK, [(name, number) for number in missing])
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = Distributions(plan.edges)
-    weights = {split: WeightSums() for split in SPLITS}
     objects: list[ManifestObject] = []
     for number in numbers:
         if number in missing:
@@ -225,11 +223,9 @@ def _shards(
         found = exchange.read_plain(document(name, number), ShardDone)
         statistics.merge(found.statistics)
         distributions.merge(found.distributions)
-        split = SPLITS[plan.shards[number].split]
-        weights[split].merge(found.weights)
         objects += found.objects
     progress.log()
-    return statistics, distributions, weights, objects
+    return statistics, distributions, objects
 
 
 def note_overlap(

@@ -20,7 +20,7 @@ from kfp_tfjob.components.prepare_data.statistics import Statistics
 from kfp_tfjob.components.prepare_data.tasks import Job, job_of
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.vocabulary import Label
-from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
+from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
@@ -195,7 +195,6 @@ class ShardDone:
     objects: list[ManifestObject]
     statistics: Statistics
     distributions: list[Array]
-    weights: WeightSums
 
 
 def document(job: str, shard: int) -> str:
@@ -208,7 +207,7 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
     plan = plan_of(context, item[0])
     wanted, encoder = plan.shards[item[1]], plan.encoder
     statistics = Statistics.empty(plan.coding, plan.label)
-    distributions, sums = Distributions(plan.edges), WeightSums()
+    distributions = Distributions(plan.edges)
     path = context.folder / f"{wanted.stem}.tfrecord"
     raw_path = context.folder / f"{wanted.stem}.parquet"
     raw = None
@@ -226,8 +225,6 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
             skipped, left = skipped - start, left - len(part.rows)
             _encode(encoder, part, file)
             statistics.add(part.rows, wanted.split, part.labels, plan.coding)
-            if (weights := weights_of(part.rows)) is not None:
-                sums.add(weights, part.labels, len(plan.label.classes or ()))
             waiting.append(part)
             if sum(len(part.rows) for part in waiting) >= most:
                 distributions.add(SPLITS[wanted.split], *_joined(waiting))
@@ -242,7 +239,7 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
     if raw:
         raw.close()
         objects.append(_sent(context.store, plan, raw_path))
-    done = ShardDone(objects, statistics, distributions.counts, sums)
+    done = ShardDone(objects, statistics, distributions.counts)
     context.exchange.write_plain(document(item[0], wanted.number), done)
     return wanted.rows, wanted.rows * encoder.record_bytes
 

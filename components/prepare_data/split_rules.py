@@ -52,6 +52,7 @@ class SplitRules:
     Attributes:
         is_needed: Whether anything else than the hash of a row decides.
         rule: The keys of data_options.split that decide.
+        folders: The splits that have a folder, if folders decide.
         forms: The first time of each form, a date or a number, as text.
 
     Raises:
@@ -65,7 +66,7 @@ class SplitRules:
         DataError.raise_if(folder_problems(source, options))
         by_folder = _by_folder(source, options)
         self._given = {file.name: file.split for file in source.files} if by_folder else {}
-        self._folders = source.folder_splits if by_folder else frozenset()
+        self.folders = source.folder_splits if by_folder else frozenset()
         self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
         self.is_needed = bool(self.rule)
         self.forms: dict[str, str] = {}
@@ -82,10 +83,6 @@ class SplitRules:
             return np.searchsorted(self._limits, times, side="right").astype(np.int8)
         word = self._given.get(file.name)
         return np.full(rows, SPLITS.index(word) if word else _BY_HASH, np.int8)
-
-    def place(self, hashes: np.ndarray, splits: np.ndarray) -> np.ndarray:
-        """Return hashes that lead to these splits."""
-        return place(hashes, splits, self._fractions, self._folders)
 
     def _named(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = texts_of(chunk, name)

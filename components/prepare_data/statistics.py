@@ -16,6 +16,7 @@ from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
 from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import (
     SPLITS,
@@ -170,6 +171,8 @@ class Statistics:
         duplicates: Rows with the features of the row before.
         conflicts: Such rows with another label.
         ends: Hash and label of the first and the last row.
+        weights: The sums of the weights, if there are any, by split.
+        classes: How many classes the label has; 0 for a number.
     """
 
     floats: Moments
@@ -180,6 +183,8 @@ class Statistics:
     duplicates: int = 0
     conflicts: int = 0
     ends: list[tuple[int, float]] = field(default_factory=list)
+    weights: list[WeightSums] = field(default_factory=lambda: [WeightSums() for _ in SPLITS])
+    classes: int = 0
 
     @classmethod
     def empty(cls, coding: Coding, label: Label) -> Statistics:
@@ -190,6 +195,7 @@ class Statistics:
             Moments.empty(dates, whole=True),
             None if coding.is_identity else Moments.empty(coding.width),
             [Moments.empty(1) for _ in SPLITS] if label.classes is None else [],
+            classes=len(label.classes or ()),
         )
 
     def add(self, rows: np.ndarray, split: int, labels: np.ndarray, coding: Coding) -> None:
@@ -203,6 +209,8 @@ class Statistics:
         self._follow([(int(hashes[i]), labels[i].item()) for i in (0, -1)])
         if self.labels:
             self.labels[split].add(labels[:, None])
+        if (weights := weights_of(rows)) is not None:
+            self.weights[split].add(weights, labels, self.classes)
         if split == 0:
             floats, dates = rows["features"], rows["dates"]
             self.floats.add(floats)
@@ -220,6 +228,8 @@ class Statistics:
             self.packed.merge(later.packed)
         for mine, others in zip(self.labels, later.labels, strict=True):
             mine.merge(others)
+        for sums, more in zip(self.weights, later.weights, strict=True):
+            sums.merge(more)
         self._sample(later.label_sample)
         self.duplicates += later.duplicates
         self.conflicts += later.conflicts

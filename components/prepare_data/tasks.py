@@ -29,7 +29,7 @@ from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.registry import Part, open_table
-from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules
+from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
 from kfp_tfjob.features.statistics import SPLITS
@@ -231,7 +231,7 @@ class _Found:
         codes, hashed = self._coded(rows)
         hashes = row_hashes(rows.features, job.options.split.salt, hashed, rows.dates)
         if splits is not None:
-            placed = job.split_rules.place(hashes, splits[keep])
+            placed = place(hashes, splits[keep], job.fractions, job.split_rules.folders)
             if self._overlap:
                 self._overlap.add(hashes, split_of(placed, job.fractions))
             hashes = placed
