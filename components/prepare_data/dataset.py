@@ -38,7 +38,7 @@ from kfp_tfjob.components.prepare_data.statistics import (
 )
 from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.vocabulary import Label
-from kfp_tfjob.components.prepare_data.weights import check
+from kfp_tfjob.components.prepare_data.weights import WeightSums, check
 from kfp_tfjob.features.schema import (
     LeftOut,
     Schema,
@@ -149,7 +149,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     )
     statistics = described(summed, train, plan.coding, scan.kinds, label, rows, faults)
     if options.weight is not None:
-        weights = dict(zip(SPLITS, summed.weights, strict=True))
+        weights: dict[str, WeightSums] = dict(zip(SPLITS, summed.weights, strict=True))
         check(options.weight, weights)
         splits = {split: sums.of_split(label.classes) for split, sums in weights.items()}
         statistics = replace(statistics, weight=WeightStatistics(options.weight, splits))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -99,7 +99,7 @@ def _added(one: list[float], other: list[float]) -> list[float]:
     return [a + b for a, b in zip_longest(one, other, fillvalue=0.0)]
 
 
-def check(name: str, splits: Mapping[str, WeightSums]) -> None:
+def check(name: str, splits: dict[str, WeightSums]) -> None:
     """Refuse weights that are all 0 in a split."""
     if empty := [split for split, sums in splits.items() if sums.rows and not sums.sum]:
         raise DataError(
