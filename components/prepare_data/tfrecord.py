@@ -27,12 +27,14 @@ from itertools import starmap
 import google_crc32c
 import numpy as np
 
-from kfp_tfjob.features.record_layout import FLOATS, INTEGERS, Layout, ValueList
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.record_layout import Layout
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 HEAD, TAIL = 12, 4  # bytes of framing before and after a record
 _MASK_DELTA = 0xA282EAD8
+_FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature
 _CODE_BYTES, _DATE_BYTES = 4, 10  # a negative number takes ten
 MOST_CODES = 1 << (7 * _CODE_BYTES)
 
@@ -56,23 +58,25 @@ class Encoder:
         self._is_class = classes is not None
         self._features, self._codes, self._dates = features, codes, dates
         self._weighted = weighted
-        lists = [
-            (ValueList("codes", INTEGERS, codes), _CODE_BYTES),
-            (ValueList("dates", INTEGERS, dates), _DATE_BYTES),
-            (ValueList("features", FLOATS, features), 4),
-            (ValueList("label", INTEGERS if self._is_class else FLOATS, 1), self._label_bytes),
-            (ValueList("weight", FLOATS, int(weighted)), 4),
-        ]
-        self._lists = [item for item, _ in lists if item.length]
-        sizes = {item.name: item.length * width for item, width in lists if item.length}
+        lists = {
+            "codes": (_INTEGERS, _CODE_BYTES * codes),
+            "dates": (_INTEGERS, _DATE_BYTES * dates),
+            "features": (_FLOATS, 4 * features),
+            "label": (_INTEGERS if self._is_class else _FLOATS, self._label_bytes),
+            "weight": (_FLOATS, 4 * weighted),
+        }
         example, ends = _example(
-            {it.name: field(it.kind, field(1, bytes(sizes[it.name]))) for it in self._lists}
+            {
+                name: field(kind, field(1, bytes(size)))
+                for name, (kind, size) in lists.items()
+                if size
+            }
         )
         length = struct.pack("<Q", len(example))
         self._head = len(length) + 4
         self._example_bytes = len(example)
         # A value is at the end of its entry, after the fixed bytes.
-        self._at = {name: self._head + end - sizes[name] for name, end in ends.items()}
+        self._at = {name: self._head + end - lists[name][1] for name, end in ends.items()}
         template = length + struct.pack("<I", masked(google_crc32c.value(length))) + example
         self._template = np.frombuffer(template + bytes(4), np.uint8)
 
@@ -123,8 +127,8 @@ class Encoder:
         np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)
         return found
 
-    def decode(self, data: bytes) -> dict[str, np.ndarray]:
-        """Return (rows, values) of each list in records that `encode` made, by its name.
+    def decode(self, data: bytes, coding: Coding) -> dict[str, np.ndarray]:
+        """Return (rows, values) of each list in records of these columns, by its name.
 
         Raises:
             ValueError: They are other records, or damaged.
@@ -134,10 +138,8 @@ class Encoder:
         if rest or not rows:
             raise ValueError(f"{len(data):,} bytes are not whole records of {size:,} bytes")
         records = np.frombuffer(data, np.uint8).reshape(rows, size)[:, HEAD:-TAIL]
-        layout = Layout.of(records[0].tobytes(), self._lists)
-        found = layout.of_block(records) if layout else None
-        if found is None:
-            raise ValueError("the records have other values")
+        layout = Layout.of(records[0].tobytes(), coding, self._is_class, self._weighted)
+        found = layout.values(records)
         features = found.get("features", np.empty((rows, 0), np.float32))
         weights = found["weight"][:, 0] if "weight" in found else None
         labels, codes, dates = found["label"][:, 0], found.get("codes"), found.get("dates")
