@@ -149,10 +149,13 @@ def attempts(scratch: Path, seed: int) -> Iterator[Attempts]:
 
 
 def digests(store: Store, out: S3Address) -> dict[str, str]:
-    """Return the SHA-256 of every object below an address, but for probes of the store."""
+    """Return the SHA-256 of every object below an address.
+
+    Probes of the store and the record that a finished try's dataset was used again do not count.
+    """
     skipped = len(out.key) + 1
     return {
         item.address.key[skipped:]: sha256(store.read(item.address, item.size)).hexdigest()
         for item in store.list(out)
-        if not item.address.name.startswith(".probe")
+        if not item.address.name.startswith(".probe") and "/datasets/used/" not in item.address.key
     }
