@@ -12,7 +12,7 @@ from typing import Any
 from kfp_tfjob import uploader
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.images import TRAIN, TRAINER
-from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
+from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.user_code.model_code import Code, ModelCode
@@ -81,8 +81,4 @@ def keep_code(step: Step, code: Code) -> str:
 
 def _is_kept(step: Step) -> bool:
     """Tell whether this run already has its copy of the code."""
-    try:
-        step.store.read_manifest(step.run.code / MANIFEST)
-    except ObjectNotFoundError:
-        return False
-    return True
+    return step.store.has(step.run.code / MANIFEST)

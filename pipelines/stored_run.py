@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.jobs.record import AttemptEnd, read_ends
+from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.pipelines.local.stored import embedded_store, is_held, store_of
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find, full_id
@@ -176,20 +176,6 @@ def _is_over(store: Store, run: RunLayout) -> bool:
     """Tell from the records of a run whether it gets no more attempts."""
     ends = list(read_ends(store, run).values())
     if ends and ends[-1] and ends[-1].job:  # the launcher's record says that its log is stored
-        return not _may_continue(ends[-1]) or _failed(store, run)
-    return not ends and _failed(store, run)
-
-
-def _may_continue(end: AttemptEnd) -> bool:
-    try:
-        return Verdict(end.verdict).recoverable
-    except ValueError:
-        return False
-
-
-def _failed(store: Store, run: RunLayout) -> bool:
-    try:
-        store.head(run.failure("json"))
-    except ObjectNotFoundError:
-        return False
-    return True
+        may_continue = any(it.recoverable for it in Verdict if it == ends[-1].verdict)
+        return not may_continue or store.has(run.failure("json"))
+    return not ends and store.has(run.failure("json"))

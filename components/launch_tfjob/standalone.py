@@ -21,7 +21,7 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import images
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError, Problem, Problems
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 
@@ -96,9 +96,7 @@ def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
         )
     if spec.dataset_uri and (spec.options.stage_data or not own):
         dataset = S3Address.parse(spec.dataset_uri, "dataset_uri")
-        try:
-            step.store.head(dataset / MANIFEST)
-        except ObjectNotFoundError:
+        if not step.store.has(dataset / MANIFEST):
             yield Problem(
                 "dataset_uri is not a prepared dataset",
                 received=spec.dataset_uri,

@@ -14,7 +14,6 @@ from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
-from kfp_tfjob.components.preflight import gate as gates
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import unchanged
 from kfp_tfjob.components.prepare_data.source import resolve as sources
@@ -22,11 +21,12 @@ from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.components.webhook import Webhook
+from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options import fields
 from kfp_tfjob.options import parse as parameters
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.fields import Tick
-from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.pipeline import RunParameters, completed
 from kfp_tfjob.options.secret_values import plain_secrets
@@ -42,8 +42,10 @@ from kfp_tfjob.storage.escaping import prose
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import claim
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.user_code.model_code import Code, ModelCode
+from kfp_tfjob.user_code.own_code import place_of
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +125,7 @@ def run(
     for it in only(found, Status.WARNING, Status.WAITS):
         log.warning("%s", it)
     code, wrong_code = check_code(step, values)
-    evaluator, wrong = gates.check_evaluator(step.store, parse_gate(values["gate"]))
+    evaluator, wrong = check_evaluator(step.store, parse_gate(values["gate"]))
     wrong_code = [*wrong_code, *wrong]
     source, wrong_data = _check_data(step, values, tick if values != given else None)
     problems = only(found, Status.PROBLEM)
@@ -260,7 +262,9 @@ def _check_cluster(
     given = {"data_uri": str(values["data_uri"])}
     if not ModelCode.parse(values["model_code"]).in_image:
         given["model_code"] = values["model_code"]
-    given |= own_reader.place(_data_options(values)) | gates.place(parse_gate(values["gate"]))
+    gate = parse_gate(values["gate"])
+    given |= own_reader.place(_data_options(values))
+    given |= place_of(EvaluatorCode.path, (gate and gate.evaluator) or "")
     found = list(local_paths(given))
     spec = run_parameters.job_spec(values)
     try:
@@ -293,6 +297,16 @@ def _check_data(
         return source, list(sources.check_header(source, values["data_label"], options))
     except StepError as error:
         return None, list(error.problems)
+
+
+def check_evaluator(store: Store, gate: GateOptions | None) -> tuple[str, list[Problem | str]]:
+    """Return the digest of the code of `gate.evaluator`, empty without one, and its problems."""
+    if not (gate and gate.evaluator):
+        return "", []
+    try:
+        return EvaluatorCode.read(gate.evaluator, store).digest, []
+    except ConfigurationError as error:
+        return "", list(error.problems)
 
 
 def _data_options(values: RunParameters) -> DataOptions:

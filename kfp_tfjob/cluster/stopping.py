@@ -60,6 +60,7 @@ class Running:
 def orders(api: ClusterClient, job: Running, run: str) -> tuple[Order, ...]:
     """Return the requests that stop a job, in this order."""
     pods, kind = api.core("pods"), api.kind
+    mine = f"{RUN_LABEL}={run},{kind.pods_of(job.name)}"
     long = {"gracePeriodSeconds": str(job.seconds)}
     short = {"gracePeriodSeconds": str(min(OTHERS_SECONDS, job.seconds))}
     if job.chief:
@@ -67,9 +68,9 @@ def orders(api: ClusterClient, job: Running, run: str) -> tuple[Order, ...]:
         told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{job.seconds}s"}}}
         first = (Order("PATCH", chief, {}, told, MERGE), Order("DELETE", chief, long))
     else:  # a pod that has just been created has nothing to store yet
-        selector = f"{RUN_LABEL}={run},{kind.pods_of_role(job.name, CHIEF)}"
+        selector = f"{mine},{kind.role_label}={kind.label_of(CHIEF)}"
         first = (Order("DELETE", pods, {"labelSelector": selector, **long}),) * 2
-    others = f"{RUN_LABEL}={run},{kind.other_pods_of(job.name, CHIEF)}"
+    others = f"{mine},{kind.role_label}!={kind.label_of(CHIEF)}"
     return (
         *first,
         Order("DELETE", pods, {"labelSelector": others, **short}),

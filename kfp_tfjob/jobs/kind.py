@@ -180,10 +180,6 @@ class JobKind(ABC):
         value = labels[self.role_label]
         return next((role for role in self.roles if self.label_of(role) == value), value)
 
-    def index_of(self, labels: Mapping[str, str]) -> str:
-        """Return the number of the pod with these labels within its role."""
-        return labels[self.index_label]
-
     def pod_labels(self, name: str, role: str, index: int) -> dict[str, str]:
         """Return the labels that the operator puts on a pod."""
         labels = {
@@ -205,14 +201,6 @@ class JobKind(ABC):
     def pods_of(self, name: str) -> str:
         """Return the label selector of all pods of a job."""
         return f"{self.name_label}={name}"
-
-    def pods_of_role(self, name: str, role: str) -> str:
-        """Return the label selector of a job's pods in one role."""
-        return f"{self.pods_of(name)},{self.role_label}={self.label_of(role)}"
-
-    def other_pods_of(self, name: str, role: str) -> str:
-        """Return the label selector of a job's pods in all other roles."""
-        return f"{self.pods_of(name)},{self.role_label}!={self.label_of(role)}"
 
     def _topology(
         self, host: Callable[[str], str], role: str, counts: Mapping[str, int]

@@ -15,7 +15,7 @@ def role_of(pod: Object) -> str:
 
 def replica_of(pod: Object) -> str:
     """Return the short name of a pod, for instance `chief-0`."""
-    return f"{role_of(pod)}-{kind_of_pod(pod).index_of(pod['metadata']['labels'])}"
+    return f"{role_of(pod)}-{pod['metadata']['labels'][kind_of_pod(pod).index_label]}"
 
 
 def is_chief(pod: Object) -> bool:
