@@ -21,7 +21,7 @@ _store_endpoint = click.option(
 )
 
 
-_new_runs = click.option(
+with_experiment = click.option(
     "--experiment",
     default="",
     metavar="NAME",
@@ -29,18 +29,15 @@ _new_runs = click.option(
 )
 
 
-def with_connection(
-    command: Callable[..., Any] | None = None, *, starts: bool = False
-) -> Callable[..., Any]:
-    """Add the options of a connection, and with `starts` that of new runs, as `connection`."""
-    if command is None:
-        return lambda it: with_connection(it, starts=starts)
+def with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a connection; the command receives them as `connection`."""
 
     @wraps(command)
-    def connected(host: str, namespace: str, token_file: str, ca_file: str, **given: Any) -> Any:
+    def connected(
+        host: str, namespace: str, token_file: str, ca_file: str, experiment: str = "", **given: Any
+    ) -> Any:
         from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
-        experiment = given.pop("experiment") if starts else ""
         where = Connection(host, namespace, experiment, token_file, ca_file)
         return command(connection=where, **given)
 
@@ -58,7 +55,6 @@ def with_connection(
             metavar="NAME",
             help="your namespace, on a multi-user back end",
         ),
-        *([_new_runs] if starts else []),
         click.option(
             "--token-file",
             default="",

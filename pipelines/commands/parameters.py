@@ -48,18 +48,13 @@ class Given:
     sources: Mapping[str, str]
 
 
-def with_parameters(
-    command: Callable[..., Any] | None = None, *, here: bool = True, demands: bool = True
-) -> Callable[..., Any]:
-    """Add the options that set run parameters.
+def with_parameters(here: bool = True, demands: bool = True) -> Callable[..., Any]:
+    """Return the decorator that adds the options that set run parameters.
 
     Args:
-        command: The command.
         here: Whether the run is on this machine, which has more defaults than the form.
         demands: Whether the command needs those that have no default.
     """
-    if command is None:
-        return lambda it: with_parameters(it, here=here, demands=demands)
     options = [
         *(
             click.option(
@@ -88,10 +83,13 @@ def with_parameters(
             help="any run parameter, or one key of a dict; values other than strings are JSON",
         ),
     ]
-    found: Any = command
-    for option in reversed(options):
-        found = option(found)
-    return found
+
+    def decorated(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
 
 
 def _shown_default(name: str, parameter: Parameter, here: bool, demands: bool) -> str:

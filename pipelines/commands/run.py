@@ -25,7 +25,7 @@ from kfp_tfjob.storage.escaping import lines
 
 
 @click.command()
-@with_parameters
+@with_parameters()
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),

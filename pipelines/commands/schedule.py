@@ -12,6 +12,7 @@ import click
 from kfp_tfjob.pipelines.commands.connection import (
     open_client,
     with_connection,
+    with_experiment,
     with_pipeline,
 )
 from kfp_tfjob.pipelines.commands.group import Group
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group, invoke_without_command=True)
 @with_parameters(here=False)
-@with_connection(starts=True)
+@with_experiment
+@with_connection
 @click.option(
     "--schedule-name",
     default="",

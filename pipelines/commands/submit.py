@@ -12,6 +12,7 @@ from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.pipelines.commands.connection import (
     open_client,
     with_connection,
+    with_experiment,
     with_pipeline,
 )
 from kfp_tfjob.pipelines.commands.output import (
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @with_parameters(here=False)
-@with_connection(starts=True)
+@with_experiment
+@with_connection
 @click.option("--run-name", default="", metavar="NAME", help="a unique name for the run")
 @with_pipeline
 @without_asking
