@@ -135,11 +135,7 @@ def will_be_retried(template: Path = _TEMPLATE) -> bool:
 def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str = "") -> None:
     """Send a notification unless it was sent before; never raises, and takes at most 5 s.
 
-    Args:
-        notice: How the run ended.
-        store: Where it is recorded; None if the store does not answer.
-        run: The run's folder there.
-        key: Tells the run's tries apart; empty for the pod of this step.
+    `key` tells the run's tries apart; without one, the pod of this step does.
     """
     try:
         webhook = Webhook.from_environment()

@@ -43,19 +43,7 @@ def compile_all(
     """Compile the pipeline and each of its steps into `folder`.
 
     The same code and arguments give the same bytes: KFP reads them when the modules are imported,
-    so each compilation runs in its own process.
-
-    Args:
-        folder: Created if it does not exist.
-        tools_image: Image of every step but evaluate; empty for the default.
-        trainer_image: Image of evaluate; empty for the default.
-        run_as_user: User id of the steps of the pipeline, or `none`; empty for the default.
-        train_image: The default of the parameter train_image; empty for trainer_image.
-        step_resources: Settings of `step_resources.parse`.
-        plain_steps: Whether the run cannot change the pods of its steps.
-
-    Returns:
-        The files, the pipeline first.
+    so each compilation runs in its own process. Empty texts stand for the defaults.
 
     Raises:
         ConfigurationError: Settings of step_resources that are wrong.

@@ -24,11 +24,6 @@ class Said(NamedTuple):
 def read(found: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[Said]:
     """Yield the lines, attempt by attempt, each in the order of time.
 
-    Args:
-        found: The run.
-        replicas: For instance `chief-0`, or `worker` for all workers; none for all.
-        follow: Whether to wait for more until the training has ended.
-
     Raises:
         DataError: The run has no log.
         ConfigurationError: It has no such replica.

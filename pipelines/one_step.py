@@ -20,15 +20,7 @@ _SECRET = "storage_secret"
 
 
 def one_step(step: Any, of_the_run: Mapping[str, str]) -> GraphComponent:
-    """Return the pipeline of one step.
-
-    Args:
-        step: The component of the step; KFP declares it as the function that it is made from.
-        of_the_run: Inputs that belong to the run, such as its id: the placeholder of each.
-
-    Returns:
-        A pipeline with the other inputs of the step, the name of the Secret, and its outputs.
-    """
+    """Return the pipeline of one step, with its inputs, the name of the Secret, and its outputs."""
     signature = inspect.signature(step.python_func)
     fields = sorted(_fields(step, signature, of_the_run), key=lambda it: it.default is not REQUIRED)
     outputs = signature.return_annotation

@@ -19,14 +19,7 @@ REFERENCES = Path(__file__).resolve().parents[1] / "images" / "references.json"
 
 @dataclass(frozen=True)
 class References:
-    """The images of one version in one registry.
-
-    Attributes:
-        version: Of this project.
-        registry: The registry and path, for instance `ghcr.io/me`.
-        images: The name and digest of `tools`, `trainer` and, where they were built, `trainer-gpu`
-            and `serving`.
-    """
+    """The images of one version in one registry, with digests where they are known."""
 
     version: str
     registry: str

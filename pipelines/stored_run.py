@@ -30,15 +30,7 @@ _LAST = "last"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run in its store.
-
-    Attributes:
-        store: The store.
-        run: The run's folder.
-        is_over: Tells whether its training gets no more attempts.
-        known: The name and the state by which Kubeflow Pipelines knows it; empty if it was not
-            asked.
-    """
+    """A run in its store, and the name and state by which Kubeflow Pipelines knows it, if any."""
 
     store: Store
     run: RunLayout

@@ -109,12 +109,6 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
 
     A failed run also gets `failure.md` next to `failure.json`, because KFP drops the outputs of a
     failed task.
-
-    Args:
-        step: The context of the step.
-        model_name: The run's model.
-        left: The run's state on the cluster; None without a cluster, where the page always
-            describes the last attempt.
     """
     tasks = _tasks(step)
     failures = {task: failure for task in tasks if (failure := _failure(task))}

@@ -36,16 +36,7 @@ _EXECUTOR, _DRIVER, _HOOK = "executor", "-driver", "onExit"
 
 @dataclass(frozen=True)
 class FailedTask:
-    """One of the run's failed tasks.
-
-    Attributes:
-        step: The name of the step, for instance `launch_tfjob`.
-        driver: Whether the pod is the driver that Kubeflow Pipelines runs before the step.
-        said: Argo's message, for instance `Error (exit code 2)`.
-        ended: When it ended, as RFC 3339; empty if Argo has no time.
-        pod: Its pod; empty if the pod is gone.
-        lines: The last lines of its log.
-    """
+    """One of the run's failed tasks, with Argo's message; what is unknown is empty."""
 
     step: str
     driver: bool

@@ -45,16 +45,7 @@ _LONGEST_BACKOFF = 600.0
 
 @dataclass(frozen=True)
 class Launched:
-    """A training whose output is complete in the store.
-
-    Attributes:
-        job_name: The job of the attempt that completed it.
-        attempts: How many attempts the run has used, this one included.
-        manifest: The job of that attempt.
-        progress: The reports of the chief; `final` has the metrics.
-        model_uri: The SavedModel; empty if the training stored none.
-        gpu_hours: GPU hours by name; empty for a training without GPUs.
-    """
+    """A training whose output is complete in the store, and what its run has used."""
 
     job_name: str
     attempts: int
@@ -247,17 +238,7 @@ class Launcher:
 
 
 def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Launched:
-    """Train with the run parameters and write the reports.
-
-    Args:
-        step: The run and its store.
-        parameters: The arguments of JobSpec.parse, as KFP delivered them, and job_kind as preflight
-            returns it; model_code without what preflight returns.
-        curves: Path of the HTML page with the training curves.
-        job: Path of the HTML page with the TFJob and the TensorBoard command.
-
-    Returns:
-        The completed training; its metrics are finite numbers.
+    """Train with the run parameters, as KFP delivered them, and write the two HTML pages.
 
     Raises:
         ConfigurationError: Parameters are wrong, or the back end does not exist.

@@ -23,13 +23,7 @@ _TOGETHER = (
 
 @dataclass(frozen=True)
 class SecretUse:
-    """A use of a Secret by a run.
-
-    Attributes:
-        name: The name of the Secret.
-        key: The key in it; empty for a Secret to pull images with or to mount.
-        parameter: The run parameter that names it; empty if none does.
-    """
+    """A use of a Secret, or of a key in it, and the run parameter that names it, if any."""
 
     name: str
     key: str

@@ -70,15 +70,7 @@ def room(nodes: Iterable[Object], asked: Amounts) -> int:
 def no_room(
     pod: Object, count: int, nodes: Sequence[Object], who: str, set_by: Callable[[str], str]
 ) -> str:
-    """Return why nodes do not hold so many pods even if they were empty; "" if they do.
-
-    Args:
-        pod: The spec of the pods.
-        count: How many.
-        nodes: Every node of the cluster.
-        who: One of the pods, for people.
-        set_by: Returns the parameter that sets the request for a resource.
-    """
+    """Return why nodes, even if empty, do not hold `count` pods; "" if they do."""
     asked = of_pod(pod)
     fitting = [node for node in nodes if fits(node, pod)]
     most = room(fitting, asked)

@@ -71,12 +71,6 @@ class ClusterClient:
 
     Every call raises ForbiddenError if RBAC forbids it, and ClusterUnavailableError if the API
     server does not respond in time.
-
-    Args:
-        client: Address, credentials and connections.
-        namespace: The namespace of the jobs, pods and Workflows.
-        patience: How long to repeat a call with temporary errors.
-        kind: The kind of the jobs.
     """
 
     def __init__(

@@ -45,16 +45,7 @@ _NEWS, _TERMINATED, _CLOSED = "news", "terminated", "closed"
 
 
 class WorkflowWatcher:
-    """Watches until it is closed; without a Workflow it does nothing.
-
-    Args:
-        api: The cluster.
-        run_id: The run.
-        owner: The ownerReference to the Workflow; None to find it by its label.
-        jobs: Returns the names of the followed jobs, without a request.
-        seconds: How long the chief and its sidecar have to stop when the run ends.
-        farewell: See Backend.watch_workflow.
-    """
+    """Watches until it is closed; without a Workflow it does nothing."""
 
     def __init__(
         self,

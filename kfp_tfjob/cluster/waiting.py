@@ -33,15 +33,7 @@ _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
 
 @dataclass(frozen=True)
 class MissingSecret:
-    """A Secret that a container needs, and that does not exist or lacks a key.
-
-    Attributes:
-        name: The name of the Secret.
-        key: The missing key; empty if the whole Secret is missing.
-        replica: The replica that needs it, for instance `worker-0`.
-        use: The purpose, for instance `variable TOKEN`.
-        said: The message of the cluster.
-    """
+    """A Secret that a container needs, and that does not exist or lacks a key."""
 
     name: str
     key: str

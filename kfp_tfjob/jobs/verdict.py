@@ -75,16 +75,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class ContainerFailure:
-    """A container that ended with an error.
-
-    Attributes:
-        replica: For instance `worker-1`.
-        container: `setup`, `uploader` or the main one.
-        code: Exit code.
-        reason: The kubelet's reason, for instance `OOMKilled`.
-        message: Its termination message, if any.
-        finished: The end time as sortable text; empty if unknown.
-    """
+    """A container that ended with an error, and when, as sortable text if it is known."""
 
     replica: str
     container: str

@@ -22,18 +22,7 @@ without_asking = click.option("--yes", is_flag=True, help="do not ask for confir
 
 
 def proceed(plan: Any, tell: Callable[[], None], yes: bool, dry_run: bool, json_: bool) -> bool:
-    """Show a plan, and ask whether to proceed; end the command if the answer is no.
-
-    Args:
-        plan: The plan as a dataclass, or a list of them. A program gets it where it does not get
-            what was done.
-        tell: Prints the plan for people.
-        yes: The answer, given in advance.
-        dry_run: Whether to show the plan and nothing more.
-        json_: Whether a program reads the output, which cannot answer.
-
-    Returns:
-        Whether to proceed.
+    """Show a plan and return whether to proceed; ask for it, unless `yes` or `dry_run` answers.
 
     Raises:
         ConfigurationError: There is no terminal to ask on.

@@ -51,9 +51,8 @@ class Given:
 def with_parameters(here: bool = True, demands: bool = True) -> Callable[..., Any]:
     """Return the decorator that adds the options that set run parameters.
 
-    Args:
-        here: Whether the run is on this machine, which has more defaults than the form.
-        demands: Whether the command needs those that have no default.
+    A run on this machine (`here`) has more defaults than the form. A command that demands those
+    without a default shows them as required.
     """
     options = [
         *(

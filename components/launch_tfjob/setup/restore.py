@@ -46,9 +46,6 @@ def restore(store: Store, run: RunLayout, output: Path) -> int | None:
     """Restore the newest checkpoint that passes verification, and the files beside it.
 
     The checkpoint appears last, so an interrupted restore is repeated.
-
-    Returns:
-        Its step, or None if there is no checkpoint to resume from.
     """
     for step in reversed(store.numbers(run.checkpoints)):
         if (output / CHECKPOINTS / str(step)).exists():

@@ -96,17 +96,7 @@ def environment(
 
 
 class LocalContainer:
-    """A process in its own group; its output is read line by line.
-
-    Args:
-        name: The name of the container.
-        command: What to run, references already expanded.
-        environment: The environment of the process.
-        folder: Its working folder, and the folder for its termination message.
-        restarts: Whether to restart it whenever it ends; true for a native sidecar.
-        line: Takes each line of output.
-        changed: Called after every change of state.
-    """
+    """A process in its own group; its output is read line by line."""
 
     def __init__(
         self,

@@ -22,19 +22,7 @@ LONGEST_GRACE = 10.0
 
 
 class LocalPod:
-    """A pod from its start to its end.
-
-    Args:
-        name: `<job>-<type>-<index>`.
-        labels: The operator's labels, added to those of the template.
-        template: The pod template in the manifest.
-        claims: The folder with one folder for each claim, kept between jobs.
-        secrets: The folder with one folder for each Secret, one file for each key.
-        folder: The folder for its volumes; removed with the job.
-        injected: Variables of the main container; they override the manifest.
-        line: Takes a container's name and a line of its output.
-        changed: Called after every change of state.
-    """
+    """A pod from its start to its end."""
 
     def __init__(
         self,
