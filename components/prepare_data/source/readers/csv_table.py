@@ -62,6 +62,7 @@ class Block:
         lines: int64 of shape [records]: the line where each begins, from 1. Empty lines are not
             records.
         size: The bytes of the file that it covers.
+        count: The lines of the file that it covers.
         bad: Line number and text of the first bad lines.
         lost: The number of bad lines.
     """
@@ -69,6 +70,7 @@ class Block:
     data: bytes
     lines: np.ndarray
     size: int
+    count: int
     bad: list[tuple[int, str]]
     lost: int = 0
 
@@ -112,8 +114,7 @@ class CsvRecords:
             block = self._quick(view[: self._reach.cut(view)]) or self._careful(rest, last=ended)
             used = block.size
             if used:
-                newlines = np.frombuffer(rest, np.uint8, used) == _NEWLINE
-                self._line += int(np.count_nonzero(newlines))
+                self._line += block.count
                 self._reach.position += used
                 rest = rest[used:]
                 yield block
@@ -190,10 +191,11 @@ class CsvRecords:
             return None
         if not self._well_formed(text[:size], b"\r" in data, quotes):
             return None
-        lines = self._line + np.searchsorted(newlines, starts)
+        places = np.arange(len(starts)) if quotes is None else np.searchsorted(newlines, starts)
         length = ends - starts
         is_empty = (length == 0) | ((length == 1) & (text[starts] == _RETURN))
-        return Block(data[:size], lines[~is_empty], size, [])
+        lines = self._line + places[~is_empty]
+        return Block(data[:size], lines, size, int(np.searchsorted(newlines, size)), [])
 
     def _well_formed(
         self, buffer: np.ndarray, has_returns: bool, quotes: np.ndarray | None
@@ -235,7 +237,8 @@ class CsvRecords:
                 lines.append(line)
             line += record.count(b"\n")
             position = end
-        return Block(b"".join(good), np.array(lines, np.int64), position, bad, lost)
+        found = np.array(lines, np.int64)
+        return Block(b"".join(good), found, position, line - self._line, bad, lost)
 
 
 class CsvTable(Reader):
