@@ -81,6 +81,8 @@ class Sweep:
 
     def publish(self) -> None:
         """Train with the best hyperparameters, and let the gate decide."""
+        if not self.study.get_trials(states=(TrialState.COMPLETE,)):
+            raise SystemExit("no trial succeeded; `kfp-tfjob runs` lists why")
         end = run(f"{self._name}-best", self._with(self.study.best_params), self._pipeline)
         print(f"best: {self.study.best_params}: {end.run.verdict or end.run.state}")
 

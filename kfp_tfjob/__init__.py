@@ -4,6 +4,13 @@ In a checkout, `components`, `pipelines`, `trainer` and `uploader` are links to 
 root, so that every module has one name, which starts with `kfp_tfjob`.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.kubeflow.client import Client
+
+__all__ = ["Client"]
+
 
 def __getattr__(name: str) -> object:
     """Return `Client`, which loads only when it is asked for."""
