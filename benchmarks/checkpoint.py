@@ -99,7 +99,7 @@ def measure(kind: str) -> dict[str, Any]:
 
     load(0)
     from kfp_tfjob.trainer import __main__ as trainer
-    from kfp_tfjob.trainer.state import State
+    from kfp_tfjob.trainer.training_state import State
 
     blocked: list[float] = []
     save = State.save

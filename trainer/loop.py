@@ -32,8 +32,8 @@ from kfp_tfjob.trainer.pace import TimeSplit
 from kfp_tfjob.trainer.progress import ProgressWriter
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
-from kfp_tfjob.trainer.state import EvaluationState, State
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
+from kfp_tfjob.trainer.training_state import EvaluationState, State
 from kfp_tfjob.trainer.weight_divergence import compare_weights
 
 log = logging.getLogger(__name__)

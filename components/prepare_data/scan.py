@@ -30,7 +30,7 @@ from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
 from kfp_tfjob.components.prepare_data.sorted_rows import Run
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
-from kfp_tfjob.components.prepare_data.source.readers.registry import (
+from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     PART_BYTES,
     Part,
     parts_of,

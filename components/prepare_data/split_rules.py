@@ -27,7 +27,7 @@ from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
 )
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.features.cells import numeric, shown, temporal
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import date as dates

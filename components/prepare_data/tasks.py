@@ -28,7 +28,7 @@ from kfp_tfjob.components.prepare_data.sorted_rows import RunWriter, edges_of, k
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
-from kfp_tfjob.components.prepare_data.source.readers.registry import Part, open_table
+from kfp_tfjob.components.prepare_data.source.readers.open_table import Part, open_table
 from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
 from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.components.prepare_data.weights import read as read_weights

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.cells import Cells
+from kfp_tfjob.judging.confusion_metrics import Cells
 
 MOST_SHOWN_CLASSES = 30
 

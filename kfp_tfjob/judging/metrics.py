@@ -12,8 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging import cells, curves
+from kfp_tfjob.judging import confusion_metrics, ranking_metrics
 from kfp_tfjob.judging.calibration import Calibration
+from kfp_tfjob.judging.confusion_metrics import Cells
 from kfp_tfjob.judging.estimates import (
     Estimate,
     Measured,
@@ -25,6 +26,7 @@ from kfp_tfjob.judging.predictions import (
     Predictions,
     ValuePredictions,
 )
+from kfp_tfjob.judging.ranking_metrics import Curve, curves_of
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, top_k
 
 # Kubeflow Pipelines draws 15 pixels per class, and a task's metadata must stay small.
@@ -46,16 +48,16 @@ class Measures:
         self._known: dict[str, Estimate] = {}
 
     @cached_property
-    def cells(self) -> cells.Cells:
+    def cells(self) -> Cells:
         """The confusion matrix of a classification."""
         assert isinstance(self.predictions, ClassPredictions)
-        return cells.Cells.of(self.predictions)
+        return Cells.of(self.predictions)
 
     @cached_property
-    def curves(self) -> list[curves.Curve]:
+    def curves(self) -> list[Curve]:
         """The curve of every class with scores; of two classes, only of class 1."""
         assert isinstance(self.predictions, ClassPredictions)
-        return curves.curves_of(self.predictions)
+        return curves_of(self.predictions)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -119,11 +121,11 @@ class Measures:
         kind, _, name = metric.partition("/")
         if kind in PER_CLASS and self.classes and name in self.classes:
             index = self.classes.index(name)
-            return cells.estimate(predictions, self.cells, metric, index)
+            return confusion_metrics.estimate(predictions, self.cells, metric, index)
         if metric in _OF_CELLS:
-            return cells.estimate(predictions, self.cells, metric)
+            return confusion_metrics.estimate(predictions, self.cells, metric)
         if metric in _OF_CURVES:
-            return curves.estimate(predictions, self.curves, metric)
+            return ranking_metrics.estimate(predictions, self.curves, metric)
         if metric == "log_loss":
             return mean(metric, predictions, lambda chunk: chunk.losses)
         if metric == "brier":

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 
 from kfp_tfjob.judging.check import Check
-from kfp_tfjob.judging.curves import BINS
 from kfp_tfjob.judging.gate import GateDecision, Rival
+from kfp_tfjob.judging.ranking_metrics import BINS
 from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.champion import Champion

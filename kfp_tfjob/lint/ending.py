@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kfp_tfjob.jobs.labels import POD_ANNOTATIONS
+from kfp_tfjob.jobs.labels import POD_ANNOTATIONS, QUEUE_LABEL
 from kfp_tfjob.lint.job import DECIDERS, Job, mapping
 from kfp_tfjob.lint.rule import Found, error, warning
 from kfp_tfjob.storage.formatting import counted
@@ -119,7 +119,7 @@ def no_gang(job: Job) -> Iterator[Found]:
     labels = mapping(mapping(job.body, "metadata"), "labels")
     asking = [replica for replica in job.replicas if replica.has_gpus]
     together = any(replica.pod.get("schedulerName") for replica in asking) or (
-        "kueue.x-k8s.io/queue-name" in labels or job.run_policy.get("schedulingPolicy")
+        QUEUE_LABEL in labels or job.run_policy.get("schedulingPolicy")
     )
     if sum(r.count for r in asking) > 1 and not together and not job.has_launcher:
         yield Found(job.at(), f"{sum(r.count for r in asking)} pods ask for GPUs one by one")

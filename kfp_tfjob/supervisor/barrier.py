@@ -11,7 +11,7 @@ from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.files import read_json, write_json
 from kfp_tfjob.supervisor.inventory import inventory
 from kfp_tfjob.supervisor.log import log
-from kfp_tfjob.supervisor.stop import Stop
+from kfp_tfjob.supervisor.stop_order import Stop
 
 # In OUTPUT_DIR.
 FOLDER = ".uploader"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kfp_tfjob.supervisor.files import read_text
 from kfp_tfjob.supervisor.log import log
-from kfp_tfjob.supervisor.stop import Stop
+from kfp_tfjob.supervisor.stop_order import Stop
 from kfp_tfjob.supervisor.stop_within import StopWithin
 
 _LOOK_SECONDS = 0.5

@@ -23,7 +23,7 @@ from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.kernel import adopt_orphans, children
 from kfp_tfjob.supervisor.log import log
 from kfp_tfjob.supervisor.restarts import Restarts
-from kfp_tfjob.supervisor.stop import Stop
+from kfp_tfjob.supervisor.stop_order import Stop
 from kfp_tfjob.supervisor.tf_config import Topology
 
 _POLL_SECONDS = 0.05

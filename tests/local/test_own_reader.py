@@ -10,8 +10,8 @@ from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     list_source,

@@ -13,7 +13,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -11,11 +11,9 @@ from scipy.stats import t as student
 from sklearn import metrics as oracle
 from sklearn.calibration import calibration_curve
 
-from kfp_tfjob.judging.cells import Cells
 from kfp_tfjob.judging.columns import Filed
 from kfp_tfjob.judging.confusion import condense
-from kfp_tfjob.judging.curves import curves_of
-from kfp_tfjob.judging.curves import estimate as curve_estimate
+from kfp_tfjob.judging.confusion_metrics import Cells
 from kfp_tfjob.judging.estimates import Estimate, Measured, t_quantile, t_tail
 from kfp_tfjob.judging.metrics import Measures, finite
 from kfp_tfjob.judging.predictions import (
@@ -24,6 +22,8 @@ from kfp_tfjob.judging.predictions import (
     Predictions,
     ValuePredictions,
 )
+from kfp_tfjob.judging.ranking_metrics import curves_of
+from kfp_tfjob.judging.ranking_metrics import estimate as curve_estimate
 from tests.baselines import constant_classifier, constant_regression
 
 ROWS = 3000

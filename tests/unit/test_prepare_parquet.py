@@ -10,7 +10,7 @@ import pytest
 from kfp_tfjob.components.prepare_data.source import header
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import parquet_table
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -11,7 +11,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import tfrecord_table
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
+from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
 from kfp_tfjob.features.coding import Coding

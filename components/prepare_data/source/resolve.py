@@ -23,8 +23,8 @@ from kfp_tfjob.components.prepare_data.source.listing import (
     table_files,
 )
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
+from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
-from kfp_tfjob.components.prepare_data.source.readers.registry import open_table
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.storage.address import S3Address
