@@ -88,9 +88,9 @@ def test_a_reader_of_this_machine_is_copied(fake, package, data, base, store, tm
     assert address.startswith(f"{base}/code/") and address.endswith("/mine.py:read")
     where = S3Address.parse(address.removesuffix(":read"))
     assert store.read(where) == file.read_bytes()
-    file.write_text("def read(stream):\n    yield 1\n")
+    file.write_text("def reed(stream, name):\n    yield 1\n")
     found = submitted(package, data, base, *setting)
-    assert found.exit_code == 2 and "stream and a name" in found.stderr
+    assert found.exit_code == 2 and "no function read" in found.stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
