@@ -205,10 +205,10 @@ def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
             return None
         raise ConfigurationError(
             Problem(
-                f"{dated[0]} has a date, but the back end does not pass the time of this run",
+                f"{dated[0]} contains a date field, but the back end does not pass this run's time",
                 received=f"{fields.TICK} {scheduled_time!r}",
                 expected="the scheduled time, which Kubeflow Pipelines 2.17 passes",
-                fix=f"upgrade Kubeflow Pipelines, or write the date into {dated[0]}",
+                fix=f"upgrade Kubeflow Pipelines, or write the date itself into {dated[0]}",
                 path=dated[0],
             )
         ) from error

@@ -156,7 +156,7 @@ def _compare(
         label = _label_drift(found, prepared, None)
         beyond = list(_drifted(found, options, {}, label, prepared.schema.label.name))
         if prepared.schema.has_columns:
-            beyond.append(_unknown(found, "rows without columns in one of them"))
+            beyond.append(_unknown(found, "one of the two has rows without columns"))
         return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
     unseen = contracts.unseen(found, prepared.schema, rows["train"])
     before, now = (contracts.gap_shares(it.statistics) for it in (found, prepared))
@@ -184,9 +184,9 @@ def _compare(
 def _unknown(found: Reference, why: str) -> Problem:
     """Return the problem of limits that cannot be checked, and so are not kept."""
     return Problem(
-        f"whether the data has moved away from that of {found.name} is unknown",
+        f"cannot tell whether the data has drifted from that of {found.name}",
         received=why,
-        expected="rows of both, for the limits of data_options.contract",
+        expected="rows of both datasets, to check the limits of data_options.contract",
         fix="publish a model with this version of the project; until then, set"
         ' data_options.contract.limits to "warn"',
     )
@@ -241,7 +241,7 @@ def _drifted(
         listing = listed([f"{words} {value:.3g}" for value, words, _ in far], _MOST_NAMED)
         names = json.dumps([name for *_, name in far][:_MOST_NAMED], ensure_ascii=False)
         yield Problem(
-            f"the data has moved away from that of {found.name}",
+            f"the data has drifted from that of {found.name}",
             received=f"PSI of {listing}",
             expected=f"at most {limit:g} (data_options.contract.max_psi)",
             fix="look at these columns in data_report; if they are right, raise the limit, or"

@@ -176,7 +176,7 @@ class WorkflowWatcher:
             try:
                 version = self._list(self._api, _READ_SECONDS)
                 if not version:
-                    log.info("without a Workflow, this step cannot notice the run's end")
+                    log.info("this step has no Workflow, so it cannot notice the run's end")
                     return
                 self._watch(version)
             except CALL_FAILED as error:

@@ -67,16 +67,17 @@ def try_job(api: ClusterClient, manifest: Object) -> Iterator[Problem]:
         yield Problem(
             f"{api.kind.called} does not answer",
             received=str(error.__cause__),
+            expected="an answer to the dry run",
             fix=f"check {api.kind.deployment}",
         )
         return
     chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
     if not any(item.get("restartPolicy") for item in chief["initContainers"]):
         yield Problem(
-            f"the CRD of {api.kind.name}s on this cluster is too old",
+            f"this cluster's CRD for {api.kind.name}s is too old",
             received="it drops initContainers[].restartPolicy, so the sidecar would never start",
             expected=f"the CRD of {api.kind.controller.removeprefix('the Kubeflow ')}",
-            fix="apply its CRDs with `kubectl apply --server-side`",
+            fix="apply that release's CRDs with `kubectl apply --server-side`",
         )
 
 

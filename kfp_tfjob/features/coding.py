@@ -219,5 +219,5 @@ def gap_refused(name: str) -> Problem:
     return Problem(
         f"the column {name!r} has a missing value, which its rule `fail` does not allow",
         expected="a value in every row",
-        fix=f"fill it in, or train with a different rule for {name!r} in data_options.missing",
+        fix=f"fill it in, or train with another rule for {name!r} in data_options.missing",
     )

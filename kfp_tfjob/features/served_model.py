@@ -204,8 +204,8 @@ class ServedModel:
             f"the signature {signature} of {self.name} does not take the columns of the data",
             received="; ".join(received),
             expected=f"{packed}one input (batch,) for each column: {wanted}",
-            fix=f"export the model with such a signature, and name the input of each column in"
-            f" {signature_columns.COLUMNS} if it differs from the column",
+            fix="export the model with such a signature; if an input's name differs from its"
+            f" column's name, map the column to it in {signature_columns.COLUMNS}",
         )
 
     def _output(self, outputs: Any) -> np.ndarray:

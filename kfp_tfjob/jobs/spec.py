@@ -241,7 +241,7 @@ class JobSpec:
             replicas = getattr(self.pod, role).replicas
             if replicas and role not in self.kind.roles:
                 yield Problem(
-                    f"a {self.kind.name} has no {role} replicas",
+                    f"a {self.kind.name} cannot have {role} replicas",
                     received=replicas,
                     expected=f"pods of {', '.join(self.kind.roles)} only",
                     fix=f"remove pod.{role}",

@@ -343,7 +343,7 @@ def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -
             f"the label has no class {name!r}",
             received=metric,
             expected=choices(known, meant),
-            fix=did_you_mean(meant, "name a class of the label"),
+            fix=did_you_mean(meant, "use one of the label's classes"),
             path=path,
             suggestion=meant if is_value else "",
         )

@@ -114,8 +114,8 @@ def _require_kept(store: Store, layout: Layout, model_name: str, champion: Champ
         raise DataError(
             Problem(
                 f"version {champion.version} of {model_name} was pruned",
-                expected="a version that is kept",
-                fix="start its run again; it then publishes a new version",
+                expected="a version that still exists",
+                fix="start its run again, which then publishes a new version",
             )
         )
 

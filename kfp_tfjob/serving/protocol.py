@@ -267,7 +267,7 @@ class NoLoading(ModelRepositoryExtension):
     def _refusal(self, what: str, model_name: str) -> RefusedRequest:
         return RefusedRequest(
             Problem(
-                f"requests cannot {what} models here",
+                f"this server does not {what} models on request",
                 received=f"{what} {model_name}",
                 expected="the champion, which the server follows by itself",
                 fix="publish another model, or use `kfp-tfjob models rollback`",

@@ -196,7 +196,7 @@ def read(data: bytes, name: str) -> RequestsSample:
             Problem(
                 f"{name} is not a sample of requests",
                 received=f"{type(error).__name__}: {error!s:.300}",
-                expected=f"a Parquet file of the format {FORMAT}",
+                expected=f"a Parquet file in the format {FORMAT}",
                 fix="delete it",
             )
         ) from error

@@ -44,10 +44,10 @@ VARIABLES = {
     "STORAGE_SECRET_DIR": "the mounted Secret with the store's keys",
     "TF_CONFIG": "the cluster and this replica's role in it; set by the training operator or"
     " the supervisor",
-    "TOPOLOGY": "the cluster, for the supervisor, where no operator sets TF_CONFIG",
-    "REPLICA_INDEX": "this replica's number within its role, with TOPOLOGY",
+    "TOPOLOGY": "the cluster; read by the supervisor if no operator sets TF_CONFIG",
+    "REPLICA_INDEX": "this replica's number within its role; set together with TOPOLOGY",
     "MASTER_ADDR": "the chief's host, for torch.distributed; set by the supervisor",
-    "MASTER_PORT": "a free port of the chief",
+    "MASTER_PORT": "a free port on the chief's host",
     "RANK": "this replica's number among chief and workers",
     "WORLD_SIZE": "the number of chief and workers",
     "HOME": "the pod user's home folder",

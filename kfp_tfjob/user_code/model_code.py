@@ -189,7 +189,7 @@ class Code:
         problem = Problem(
             f"{path} has no function {function}",
             received=f"{self.module}:{function}",
-            expected=f"one of {choices(public, meant) or 'at least one function'}",
+            expected=f"one of {choices(public, meant)}" if public else "a public function",
             fix=did_you_mean(meant, "correct model_code"),
             suggestion=meant,
         )

@@ -34,7 +34,7 @@ def explain(parameter: str | None) -> None:
                 f"there is no parameter or key {parameter!r}",
                 received=parameter,
                 expected=f"one of {', '.join(PARAMETERS)}, or PARAMETER.KEY",
-                fix=" or ".join(f"kfp-tfjob explain {name}".strip() for name in near),
+                fix="run " + " or ".join(f"kfp-tfjob explain {name}".strip() for name in near),
             )
         )
     for path, text in shown.items():

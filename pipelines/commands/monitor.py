@@ -67,7 +67,7 @@ _LIMIT = _Limit(min=0)
     default=Limits.gap_rise,
     show_default=True,
     metavar="SHARE",
-    help="largest rise in a column's share of missing values",
+    help="largest allowed rise in a column's share of missing values",
 )
 @click.option(
     "--min-rows",

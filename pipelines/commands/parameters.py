@@ -179,7 +179,7 @@ def _read(file: Path) -> dict[str, Any]:
     assert isinstance(tree, yaml.MappingNode)
     ConfigurationError.raise_if(
         Problem(
-            f"{file} names a key twice",
+            f"{file} contains a key twice",
             received=f"{key.value} in line {key.start_mark.line + 1}",
             expected="each key once; YAML would use only the last value",
             fix="remove one of them",

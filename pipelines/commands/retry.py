@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--watch", "follows", is_flag=True, help="follow the run until it ends")
 @as_json
 def retry(client: Client, run: str, follows: bool, json_: bool) -> None:
-    """Run a run's failed step, and the steps after it, again.
+    """Rerun a run's failed step and the steps after it.
 
     RUN is an id, the beginning of one, a name, or `last`. The run keeps its id and its parameters.
     Steps that succeeded do not run again, and training resumes from its newest checkpoint.

@@ -89,7 +89,7 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
     default="90d",
     show_default=True,
     metavar="DAYS",
-    help=f"how long ago the last object was written, at least {_LEAST_DAYS}d",
+    help=f"minimum time since the last write or use, {_LEAST_DAYS}d or more",
 )
 @click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
 @with_models
@@ -97,8 +97,8 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
 def prune(place: Models, older_than: str, really: bool, json_: bool) -> None:
     """Delete old checkpoints, runs and datasets; without --apply, only list them.
 
-    What versions, champions, when_unchanged and runs that may still be running need is kept. If the
-    command is killed, run it again.
+    Whatever is still needed by versions, champions, when_unchanged or runs that may still be
+    running is kept. If the command is killed, run it again.
     """
     from kfp_tfjob.pipelines.local.run import only_run
     from kfp_tfjob.registry import prune_runs as engine

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0.001, 1024),
     default=32,
     show_default=True,
-    help="the largest request; larger ones get status 413",
+    help="the largest request, in MB; larger ones get status 413",
 )
 @click.option(
     "--threads",
@@ -77,14 +77,14 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 10_000),
     default=0,
     metavar="MS",
-    help="predict requests together that arrive within this time [default: each alone]",
+    help="predict requests that arrive within this time together [default: each alone]",
 )
 @click.option(
     "--batch-rows",
     type=click.IntRange(2, 4096),
     default=32,
     show_default=True,
-    help="with --batch-milliseconds: rows that wait for no more",
+    help="with --batch-milliseconds: predict at once when this many rows are waiting",
 )
 def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: Any) -> None:
     """Answer requests with a model's champion.

@@ -61,6 +61,6 @@ def _judged(version: str, where: str, level: str, account: str = "") -> Iterator
         yield ok(said)
     if account not in ("", STANDALONE, MULTI_USER) and known >= _ACCOUNTS:
         yield warning(
-            f"{said}: it refuses a run that names service account {account} unless it allows it",
+            f"{said}: it refuses service account {account} unless an administrator allows it",
             ALLOW_ACCOUNT,
         )

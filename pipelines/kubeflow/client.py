@@ -269,7 +269,7 @@ class Client:
         )
 
     def retry(self, run: str) -> Run:
-        """Run a run's failed step, and those after it, again; training resumes.
+        """Rerun a run's failed step and those after it; training resumes.
 
         The run keeps its id. Steps that succeeded do not run again.
 

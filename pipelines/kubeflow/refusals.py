@@ -77,7 +77,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
                 f"cannot {what}: TLS with Kubeflow Pipelines failed",
                 received=str(error.reason),
                 expected="a certificate signed by one of this machine's CAs",
-                fix=f"name the CA certificates with --ca-file or {CA_FILE}",
+                fix=f"pass the CA certificates with --ca-file or {CA_FILE}",
             )
         )
     if error.status in (301, 302, 303, 307, 308):
@@ -139,10 +139,10 @@ def no_back_end(host: str, received: str) -> StepError:
     """Return the error of a server that is not Kubeflow Pipelines."""
     return ConfigurationError(
         Problem(
-            f"{host or 'the endpoint'} does not answer like Kubeflow Pipelines",
+            f"{host or 'the endpoint'} is not the API of Kubeflow Pipelines",
             received=received,
             expected="the JSON of the API v2beta1",
-            fix=f"correct --host or {ENDPOINT}: it must be the address of the UI or the API, behind"
-            " the login; pass a token with --token-file",
+            fix=f"correct --host or {ENDPOINT}: use the address of the UI or the API. If that"
+            " address shows a login page, pass a token with --token-file",
         )
     )

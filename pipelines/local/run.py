@@ -227,7 +227,7 @@ def _new_token(home: Home) -> str:
     # A copy of the folder has the token too: those processes belong to the run of the other one.
     before, _, owner = (path.read_text() if path.exists() else "").partition(" ")
     if before and owner == folder and (left := processes.end(before, 0.0)):
-        log.warning("ended %d processes of an earlier run", left)
+        log.warning("ended %d processes left over from an earlier run", left)
     token = secrets.token_hex(16)
     path.write_text(f"{token} {folder}")
     return token

@@ -27,7 +27,7 @@ def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
     if not home.s3.is_dir():
         raise ConfigurationError(
             Problem(
-                "no store was named, and there are no local runs here",
+                "no store was given, and there are no local runs here",
                 received=f"no folder {home.s3}",
                 expected="--output s3://BUCKET/PREFIX, or the folder of local runs",
                 fix="add --output (and --endpoint, if the store is not AWS), or --home",

@@ -87,7 +87,9 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
     try:
         objects = {item.address.key[start:]: item for item in store.list(run.output)}
     except StepError as error:
-        log.warning("%s beside the checkpoint not restored: %s", counted(len(named), "file"), error)
+        log.warning(
+            "could not restore %s beside the checkpoint: %s", counted(len(named), "file"), error
+        )
         return
     left_out = {path: "it is not in the store" for path in named - objects.keys()}
     room = shutil.disk_usage(output).free - _CHECKPOINTS_TO_COME * checkpoint.size
@@ -103,7 +105,7 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
     if left_out:
         reasons = [f"{path!r}: {why}" for path, why in sorted(left_out.items())]
         log.warning(
-            "%s beside the checkpoint not restored: %s",
+            "could not restore %s beside the checkpoint: %s",
             counted(len(left_out), "file"),
             listed(reasons, _MOST_REASONS, "; "),
         )

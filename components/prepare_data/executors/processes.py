@@ -137,14 +137,14 @@ def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
         # When one is lost, the pool ends the others with SIGTERM.
         number = min((-code for code in codes), key=lambda found: found == signal.SIGTERM)
         return Problem(
-            "the processes of prepare_data were killed repeatedly",
+            "prepare_data's processes were killed repeatedly",
             received=signal.Signals(number).name,
             expected="about 350 MiB of memory per process",
             fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
             " of processes",
         )
     return Problem(
-        "the processes of prepare_data cannot start",
+        "prepare_data's processes cannot start",
         received=f"{type(error).__name__}: {error}",
         expected="more processes than this one",
         fix="see the log above for the reason, or set pod.prepare.cpu to 1 to work in one process",
