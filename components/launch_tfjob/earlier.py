@@ -139,8 +139,8 @@ def not_ours(manifest: Object, found: Found) -> ConfigurationError:
     if found is Found.OTHER_SPEC:
         return ConfigurationError(
             Problem(
-                f"{name} of this run was created with different parameters, or by a"
-                " different version of kfp-tfjob",
+                f"{name} of this run was created with different parameters, or by another"
+                " version of kfp-tfjob",
                 received=f"a job with {found}",
                 expected="the job that this version creates from the run's parameters",
                 fix="let the version that created it finish it, or delete the job and retry: the"

@@ -162,8 +162,7 @@ class Records:
         if completion.get("attempt") != attempt:
             raise DataError(
                 Problem(
-                    f"{run.base} has the manifest of one attempt and the completion of a different"
-                    " one",
+                    f"{run.base} has the manifest of one attempt and the completion of another",
                     received=f"attempts {attempt} and {completion.get('attempt')}",
                     fix="start a new run; another program wrote into this run's folder",
                 )
