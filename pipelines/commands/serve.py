@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 10_000),
     default=0,
     metavar="MS",
-    help="predict requests that arrive within this time together [default: each alone]",
+    help="requests that arrive within this time are predicted together [default: each alone]",
 )
 @click.option(
     "--batch-rows",
