@@ -43,6 +43,7 @@ from kfp_tfjob.storage.layout import (
     RUN_OBJECT,
     RUN_TRAINING,
     RUNS,
+    TASKS,
     VERDICT,
     Layout,
     RunLayout,
@@ -120,10 +121,18 @@ class _Stored:
 
     @property
     def may_run(self) -> bool:
-        """Whether an attempt began, and no record says how the run ended."""
-        keys = [key for key, _ in self.objects]
-        begun = any(ATTEMPTS in key.split("/")[:-1] for key in keys)
-        return begun and not self.is_pruned and not any(map(RUN_END.fullmatch, keys))
+        """Whether a task began an attempt after the last record of how it or the run ended."""
+        begun, ended = dict[str, datetime](), defaultdict[str, datetime](lambda: _Stored.at)
+        for key, it in self.objects:
+            *folders, name = key.split("/")
+            task = "/".join(folders[:2]) if folders[:1] == [TASKS] else ""
+            if RUN_END.fullmatch(key):
+                ended[task] = max(ended[task], it.modified)
+            elif folders[-1:] == [ATTEMPTS] and (attempt_record(name) or (0, 1))[1] == 0:
+                begun[task] = max(begun.get(task, it.modified), it.modified)
+        return not self.is_pruned and any(
+            at > max(ended[task], ended[""]) for task, at in begun.items()
+        )
 
     def deletion(self, kind: str, name: str) -> Deletion:
         part = [it for key, it in self.objects if _is_of(kind, key)]

@@ -1,6 +1,7 @@
 """What `runs prune` deletes: nothing that is needed, everything else, and as many bytes as told."""
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -137,6 +138,18 @@ def test_a_run_that_continues_after_the_plan_stays(act: Callable[..., S3Address]
     ((_, why), _) = prune_runs.execute(store, LAYOUT, planned)
     assert "has been used" in why
     assert {it for it in before if "run-0000" in it.key} <= store.objects.keys()
+
+
+@pytest.mark.parametrize("task", ["", "b"])
+def test_a_new_attempt_that_waits_in_a_queue_stays(task: str) -> None:
+    """An earlier attempt, or another task of the run, has ended."""
+    store: Any = Memory()
+    store_runs(store, LAYOUT, [Run(100, "lost" if task else "failed", task="a" if task else "")])
+    store.now = NOW - timedelta(days=95)
+    claim = json.dumps({"attempt": 2, "inputs": {"data": Run(0, "").digest}}).encode()
+    store.write(LAYOUT.run("run-0000").task(task).attempt(2), claim)
+    store.now = NOW
+    assert prune(store) == (0, [])
 
 
 def test_objects_of_a_folder_without_a_readable_record_stay() -> None:
