@@ -11,6 +11,7 @@ from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import manifests
+from kfp_tfjob.cluster.rights import IN_QUEUES
 from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -22,6 +23,8 @@ from tests.cluster.workflows import Workflow
 
 pytestmark = pytest.mark.cluster
 
+# Questions about itself, which every account may ask.
+_OF_ITSELF = ("authentication.k8s.io", "authorization.k8s.io")
 DEPLOY = ROOT / "deploy"
 # They need custom resources: test_custom_resources.py, test_kueue.py and test_dask_example.py.
 _OF_OTHERS = {
@@ -102,9 +105,11 @@ def test_runs_need_the_whole_role_and_no_more(
 
     log = own_cluster.apiserver.audit_log
     asked = set(audit.calls(log, launch.namespace, "runner"))
-    used = {call for call, allowed in asked if allowed and call.group != "authorization.k8s.io"}
-    # The run has TFJobs; on the other kinds, the Role gives the same verbs.
-    others = {kind.plural for kind in KINDS if kind is not TFJOB}
+    used = {call for call, allowed in asked if allowed and call.group not in _OF_ITSELF}
+    # The run has TFJobs, and no queue; on the other kinds, the Role gives the same verbs.
+    others = {kind.plural for kind in KINDS if kind is not TFJOB} | {
+        it.resource for it in IN_QUEUES
+    }
     assert used == {call for call in _granted() if call.resource not in others}
     verbs = {
         kind: {call.verb for call in _granted() if call.resource == kind.plural} for kind in KINDS
