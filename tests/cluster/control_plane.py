@@ -64,6 +64,7 @@ class ApiServer:
             ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"),
         )
         signing, public = authority.signing_pair("sa")
+        proxy, proxy_key = authority.issue("front-proxy", "/CN=front-proxy")
         self.audit_log = state / "audit.log"
         policy = state / "audit-policy.yaml"
         if not policy.exists():
@@ -105,6 +106,14 @@ class ApiServer:
                 f"--audit-log-path={self.audit_log}",
                 # Webhooks are reached at their Endpoints; there is no kube-proxy.
                 "--enable-aggregator-routing=true",
+                # Of APIServices, such as Kueue's.
+                f"--requestheader-client-ca-file={authority.certificate}",
+                "--requestheader-allowed-names=front-proxy",
+                "--requestheader-username-headers=X-Remote-User",
+                "--requestheader-group-headers=X-Remote-Group",
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+                f"--proxy-client-cert-file={proxy}",
+                f"--proxy-client-key-file={proxy_key}",
                 # `kubectl logs` would look the node's name up.
                 "--kubelet-preferred-address-types=InternalIP",
                 f"--default-not-ready-toleration-seconds={EVICTED_AFTER_SECONDS}",

@@ -25,10 +25,13 @@ NAMESPACE = "kueue-system"
 _ACCOUNT = "kueue-controller-manager"
 _WEBHOOK_PORT = 9445
 _PROBE = "127.0.0.1:18084"
-_LEFT_OUT = ("APIService", "ConfigMap", "Deployment", "Secret", "Service")
-_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-# A constant of Kueue. It looks there even if it serves no metrics.
+_LEFT_OUT = ("ConfigMap", "Deployment", "Secret", "Service")
+_VISIBILITY = "kueue-visibility-server"  # says which jobs wait in a queue, in their order
+_VISIBILITY_PORT = 8082
+_REGISTERED = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService")
+# Constants of Kueue. It looks in the first even if it serves no metrics.
 _METRICS_CERTIFICATES = Path("/etc/kueue/metrics/certs")
+_VISIBILITY_CERTIFICATES = Path("/visibility")
 
 
 class Kueue:
@@ -52,7 +55,6 @@ class Kueue:
                 program,
                 f"--config={self._folder / 'config.json'}",
                 f"--kubeconfig={kubeconfig}",
-                "--feature-gates=VisibilityOnDemand=false",  # a server with an APIService
                 "--zap-log-level=2",
             ],
             cluster.logs,
@@ -62,7 +64,7 @@ class Kueue:
     def install(self) -> None:
         """Apply its manifests and make its certificates; start it before anything else is done."""
         pair = self._authority.issue("kueue-webhook", "/CN=kueue", (BRIDGE_ADDRESS,))
-        for folder in (self._certificates, _METRICS_CERTIFICATES):
+        for folder in (self._certificates, _METRICS_CERTIFICATES, _VISIBILITY_CERTIFICATES):
             folder.mkdir(parents=True, exist_ok=True)
             for source, name in zip(pair, ("tls.crt", "tls.key"), strict=True):
                 shutil.copy(source, folder / name)
@@ -94,11 +96,12 @@ class Kueue:
 
     def remove(self) -> None:
         """End it, and give back what would disturb the cluster or the host."""
-        for kind in _WEBHOOKS:
+        for kind in _REGISTERED:
             names = [it["metadata"]["name"] for it in self._shipped if it["kind"] == kind]
             self._cluster.kubectl("delete", "--ignore-not-found", kind, *names)
         self._process.stop()
         shutil.rmtree(_METRICS_CERTIFICATES.parents[1], ignore_errors=True)
+        shutil.rmtree(_VISIBILITY_CERTIFICATES, ignore_errors=True)
 
     def _configuration(self) -> str:
         found = (it["data"] for it in self._shipped if it["kind"] == "ConfigMap")
@@ -118,6 +121,12 @@ class Kueue:
             path = hook["clientConfig"]["service"]["path"]
             url = f"https://{BRIDGE_ADDRESS}:{_WEBHOOK_PORT}{path}"
             hook["clientConfig"] = {"url": url, "caBundle": trusted}
+        named = {"metadata": {"name": _VISIBILITY, "namespace": NAMESPACE}}
+        service = {"ports": [{"name": "https", "port": 443, "targetPort": _VISIBILITY_PORT}]}
+        ports = [{"name": "https", "port": _VISIBILITY_PORT}]
+        here = [{"addresses": [{"ip": BRIDGE_ADDRESS}], "ports": ports}]
+        kept.append({"apiVersion": "v1", "kind": "Service", **named, "spec": service})
+        kept.append({"apiVersion": "v1", "kind": "Endpoints", **named, "subsets": here})
         return kept
 
 

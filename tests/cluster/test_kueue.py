@@ -220,7 +220,7 @@ def test_a_run_waits_for_quota(launch, with_tfjobs, said, row, figure):
     spec = launch.spec(UNTIL_GO, pod={"all": {"queue": queue}})
     assert capacity.of_job(build_job(spec, Identity("run", 1)))["cpu"] <= 0.4
     launch.start(spec)
-    words = "0 of 1 running, suspended in queue team: couldn't assign flavors to pod set chief:"
+    words = "0 of 1 running, suspended in queue team at place 1: couldn't assign flavors to pod set"
     launch.wait_for(lambda: any(words in line for line in said.messages))
     line = next(line for line in said.messages if words in line)
     assert "insufficient unused quota for cpu" in line
