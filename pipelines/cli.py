@@ -16,7 +16,6 @@ from kfp_tfjob.pipelines.commands.explain import explain
 from kfp_tfjob.pipelines.commands.follow import follow
 from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.install import install
-from kfp_tfjob.pipelines.commands.lint import lint
 from kfp_tfjob.pipelines.commands.logs import logs
 from kfp_tfjob.pipelines.commands.models import models
 from kfp_tfjob.pipelines.commands.monitor import monitor
@@ -54,7 +53,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-_HERE = (run, explain, compile_, tensorboard, render, lint)
+_HERE = (run, explain, compile_, tensorboard, render)
 _MODELS = (models, serve, monitor, follow)
 _ON_KUBEFLOW = (
     install,

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "kfp_tfjob"
 # A module imports from its own package and from those to the right of it.
 GRAPH = (
-    "pipelines > serving > components > trainer > judging > lint > features > user_code > checks"
+    "pipelines > serving > components > trainer > judging > features > user_code > checks"
     " > cluster > pages > jobs > options > registry > uploader > storage > supervisor"
 )
 PACKAGES = GRAPH.split(" > ")

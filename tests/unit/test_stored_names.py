@@ -9,7 +9,7 @@ from kfp_tfjob.storage import layout
 from kfp_tfjob.storage.address import S3Address
 
 SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
-PACKAGES = "pipelines serving components judging lint trainer features user_code options".split()
+PACKAGES = "pipelines serving components judging trainer features user_code options".split()
 PACKAGES += "cluster pages jobs registry uploader storage".split()
 # Found wherever they stand alone or in a path; the others are words that are used for more.
 FILES = re.compile(
