@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
-from kfp_tfjob.components.evaluate.changes import BASELINE, SAMPLED_ROWS, Gain, changes
-from kfp_tfjob.components.evaluate.plots import confusions, curves
+from kfp_tfjob.components.evaluate.plots import BASELINE, confusions, curves
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, known_rows, number, rough
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.scored import Scored
-from kfp_tfjob.options.metric_names import PER_CLASS
+from kfp_tfjob.options.metric_names import PER_CLASS, is_own
 from kfp_tfjob.options.parse import whole_numbers
-from kfp_tfjob.pages import small
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.escaping import html, short
-from kfp_tfjob.storage.verdict_record import ModelVerdict, VerdictCheck, VerdictSlice
+from kfp_tfjob.storage.verdict_record import ModelVerdict, VerdictCheck
 
-_MOST_BYTES = 1_000_000
 _MOST_REASONS = 20
 _MOST_CHECKS = 200
 _MOST_SLICES = 100
 _MOST_OF_GATE = 60_000  # bytes on the page
 _LONGEST = 60  # characters of the name of a class or a metric
-_NOT_FINITE = "the model predicts numbers that are not finite"
-_TOO_LARGE = "the page would be too large"
+_WITHOUT_DIRECTION = ("mean_error",)  # neither a greater nor a smaller one is better
 _WIDTH = 96  # characters of a line of code
 _COMPARISONS = ("champion", "baseline", "slices")
+_NOTHING = Measured(math.nan, math.nan, math.nan)
 _FACTS = {
     "run_id": "run",
     "model_uri": "model",
@@ -51,12 +46,18 @@ class _Tile(NamedTuple):
     style: str = ""
 
 
+class _Metric(NamedTuple):
+    name: str
+    model: Measured
+    other: Measured
+    gain: str
+
+
 class _Class(NamedTuple):
     name: str
     rows: int
     measured: list[Measured]
     champion: float
-    drawn: Markup
 
 
 def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, Scored]) -> str:
@@ -68,7 +69,7 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, S
         scored: `model`, `baseline`, and the champion by its name if it was compared.
     """
     gate = whole_numbers(verdict.gate)
-    changed = changes(scored, verdict.confidence, verdict.primary_metric)
+    against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
     champion = verdict.champion
     same_weights = champion is not None and (
         champion.exported_weights_sha256 == verdict.exported_weights_sha256
@@ -80,7 +81,8 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, S
     checks = [it for it in verdict.checks if it.name != "primary_metric" or not it.passed]
     if len(checks) > _MOST_CHECKS:
         checks.sort(key=lambda check: check.passed)
-    values: dict[str, Any] = dict(
+    return fill(
+        "components/evaluate/report.html.j2",
         title=f"Evaluation of {verdict.model_name}",
         verdict=verdict,
         most_reasons=_MOST_REASONS,
@@ -89,19 +91,16 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, S
         longest=_LONGEST,
         known_rows=known_rows(verdict.also_in_train, verdict.rows),
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
-        sampled=SAMPLED_ROWS if verdict.rows > SAMPLED_ROWS and champion else 0,
         confidence=f"{verdict.confidence * 100:g}%",
-        against=changed.against,
-        changed=changed,
-        tiles=_tiles(verdict, changed.against, _primary(verdict, scored, changed.gains)),
-        baseline={} if changed.against == BASELINE else scored[BASELINE].measured,
+        against=against,
+        metrics=_metrics(scored["model"], scored[against], verdict.primary_metric),
+        tiles=_tiles(verdict, scored["model"], scored[against], against),
+        baseline={} if against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
         confusions=confusions(classes, scored["model"]),
         curves=curves(classes, scored),
-        no_curves=_NOT_FINITE,
-        classes=_classes(classes, scored, changed.against),
+        classes=_classes(classes, scored, against),
         kinds=PER_CLASS,
-        slice_drawn=_slice_drawing(verdict),
         facts=_facts(verdict),
         margin=gate.get("margin"),
         gate=shown_gate,
@@ -110,51 +109,37 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, S
         difference=difference,
         rough=rough,
         chance=chance,
-        percent=lambda share: f"{share:.1%}",
         interval=_interval,
         finite=math.isfinite,
         threshold=_threshold,
         most_slices=_MOST_SLICES,
     )
-    fewer: tuple[dict[str, Any], ...] = (
-        {},
-        {"curves": [], "no_curves": _TOO_LARGE},
-        {"confusions": []},
-    )
-    page = ""
-    for less in fewer:
-        values |= less
-        page = fill("components/evaluate/report.html.j2", **values)
-        if len(page.encode()) < _MOST_BYTES:
-            break
-    return page
 
 
-def _primary(verdict: ModelVerdict, scored: Mapping[str, Scored], gains: Sequence[Gain]) -> Gain:
-    """Return the primary metric of both models; of one without a value, only its name."""
-    metric = verdict.primary_metric
-    nothing = Measured(math.nan, math.nan, math.nan)
-    known = {gain.metric: gain for gain in gains}
-    if metric in known:
-        decided = (it.interval for it in verdict.checks if it.name in _COMPARISONS[:2])
-        low, high = (_known(end) for end in next(decided, (None, None)))
-        return known[metric]._replace(low=low, high=high) if math.isfinite(low) else known[metric]
-    model = scored["model"].classes.get(metric, nothing)
-    against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
-    other = scored[against].classes.get(metric, nothing)
-    return Gain(metric, model, other, model.value - other.value, math.nan, math.nan)
+def _metrics(model: Scored, other: Scored, primary: str) -> Iterator[_Metric]:
+    """Yield the metrics of both models, the primary one first."""
+    for name in sorted(model.measured, key=lambda name: name != primary):
+        ours, theirs = model.measured[name], other.measured.get(name, _NOTHING)
+        gain = model.measures.estimate(name).sign * (ours.value - theirs.value)
+        # Of the metrics of the user's own, only the primary one has a direction.
+        if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
+            gain = math.nan
+        yield _Metric(name, ours, theirs, difference(gain, theirs.value))
 
 
-def _tiles(verdict: ModelVerdict, against: str, primary: Gain) -> Iterator[_Tile]:
+def _tiles(verdict: ModelVerdict, model: Scored, other: Scored, against: str) -> Iterator[_Tile]:
     """Yield the numbers that one looks for first."""
-    model, other = primary.model, primary.other
-    yield _Tile(
-        short(primary.metric, _LONGEST), number(model.value), _interval(model.low, model.high)
-    )
-    yield _Tile(against, number(other.value), _interval(other.low, other.high))
-    yield _Tile(
-        "gain", primary.text, primary.bounds, "" if primary.style == "quiet" else primary.style
-    )
+    metric = verdict.primary_metric
+    for name, one in ((short(metric, _LONGEST), model), (against, other)):
+        found = (one.measured | one.classes).get(metric, _NOTHING)
+        yield _Tile(name, number(found.value), _interval(found.low, found.high))
+    decided = next((it for it in verdict.checks if it.name in _COMPARISONS[:2]), None)
+    if decided and decided.value is not None:
+        low, high = decided.interval
+        style = "good" if (low or 0) > 0 else "bad" if (high or 0) < 0 else ""
+        of = (model.measured | model.classes)[metric].value
+        bounds = "" if low is None else f"{difference(low, of)} to {difference(high, of)}"
+        yield _Tile("gain", difference(decided.value, of), bounds, style)
     judged = [it for it in verdict.slices if it.state != "insufficient"]
     if judged:
         failed = sum(it.state == "fail" for it in judged)
@@ -172,38 +157,9 @@ def _classes(classes: Sequence[str], scored: Mapping[str, Scored], against: str)
     found = []
     for name, rows in zip(classes, support, strict=True):
         each = [model.classes[f"{kind}/{name}"] for kind in PER_CLASS]
-        f1, other = each[-1], theirs.get(f"f1/{name}")
-        champion = math.nan if other is None else other.value
-        drawn = small.estimate(f1.value, (f1.low, f1.high), (0.0, 1.0), champion)
-        found.append(_Class(short(name, _LONGEST), rows, each, champion, drawn))
+        champion = theirs.get(f"f1/{name}", _NOTHING).value
+        found.append(_Class(short(name, _LONGEST), rows, each, champion))
     return found
-
-
-def _slice_drawing(verdict: ModelVerdict) -> Any:
-    """Return the function that draws a slice, on one scale for all."""
-    ends = _ends(
-        value
-        for it in verdict.slices[:_MOST_SLICES]
-        for value in (it.value, it.champion, *it.interval)
-    )
-    everyone = verdict.metrics.get(verdict.primary_metric)
-
-    def draw(it: VerdictSlice) -> Markup:
-        mark = everyone if it.champion is None else it.champion
-        style = "bad" if it.state == "fail" else ""
-        interval = (_known(it.interval[0]), _known(it.interval[1]))
-        return small.estimate(_known(it.value), interval, ends, _known(mark), style)
-
-    return draw
-
-
-def _ends(values: Iterable[float | None]) -> tuple[float, float]:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return min(known, default=0.0), max(known, default=1.0)
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _facts(verdict: ModelVerdict) -> list[tuple[str, str]]:

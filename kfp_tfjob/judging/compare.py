@@ -12,13 +12,12 @@ There is no random sampling.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from kfp_tfjob.judging.estimates import Estimate, paired_error, t_quantile, t_tail, weights_of
+from kfp_tfjob.judging.estimates import paired_error, t_quantile, t_tail, weights_of
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
 
@@ -86,7 +85,6 @@ def compare(
     other: Measures,
     metric: str,
     confidence: float = 0.95,
-    error_of: Callable[[Estimate, Estimate], float] = paired_error,
 ) -> Comparison:
     """Compare two models on the same rows in the same order.
 
@@ -95,7 +93,6 @@ def compare(
         other: The champion or the trivial baseline.
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound, for instance 0.95.
-        error_of: Estimates the standard error of the gain, as `paired_error` does.
     """
     ours, theirs = challenger.estimate(metric), other.estimate(metric)
     gain = ours.sign * (ours.value - theirs.value)
@@ -103,7 +100,7 @@ def compare(
     low = high = detectable = error = math.nan
     step = 0.0
     if math.isfinite(gain) and support >= LEAST_ROWS:
-        error = error_of(ours, theirs)
+        error = paired_error(ours, theirs)
         quantile = t_quantile(confidence, support - 1)
         if metric in ours.predictions.own:
             error = math.hypot(error, gain / math.sqrt(support))

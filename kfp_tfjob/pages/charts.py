@@ -102,43 +102,6 @@ def scatter(true: Sequence[float], predicted: Sequence[float]) -> Markup:
     return plot.markup()
 
 
-def histogram(title: str, what: str, edges: Sequence[float], counts: Sequence[int]) -> Markup:
-    """Draw how many rows fall between two edges.
-
-    Args:
-        title: The title of the plot.
-        what: The name of the horizontal axis.
-        edges: The edges of the bars, one more than counts.
-        counts: The number of rows in each bar.
-    """
-    plot = _Plot(title, (edges[0], edges[-1]), (0, max(*counts, 1)), _FLAT)
-    plot.axes(what, "rows")
-    bottom = plot.at(0, 0)[1]
-    for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
-        (x, y), (right, _) = plot.at(low, count), plot.at(high, count)
-        bar = add(
-            plot.svg, "rect", x=x, y=y, width=max(right - x - 1, 1), height=bottom - y, class_="dot"
-        )
-        add(bar, "title", f"{count} rows from {low:.4g} to {high:.4g}")
-    return plot.markup()
-
-
-def each_class(others: Iterable[Sequence[Point]], named: Mapping[str, Iterable[Point]]) -> Markup:
-    """Draw the ROC curve of every class, one against the rest.
-
-    Args:
-        others: Curves as thin lines, points (false positive rate, true positive rate).
-        named: Curves with a color and a name.
-    """
-    plot = _Plot("ROC curves of the classes", (0, 1), (0, 1), _TALL)
-    plot.axes("false positive rate", "true positive rate")
-    plot.line([(0, 0), (1, 1)], "line dashed c")
-    for points in others:
-        plot.line(points, "line thin c")
-    plot.lines(named)
-    return plot.markup()
-
-
 @dataclass
 class _Plot:
     """A plot area with a linear scale on each axis."""

@@ -245,7 +245,6 @@ def test_a_plot_shows_text_as_text(text: str) -> None:
     plots = [
         charts.by_epoch(text, {text: [(1, 0.5)]}),
         charts.roc({text: [(0, 0), (1, 1)]}),
-        charts.histogram(text, text, [0, 1], [3]),
         matrix.confusion_matrix([text, "b"], [[1, 2], [3, 4]]),
     ]
     for plot in plots:
