@@ -207,24 +207,16 @@ def _sample(rows: SortedRows, job: Job) -> Sorted:
 
 def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[ManifestObject]]:
     """Write the shards that no earlier try has written, and merge what they say of their rows."""
-    name, exchange = plan.job.name, scan.exchange
-    known = set(exchange.names(name))
-    numbers = [shard.number for shard in plan.shards]
-    missing = [number for number in numbers if document(name, number) not in known]
+    name = plan.job.name
+    items = {document(name, shard.number): (name, shard.number) for shard in plan.shards}
     size = sum(shard.rows for shard in plan.shards) * plan.encoder.record_bytes
-    progress = ProgressLog("wrote", size)
-    results = scan.executor.map(_TASK, [(name, number) for number in missing])
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = Distributions(plan.edges)
     objects: list[ManifestObject] = []
-    for number in numbers:
-        if number in missing:
-            progress.add(*next(results))
-        found = exchange.read_plain(document(name, number), ShardDone)
+    for found in scan.executor.resume(_TASK, items, ShardDone, ProgressLog("wrote", size)):
         statistics.merge(found.statistics)
         distributions.merge(found.distributions)
         objects += found.objects
-    progress.log()
     return statistics, distributions, objects
 
 

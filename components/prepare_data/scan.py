@@ -263,36 +263,21 @@ def _documents(
     """Read all parts; yield what each has, and the lines of its file before it."""
     exchange = executor.context.exchange
     exchange.write_plain(f"{job.name}/job", job)
-    known = set(exchange.names(job.name))
-    missing = [part for part in parts if document(job.name, part.number) not in known]
-    progress = ProgressLog("read", job.source.size)
-    if done := len(parts) - len(missing):
-        log.info("%s of %s parts exist from an earlier try", done, len(parts))
-    finished = _map(executor, job, missing)
-    waiting = {part.number for part in missing}
+    items = {document(job.name, part.number): (job.name, part) for part in parts}
+    documents = executor.resume(_TASK, items, PartDone, ProgressLog("read", job.source.size))
     ended = lines = 0
-    for part in parts:
-        name = document(job.name, part.number)
-        if part.number in waiting:
-            progress.add(next(finished), part.size)
-        found = exchange.read_plain(name, PartDone)
+    for part, found in zip(parts, documents, strict=True):
         if part.follows and found.reached and found.reached[0] != ended:
             # A quoted value crosses the boundary, so the first record was guessed wrong.
             assert part.span
             again = replace(part, span=Span(ended, part.span.end, exact=True))
-            list(_map(executor, job, [again]))
-            found = exchange.read_plain(name, PartDone)
+            list(executor.map(_TASK, [(job.name, again)]))
+            found = exchange.read_plain(document(job.name, part.number), PartDone)
         lines = lines if part.follows else 0
         yield found, lines
         if found.reached:
             ended = found.reached[1]
             lines += found.reached[2]
-    progress.log()
-
-
-def _map(executor: Executor, job: Job, parts: Sequence[Part]) -> Iterator[int]:
-    """Run the task over parts; yield the rows of each, in their order."""
-    return executor.map(_TASK, [(job.name, part) for part in parts])
 
 
 def _no_feature(file: str, kinds: Kinds) -> Problem:

@@ -132,11 +132,11 @@ class PartDone:
     overlap: str | None = None
 
 
-def rows(context: Context, item: tuple[str, Part]) -> int:
+def rows(context: Context, item: tuple[str, Part]) -> tuple[int, int]:
     """Write the rows of one part of a job as sorted runs.
 
     Returns:
-        The rows; 0 if a category has too many texts.
+        The rows, 0 if a category has too many texts; and the bytes.
     """
     job, part = job_of(context, item[0]), item[1]
     found = _Found(job, context, part)
@@ -146,7 +146,7 @@ def rows(context: Context, item: tuple[str, Part]) -> int:
     except TooManyTextsError as error:
         done = PartDone(lost=error.name)
     context.exchange.write_plain(document(job.name, part.number), done)
-    return done.faults.seen
+    return done.faults.seen, part.size
 
 
 def _read(job: Job, part: Part, found: _Found) -> None:

@@ -15,8 +15,9 @@ import pyarrow.json
 import pyarrow.parquet
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, scan
+from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
+from kfp_tfjob.components.prepare_data.executors.executor import Executor
 from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -135,13 +136,13 @@ def test_a_part_that_begins_within_a_value_is_read_once(
     text = 'first "" line\nsecond, with a comma\n\n'
     rows = [f'{i},"{text * (i % 4)}",{i % 2}' for i in range(400)]
     (tmp_path / "data.csv").write_text("a,t,y\n" + "\n".join(rows) + "\n")
-    reads, run = [], scan._map
+    reads, run = [], Executor.map
 
-    def counted(executor, job, parts):
-        reads.extend(part.number for part in parts)
-        return run(executor, job, parts)
+    def counted(executor, task, items):
+        reads.extend(part.number for _, part in items)
+        return run(executor, task, items)
 
-    monkeypatch.setattr(scan, "_map", counted)
+    monkeypatch.setattr(Executor, "map", counted)
     given = {"types": {"a": "number", "t": "text"}, "on_bad_row": "drop"}
     found = read(tmp_path / "data.csv", 1 << 12, part=300, **given)
     assert found.faults.seen == 400 and not found.faults.bad

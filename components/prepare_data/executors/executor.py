@@ -12,7 +12,7 @@ import logging
 import platform
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from hashlib import sha256
@@ -21,11 +21,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, Value
 from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.formatting import minutes
 from kfp_tfjob.storage.store import Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -106,6 +108,33 @@ class Executor:
         for item in items:
             yield _run(self.context, task, item)
 
+    def resume(
+        self, task: str, items: Mapping[str, Any], kind: type[Value], progress: ProgressLog
+    ) -> Iterator[Value]:
+        """Run a task for the items whose document no earlier try of the step has left.
+
+        Args:
+            task: It leaves a document of type `kind` in the exchange, with the code version in its
+                name, and returns the rows and the bytes of its work.
+            items: By the names of their documents, which are in one folder.
+            kind: The type of the documents.
+            progress: What is done is added to it.
+
+        Yields:
+            The documents of all items, in their order.
+        """
+        exchange = self.context.exchange
+        known = set(exchange.names(next(iter(items)).partition("/")[0]))
+        missing = [item for name, item in items.items() if name not in known]
+        if done := len(items) - len(missing):
+            log.info("%s of %s parts exist from an earlier try", done, len(items))
+        results = self.map(task, missing)
+        for name in items:
+            if name not in known:
+                progress.add(*next(results))
+            yield exchange.read_plain(name, kind)
+        progress.log()
+
     def close(self) -> None:
         """End what the executor has started, and remove its folders."""
         self.context.close()
@@ -139,8 +168,6 @@ def _run(context: Context, task: str, item: Any) -> Any:
 
 
 _SECONDS = 5.0
-
-log = logging.getLogger(__name__)
 
 
 class ProgressLog:
