@@ -47,7 +47,6 @@ _LONGEST_LINE = 64 * 1024
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
 _CHUNK = 16 * 1024
 _WATCH_SECONDS, _WATCH_SILENCE = 55, 70.0  # the API server ends a watch after the first
-MERGE = "application/merge-patch+json"
 
 
 def user_agent() -> str:
@@ -196,7 +195,7 @@ class ClusterClient:
     def annotate(self, path: str, values: Mapping[str, str | None]) -> None:
         """Set annotations of an object."""
         body = {"metadata": {"annotations": dict(values)}}
-        self.request("PATCH", path, {}, body, MERGE)
+        self.request("PATCH", path, {}, body)
 
     def delete(self, path: str, propagation: str = "Foreground") -> None:
         """Delete an object and its dependents (`Background`: later), if it exists."""
@@ -211,9 +210,8 @@ class ClusterClient:
         path: str,
         query: Mapping[str, str],
         body: object = None,
-        content: str = "application/json",
     ) -> Object:
-        """Make a call, and repeat it after temporary errors.
+        """Make a call, and repeat it after temporary errors; PATCH merges.
 
         Raises:
             NotFoundError: 404.
@@ -221,13 +219,12 @@ class ClusterClient:
             JobRefusedError: The object is not accepted.
         """
         what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
-
         right = f"{method} {self._resource(path)}"
 
         def call() -> Object:
-            reply = self._call(method, path, query, body, content, CALL_SECONDS)
+            found = self.once(method, path, query, CALL_SECONDS, body)
             self._allowed.add(right)
-            return json.loads(reply.data or b"{}")
+            return found
 
         def passing(error: Exception) -> bool:
             # A starting API server refuses every call until it has read the roles.
@@ -246,18 +243,13 @@ class ClusterClient:
         query: Mapping[str, str],
         seconds: tuple[float, float],
         body: object = None,
-        content: str = "application/json",
-    ) -> tuple[Object, str]:
+    ) -> Object:
         """Make a call without retries, for a caller in a hurry; `seconds` to connect and per byte.
-
-        Returns:
-            The object, and the time by the server's clock, as HTTP writes it.
 
         Raises:
             Exception: One of CALL_FAILED.
         """
-        reply = self._call(method, path, query, body, content, seconds)
-        return json.loads(reply.data or b"{}"), str(reply.headers.get("Date", ""))
+        return json.loads(self._call(method, path, query, body, seconds).data or b"{}")
 
     def lines(
         self,
@@ -281,7 +273,7 @@ class ClusterClient:
             ApiError: The API returned an error.
             urllib3.exceptions.HTTPError: The connection broke, or was silent for too long.
         """
-        reply = self._call("GET", path, query, None, "application/json", (CALL_SECONDS[0], silence))
+        reply = self._call("GET", path, query, None, (CALL_SECONDS[0], silence))
         try:
             yield from _lines(reply, _LONGEST_EVENT if "watch" in query else _LONGEST_LINE, heard)
         finally:
@@ -298,11 +290,11 @@ class ClusterClient:
         path: str,
         query: Mapping[str, str],
         body: object,
-        content: str,
         seconds: tuple[float, float],
     ) -> Any:
         if method == "DELETE":
             _refuse_to_delete_everything(path, query)
+        content = f"application/{'merge-patch+' if method == 'PATCH' else ''}json"
         headers = {"Accept": "application/json, */*", "Content-Type": content}
         try:
             return self.client.call_api(

@@ -26,8 +26,7 @@ from kfp_tfjob.cluster.errors import (
 )
 from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.pod_logs import PodLogs
-from kfp_tfjob.cluster.run_end import was_terminated
-from kfp_tfjob.cluster.run_watch import WorkflowWatcher
+from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
 from kfp_tfjob.cluster.stopping import Running, chief_of, orders
 from kfp_tfjob.cluster.watching import JobWatcher
 from kfp_tfjob.jobs.kind import JobKind
@@ -88,7 +87,8 @@ class KubernetesBackend:
         self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
     ) -> Iterator[Callable[[], str]]:
         """Stop the jobs as soon as the run ends; only a pod of Kubeflow Pipelines has a run."""
-        if not os.environ.get(POD_NAME):
+        if not owner:
+            log.info("this step has no Workflow, so it cannot notice the run's end")
             yield lambda: ""
             return
         with WorkflowWatcher(self._api, run_id, owner, self._running, seconds, farewell) as watch:
@@ -203,7 +203,7 @@ class KubernetesBackend:
         *before, _ = orders(self._api, job, run)
         for order in before:
             try:
-                self._api.request(order.method, order.path, order.query, order.body, order.content)
+                self._api.request(order.method, order.path, order.query, order.body)
             except NotFoundError:
                 continue
             except StepError as error:

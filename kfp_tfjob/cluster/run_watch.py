@@ -1,5 +1,8 @@
 """Watches the Workflow of a launcher, and stops its jobs when the run ends.
 
+Terminate in Kubeflow Pipelines sets `activeDeadlineSeconds: 0`. A drain, an eviction or a lost node
+does not change the Workflow.
+
 On Terminate, a stock Kubeflow Pipelines back end ends all of the run's pods, even that of the exit
 task. The change of the Workflow arrives some hundredths of a second later, SIGTERM after about
 1.3 s, and SIGKILL half a second after that. A SIGTERM alone is ambiguous: a drained node sends it
@@ -12,58 +15,51 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from types import FrameType
 from typing import Any
 
 from kfp_tfjob.cluster.backend import Farewell
 from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
-from kfp_tfjob.cluster.run_end import expires, why_ended
 from kfp_tfjob.cluster.stopping import Stopping
+from kfp_tfjob.cluster.watching import watch
 from kfp_tfjob.jobs.labels import run_label
 from kfp_tfjob.jobs.objects import Object
 
 log = logging.getLogger(__name__)
 
-RUN_ID_LABEL = "pipeline/runid"  # set by Kubeflow Pipelines on the Workflow
 _WARM_SECONDS = 15.0  # an API server closes a connection after 90 idle seconds, others sooner
 _LOOK_SECONDS = (0.5, 1.0)  # to connect, and for the answer
-_READ_SECONDS = (5.0, 30.0)
 # SIGKILL may come sooner; a drained node waits longer, but the next launcher waits for it.
 _FAREWELL_SECONDS = 2.0
-_LONGEST_PAUSE, _REFUSED_PAUSE = 10.0, 60.0
 # Argo uses its own clock; when it sends SIGTERM, the deadline has passed by that clock.
-_SKEW = timedelta(seconds=3)
+_SKEW = timedelta(minutes=1)
+_TERMINAL = ("Succeeded", "Failed", "Error")
 _NEWS, _TERMINATED, _CLOSED = "news", "terminated", "closed"
 
 
 class WorkflowWatcher:
-    """Watches until it is closed; without a Workflow it does nothing."""
+    """Watches the Workflow that `owner` refers to, until it is closed."""
 
     def __init__(
         self,
         api: ClusterClient,
         run_id: str,
-        owner: Object | None,
+        owner: Object,
         jobs: Callable[[], Mapping[str, str]],
         seconds: int,
         farewell: Farewell,
     ) -> None:
         self._farewell, self._leave_taken = farewell, threading.Event()
-        self._api, self._run_id, self._owner, self._jobs = api, run_id, owner, jobs
+        self._api, self._owner, self._jobs = api, owner, jobs
         self._in_a_hurry = api.apart()  # nothing else blocks its connections
         self._stopping = Stopping(self._in_a_hurry, run_label(run_id), seconds)
         # A signal handler may interrupt anything, so it may only use a queue without a lock.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._workflow: Object = {}
-        self._date = datetime.now(UTC), time.monotonic()
         self._why = ""
         self._stopped = threading.Event()
         self._closed = threading.Event()
@@ -107,7 +103,6 @@ class WorkflowWatcher:
         while (told := self._next()) != _CLOSED:
             if told == _TERMINATED and not self._why:
                 self._look_again()
-            self._decide()
             if self._why and not self._stopped.is_set():
                 try:
                     self._stopping.stop(self._jobs())
@@ -140,114 +135,90 @@ class WorkflowWatcher:
         threading.Thread(target=call, name="farewell", daemon=True).start()
 
     def _next(self) -> str:
-        """Return the next event; also news before connections go idle and at a deadline."""
-        until = None if self._why else expires(self._workflow)
-        left = (until - self._now()).total_seconds() if until else _WARM_SECONDS
+        """Return the next event; also news before connections go idle."""
         try:
-            return self._events.get(timeout=min(max(left, 0.05), _WARM_SECONDS))
+            return self._events.get(timeout=_WARM_SECONDS)
         except queue.Empty:
             return _NEWS
 
-    def _decide(self, ahead: timedelta = timedelta(0)) -> None:
-        """Keep the first reason: an end is final."""
-        self._why = self._why or why_ended(self._workflow, self._now() + ahead)
-
     def _look_again(self) -> None:
         """Read the Workflow again; if that fails, its last known state decides."""
+        path = self._in_a_hurry.workflow(self._owner["name"])
         for _ in range(2):  # even a warm connection may be dead
             try:
-                self._look()
+                self._see("MODIFIED", self._in_a_hurry.once("GET", path, {}, _LOOK_SECONDS))
                 break
             except CALL_FAILED as error:
                 if getattr(error, "status", None):
                     break  # an error response means a drain, unless the end was known before
-        self._decide(_SKEW)
-
-    def _now(self) -> datetime:
-        """Return the time by the API server's clock: that of this node may be wrong."""
-        date, at = self._date
-        return date + timedelta(seconds=time.monotonic() - at)
+        self._why = self._why or why_ended(self._workflow, datetime.now(UTC) + _SKEW)
 
     def _follow(self) -> None:
-        """Read the Workflow and watch it; start again whenever the watch breaks."""
-        pause, told = 0.1, False
-        while not self._closed.is_set() and not self._why:
-            began = time.monotonic()
-            try:
-                version = self._list(self._api, _READ_SECONDS)
-                if not version:
-                    log.info("this step has no Workflow, so it cannot notice the run's end")
-                    return
-                self._watch(version)
-            except CALL_FAILED as error:
-                status = getattr(error, "status", None)
-                if not told and not self._closed.is_set():
-                    told = True
-                    log.warning(
-                        "cannot watch the Workflow of this run (%s): until that works, Terminate"
-                        " may stop the job only when its heartbeat times out",
-                        f"HTTP {status}" if status else type(error).__name__,
-                    )
-                if status in (403, 404):
-                    pause = _REFUSED_PAUSE
-            else:
-                told = False
-            if time.monotonic() - began > _LONGEST_PAUSE:
-                pause = 0.1
-            self._closed.wait(random.uniform(pause / 2, pause))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        query = {"fieldSelector": f"metadata.name={self._owner['name']}"}
+        watch(self._api, self._api.workflow(""), query, self._see, self._closed, self._broken)
 
-    def _look(self) -> None:
-        """Read the Workflow over an open connection."""
-        if not self._owner:
-            self._list(self._in_a_hurry, _LOOK_SECONDS)
-            return
-        path = self._in_a_hurry.workflow(self._owner["name"])
-        workflow, date = self._in_a_hurry.once("GET", path, {}, _LOOK_SECONDS)
-        if workflow["metadata"].get("uid") == self._owner["uid"]:
-            self._see(workflow, date)
-
-    def _list(self, api: ClusterClient, seconds: tuple[float, float]) -> str:
-        """Read the Workflow; return the version where a watch begins, or "" without a Workflow.
-
-        It reads a list, because the version of a Workflow itself is as old as its last change. The
-        API server soon forgets that version.
-        """
-        known = self._owner
-        query = (
-            {"fieldSelector": f"metadata.name={known['name']}"}
-            if known
-            else {"labelSelector": f"{RUN_ID_LABEL}={self._run_id}"}
+    def _broken(self, why: str) -> None:
+        log.warning(
+            "cannot watch the Workflow of this run (%s): until that works, Terminate may stop the"
+            " job only when its heartbeat times out",
+            why,
         )
-        found, date = api.once("GET", api.workflow(""), query, seconds)
-        items = found.get("items") or []
-        if known:
-            items = [item for item in items if item["metadata"].get("uid") == known["uid"]]
-            if not items:
-                raise ValueError("the Workflow of this run does not exist")
-        if not items:
-            return ""
-        workflow = max(items, key=lambda item: item["metadata"]["creationTimestamp"])
-        self._owner = {key: workflow["metadata"][key] for key in ("name", "uid")}
-        self._see(workflow, date)
-        return found["metadata"]["resourceVersion"]
 
-    def _watch(self, version: str) -> None:
-        """Process every change of the Workflow until the server ends the watch."""
-        query = {
-            "fieldSelector": f"metadata.name={self._owner['name']}" if self._owner else "",
-            "resourceVersion": version,
-        }
-        for event in self._api.watch(self._api.workflow(""), query):
-            if event.get("type") not in ("ADDED", "MODIFIED", "DELETED"):
-                return  # the version is too old
-            if event["type"] == "DELETED":
-                event["object"]["metadata"].setdefault("deletionTimestamp", "now")
-            self._see(event["object"])
-
-    def _see(self, workflow: Object, date: str = "") -> None:
-        with suppress(ValueError):  # without a date, keep the last one
-            self._date = parsedate_to_datetime(date), time.monotonic()
+    def _see(self, event: str, workflow: Object) -> None:
+        """Take a state of the Workflow, and keep the first reason: an end is final."""
+        if workflow["metadata"].get("uid") != self._owner["uid"]:
+            return
+        if event == "DELETED":
+            workflow["metadata"].setdefault("deletionTimestamp", "now")
         self._workflow = workflow
-        self._decide()
+        self._why = self._why or why_ended(workflow)
         self._events.put(_NEWS)
+
+
+def why_ended(workflow: Object, now: datetime | None = None) -> str:
+    """Return why a run ended, or "" if it has not; an unknown value is not an end.
+
+    Args:
+        workflow: The Workflow.
+        now: The time, after SIGTERM only: Argo sends it at the run's deadline, and the Workflow
+            shows that end later.
+    """
+    status = _part(workflow, "status")
+    if _part(workflow, "metadata").get("deletionTimestamp"):
+        return "its Workflow was deleted"
+    if _deadline(workflow) == 0:
+        return "a person terminated it"
+    if shutdown := _part(workflow, "spec").get("shutdown"):
+        return f"a person stopped it (shutdown {shutdown})"
+    if status.get("phase") in _TERMINAL:
+        return f"its Workflow has ended: {status['phase']}"
+    if now and (until := _expires(workflow)) and now >= until:
+        return f"its Workflow has reached its deadline, {_deadline(workflow)} s after its start"
+    return ""
+
+
+def was_terminated(workflow: Object) -> bool:
+    """Tell whether a person ended the run, and not its deadline or a failure."""
+    return _deadline(workflow) == 0 or bool(_part(workflow, "spec").get("shutdown"))
+
+
+def _expires(workflow: Object) -> datetime | None:
+    """Return the run's deadline, or None if it has none or has not started."""
+    seconds = _deadline(workflow)
+    if seconds is None:
+        return None
+    try:
+        began = datetime.fromisoformat(str(_part(workflow, "status").get("startedAt")))
+        return began.replace(tzinfo=began.tzinfo or UTC) + timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _deadline(workflow: Object) -> int | None:
+    seconds = _part(workflow, "spec").get("activeDeadlineSeconds")
+    return seconds if isinstance(seconds, int) and not isinstance(seconds, bool) else None
+
+
+def _part(workflow: Object, name: str) -> Object:
+    found = workflow.get(name)
+    return found if isinstance(found, dict) else {}

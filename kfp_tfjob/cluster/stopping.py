@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from kfp_tfjob.cluster.client import CALL_FAILED, MERGE, ClusterClient
+from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
 from kfp_tfjob.cluster.errors import ApiError
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
@@ -45,7 +45,6 @@ class Order:
     path: str
     query: Mapping[str, str]
     body: object = None
-    content: str = "application/json"
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def orders(api: ClusterClient, job: Running, run: str) -> tuple[Order, ...]:
     if job.chief:
         chief = api.core("pods", job.chief)
         told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{job.seconds}s"}}}
-        first = (Order("PATCH", chief, {}, told, MERGE), Order("DELETE", chief, long))
+        first = (Order("PATCH", chief, {}, told), Order("DELETE", chief, long))
     else:  # a pod that has just been created has nothing to store yet
         selector = f"{mine},{kind.role_label}={kind.label_of(CHIEF)}"
         first = (Order("DELETE", pods, {"labelSelector": selector, **long}),) * 2
@@ -136,9 +135,7 @@ class Stopping:
         """Send a request, again if the connection was dead; return the failure, if any."""
         for last in (False, True):
             try:
-                self._api.once(
-                    order.method, order.path, order.query, _CALL_SECONDS, order.body, order.content
-                )
+                self._api.once(order.method, order.path, order.query, _CALL_SECONDS, order.body)
                 return ""
             except ApiError as error:
                 return "" if error.status == 404 else _words(error)
@@ -169,7 +166,7 @@ class Stopping:
 
     def _listed(self, path: str) -> list[Object]:
         query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
-        return self._api.once("GET", path, query, _CALL_SECONDS)[0].get("items") or []
+        return self._api.once("GET", path, query, _CALL_SECONDS).get("items") or []
 
     def _warm(self, together: threading.Barrier) -> None:
         try:

@@ -1,8 +1,4 @@
-"""Watches one job and its pods: reports that something has changed, and keeps deleted pods.
-
-The caller reads the current state each time, so it depends on no single event. A broken connection
-does no harm: the next watch begins with the current state.
-"""
+"""Watches objects while connections break, and keeps the last state of one job and its pods."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 
 from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
 from kfp_tfjob.jobs.objects import Object
@@ -20,21 +17,66 @@ _LONGEST_PAUSE = 10.0
 _TOGETHER = 0.1  # changes of many pods arrive in a burst; one look is enough
 
 
+def watch(
+    api: ClusterClient,
+    path: str,
+    query: dict[str, str],
+    take: Callable[[str, Object], None],
+    closed: threading.Event,
+    broken: Callable[[str], None],
+) -> None:
+    """Watch objects until `closed` is set; a broken watch does no harm.
+
+    The next one begins with the current state, as ADDED; only a deletion in between is missed.
+
+    Args:
+        api: The cluster.
+        path: The path of the objects' list.
+        query: The selector.
+        take: Called with ADDED, MODIFIED or DELETED, and the object.
+        closed: Ends the watch within a minute.
+        broken: Called with the reason when the watch breaks, once until it works again.
+    """
+    pause, told = 0.1, False
+    while not closed.is_set():
+        began = time.monotonic()
+        try:
+            for event in api.watch(path, query):
+                if event.get("type") in ("ADDED", "MODIFIED", "DELETED"):
+                    take(event["type"], event["object"])
+        except CALL_FAILED as error:
+            if not told and not closed.is_set():
+                told = True
+                status = getattr(error, "status", None)
+                broken(f"HTTP {status}" if status else type(error).__name__)
+        if time.monotonic() - began > _LONGEST_PAUSE:
+            pause, told = 0.1, False
+        # Without jitter, all launchers of a cluster would reconnect at the same time.
+        closed.wait(random.uniform(pause / 2, pause))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
 class JobWatcher:
-    """Watches until it is closed."""
+    """Reports that a job or its pods have changed, and keeps deleted pods, until it is closed.
+
+    The caller reads the current state each time, so it depends on no single event.
+    """
 
     def __init__(self, api: ClusterClient, name: str) -> None:
-        self._api, self._name = api, name
+        self._name = name
         self._change = threading.Condition()
         self._version = self._seen = 0
         self._pods: dict[str, Object] = {}
         self._job: Object | None = None
         self._closed = threading.Event()
-        job = (api.jobs(), {"fieldSelector": f"metadata.name={name}"})
-        pods = (api.core("pods"), {"labelSelector": api.kind.pods_of(name)})
+        job = (api.jobs(), {"fieldSelector": f"metadata.name={name}"}, self._take_job)
+        pods = (api.core("pods"), {"labelSelector": api.kind.pods_of(name)}, self._take_pod)
         for what in (job, pods):
             threading.Thread(
-                target=self._watch, args=(*what, what is job), name=f"watch {name}", daemon=True
+                target=watch,
+                args=(api, *what, self._closed, self._broken),
+                name=f"watch {name}",
+                daemon=True,
             ).start()
 
     @property
@@ -68,31 +110,19 @@ class JobWatcher:
         """End the watches; their threads end within a minute."""
         self._closed.set()
 
-    def _watch(self, path: str, query: dict[str, str], is_job: bool) -> None:
-        pause, told = 0.1, False
-        while not self.closed:
-            began = time.monotonic()
-            try:
-                for event in self._api.watch(path, query):
-                    self._take(event, is_job)
-            except CALL_FAILED as error:
-                if not told and not self.closed:
-                    told = True
-                    why = getattr(error, "status", None) or type(error).__name__
-                    log.info("the watch of %s broke and is restarted: %s", self._name, why)
-            if time.monotonic() - began > _LONGEST_PAUSE:
-                pause, told = 0.1, False
-            # Without jitter, all launchers of a cluster would reconnect at the same time.
-            self._closed.wait(random.uniform(pause / 2, pause))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _take(self, event: Object, is_job: bool) -> None:
-        kind, found = event.get("type"), event.get("object") or {}
+    def _take_job(self, event: str, job: Object) -> None:
         with self._change:
-            if kind in ("ADDED", "MODIFIED", "DELETED"):
-                if is_job:
-                    self._job = None if kind == "DELETED" else found
-                else:
-                    self._pods[found["metadata"]["name"]] = found
-            self._version += 1
-            self._change.notify_all()
+            self._job = None if event == "DELETED" else job
+            self._changed()
+
+    def _take_pod(self, event: str, pod: Object) -> None:
+        with self._change:
+            self._pods[pod["metadata"]["name"]] = pod
+            self._changed()
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._change.notify_all()
+
+    def _broken(self, why: str) -> None:
+        log.info("the watch of %s broke and is restarted: %s", self._name, why)

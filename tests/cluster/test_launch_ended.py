@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from kubernetes.watch import Watch
 from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
-from kfp_tfjob.cluster.run_watch import WorkflowWatcher
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -69,18 +67,11 @@ def _delete(workflow: Workflow) -> None:
     workflow.delete()
 
 
-def _expire(workflow: Workflow) -> None:
-    """Let its time be over in a moment; nothing changes in the object when it is."""
-    began = datetime.now(UTC) - timedelta(seconds=59)
-    status = {"startedAt": began.strftime("%Y-%m-%dT%H:%M:%SZ")}
-    workflow.patch({"spec": {"activeDeadlineSeconds": 60}, "status": status})
-
-
 def _fail(workflow: Workflow) -> None:
     workflow.patch({"status": {"phase": "Failed"}})
 
 
-_ENDS = [_terminate, _shut_down, _delete, Workflow.delete, _expire, _fail]
+_ENDS = [_terminate, _shut_down, _delete, Workflow.delete, _fail]
 
 
 @pytest.mark.parametrize(
@@ -106,17 +97,6 @@ def test_a_run_that_is_ended(launch, step, row, figure, end):
     )
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
     assert seconds < 30 and gone < 120, (seconds, gone)
-
-
-def test_a_run_that_is_ended_is_found_by_its_label(launch, workflow, row, monkeypatch):
-    """Where the pod of the launcher names no Workflow."""
-    monkeypatch.setenv("KFP_POD_NAME", "not-there")
-    with _launcher(launch, _FOREVER) as process:
-        launch.wait_said()
-        workflow.terminate()
-        assert process.wait(240) == 1
-    launch.ended = Ended("cancelled", 2)
-    row(launch, "cancelled", 2, jobs=0)
 
 
 def _touched(launch: Launch, workflow: Workflow) -> None:
@@ -182,19 +162,6 @@ def test_sigterm_is_enough_where_the_watch_has_broken(launch, step, row, proxy, 
         assert process.wait(240) in (-signal.SIGTERM, 1)
     launch.ended = Ended("cancelled", 2)
     row(launch, "cancelled", 2, jobs=0)
-
-
-def test_a_workflow_that_has_not_changed_for_long_can_be_watched(launch, workflow):
-    """An API server forgets versions as others change; that of a quiet object is gone first."""
-    other = Workflow(launch.cluster, launch.namespace, "other").create()
-    for number in range(400):
-        other.patch({"spec": {"number": number}})
-    api = client_of(launch.kubeconfig, launch.namespace)
-    owner = {key: workflow.get()["metadata"][key] for key in ("name", "uid")}
-    watch = WorkflowWatcher(api, launch.step.run_id, owner, tuple, 60, lambda why: None)
-    query = {"fieldSelector": f"metadata.name={owner['name']}", "watch": "true"}
-    query |= {"timeoutSeconds": "1", "resourceVersion": watch._list(api, (5, 30))}
-    assert not [line for line in api.lines(api.workflow(""), query, 30) if b"ERROR" in line]
 
 
 # It saves 300 MB when it is told to stop, as the trainer does: one rename when all is there.

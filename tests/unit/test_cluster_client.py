@@ -61,7 +61,7 @@ class Echo(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST
+    do_GET = do_PATCH = do_POST
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -157,13 +157,13 @@ def test_a_request_and_its_answer(address):
     settings = Configuration(host=address, api_key={"authorization": "Bearer x"})
     api = ClusterClient(connect(settings), "team-a")
     query = {"labelSelector": "a=b,c!=d"}
-    sent, _ = api.once("POST", "/apis/x", query, SECONDS, {"é": 1}, "application/merge-patch+json")
+    sent = api.once("PATCH", "/apis/x", query, SECONDS, {"é": 1})
     assert sent["path"] == "/apis/x?labelSelector=a%3Db%2Cc%21%3Dd"
     assert json.loads(sent["body"]) == {"é": 1}
     assert sent["headers"]["Content-Type"] == "application/merge-patch+json"
     assert sent["headers"]["authorization"] == "Bearer x"
     assert re.fullmatch(r"kfp-tfjob/\S+", sent["headers"]["User-Agent"])
-    sent, _ = api.once("GET", "/y", query, SECONDS)
+    sent = api.once("GET", "/y", query, SECONDS)
     assert (sent["path"], sent["body"]) == ("/y?labelSelector=a%3Db%2Cc%21%3Dd", "")
 
 

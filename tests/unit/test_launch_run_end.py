@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kfp_tfjob.cluster.run_end import expires, was_terminated, why_ended
+from kfp_tfjob.cluster.run_watch import was_terminated, why_ended
 
 BEGAN = "2026-11-22T08:00:00Z"
 NOW = datetime(2026, 11, 22, 9, 0, 0, tzinfo=UTC)
@@ -61,10 +61,10 @@ def test_no_end(seen):
     assert why_ended(seen, NOW) == ""
 
 
-def test_when_a_deadline_is_over():
-    seen = workflow({"activeDeadlineSeconds": 90})
-    assert expires(seen) == datetime(2026, 11, 22, 8, 1, 30, tzinfo=UTC)
-    assert expires(workflow()) is None
+def test_a_deadline_counts_only_after_sigterm():
+    """This node's clock alone ends no job."""
+    seen = workflow({"activeDeadlineSeconds": 60})
+    assert why_ended(seen) == "" and "deadline" in why_ended(seen, NOW)
 
 
 @pytest.mark.parametrize(
