@@ -114,15 +114,6 @@ class Access:
         """Create a TFJob and return it."""
         return self.custom.create_namespaced_custom_object(*TFJOBS, namespace, "tfjobs", body)
 
-    def tfjob(self, namespace: str, name: str) -> dict:
-        """Return a TFJob."""
-        return self.custom.get_namespaced_custom_object(*TFJOBS, namespace, "tfjobs", name)
-
-    def conditions(self, namespace: str, name: str) -> set[str]:
-        """Return the types of a TFJob's conditions that are True."""
-        found = self.tfjob(namespace, name).get("status", {}).get("conditions") or []
-        return {condition["type"] for condition in found if condition["status"] == "True"}
-
     def node_is_ready(self, name: str) -> bool:
         """Whether a node is registered and Ready."""
         try:

@@ -18,7 +18,6 @@ _SECURITY = {
 def container(
     code: str,
     gpus: Mapping[str, int] | None = None,
-    secret: str = "",
     image: str = TRAINER,
     name: str = "tensorflow",
 ) -> dict[str, object]:
@@ -27,13 +26,12 @@ def container(
     Args:
         code: The program.
         gpus: How many it asks for, by the name of the resource.
-        secret: Of this Secret every key is in its environment.
         image: Its image.
         name: Its name.
     """
     resources = {"cpu": "50m", "memory": "64Mi"}
     resources |= {resource: str(count) for resource, count in (gpus or {}).items()}
-    body: dict[str, object] = {
+    return {
         "name": name,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
@@ -41,9 +39,6 @@ def container(
         "resources": {"requests": resources, "limits": resources | {"cpu": "2", "memory": "1Gi"}},
         "securityContext": _SECURITY,
     }
-    if secret:
-        body["envFrom"] = [{"secretRef": {"name": secret}}]
-    return body
 
 
 def template(main: Mapping[str, object], **spec: object) -> dict[str, object]:

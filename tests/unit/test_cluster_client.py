@@ -17,7 +17,7 @@ from kubernetes.config import incluster_config, kube_config
 
 from kfp_tfjob.cluster import client
 from kfp_tfjob.cluster.client import ClusterClient, connect
-from kfp_tfjob.cluster.errors import ApiError, transient
+from kfp_tfjob.cluster.errors import transient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.storage.errors import ConfigurationError
 
@@ -165,14 +165,6 @@ def test_a_request_and_its_answer(address):
     assert re.fullmatch(r"kfp-tfjob/\S+", sent["headers"]["User-Agent"])
     sent = api.once("GET", "/y", query, SECONDS)
     assert (sent["path"], sent["body"]) == ("/y?labelSelector=a%3Db%2Cc%21%3Dd", "")
-
-
-def test_an_error_has_the_words_of_the_server(address):
-    with pytest.raises(ApiError) as found:
-        client_of(address).once("POST", "/refuse", {}, SECONDS, {})
-    error = found.value
-    assert (error.status, error.code, error.message) == (409, "AlreadyExists", "it is there")
-    assert str(error) == "HTTP 409 Conflict: it is there"
 
 
 @pytest.mark.parametrize("call", ["a call", "a stream"])

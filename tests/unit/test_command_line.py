@@ -47,25 +47,6 @@ def test_a_shell_of_another_encoding_starts_it_again(
     assert os.environ.get("PYTHONUTF8") == ("1" if starts else None)
 
 
-# What only one of the two can mean; every other option belongs to both.
-_HERE = {"--home", "--run-id", "--tick"}  # the folder, the run and the clock of this machine
-_ON_KUBEFLOW = {
-    *("--host", "--namespace", "--experiment", "--token-file", "--ca-file"),  # the back end
-    *("--pipeline", "--service-account"),  # what it runs, and as whom
-    *("--run-name", "--watch"),  # here the id names the run, and the command follows it
-    *("--yes", "--dry-run", "--json"),  # here there is no plan to show, and no question
-}
-
-
-def test_run_and_submit_take_the_same_options():
-    run, submit = (
-        {option for it in main.commands[name].params for option in it.opts}
-        for name in ("run", "submit")
-    )
-    assert run - submit == _HERE
-    assert submit - run == _ON_KUBEFLOW
-
-
 @pytest.mark.parametrize("option", ["--max-psi", "--max-unseen", "--max-gap-rise"])
 def test_nan_is_no_limit(option: str) -> None:
     """Nothing exceeds NaN, so no drift would ever be reported."""

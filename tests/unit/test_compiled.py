@@ -10,12 +10,18 @@ from click.testing import CliRunner
 from kfp_tfjob.options.images import PLACEHOLDER, TOOLS, is_placeholder
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, images_of
+from tests.unit.compiled_rules import broken
 
 
 def test_the_committed_yaml_is_what_the_code_compiles_to(tmp_path: Path) -> None:
     made = {path.name: path.read_text() for path in compile_all(tmp_path)}
     committed = {path.name: path.read_text() for path in FOLDER.iterdir()}
     assert made == committed, "run `make compile` and commit pipelines/compiled"
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.iterdir()), ids=lambda path: path.name)
+def test_it_has_no_shape_that_fails_on_a_back_end(path: Path) -> None:
+    assert broken(path.read_text()) == []
 
 
 @pytest.mark.parametrize(

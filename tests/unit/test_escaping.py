@@ -178,11 +178,6 @@ def test_colours_of_a_program_are_left_out_of_its_lines() -> None:
     assert lines("\x1b[31mred\x1b[0m\nplain\x07") == "red\nplain\\x07"
 
 
-def test_nobody_else_makes_text_safe_for_html(sources: dict[str, str]) -> None:
-    own = [path for path, text in sources.items() if re.search("^(from|import) html", text, re.M)]
-    assert own == ["storage/escaping.py"]
-
-
 def test_every_message_is_safe_on_a_terminal() -> None:
     """A header with an ESC sequence and a newline, as it comes out of a quoted field of a CSV."""
     name = 'a\x1b[2J"\n12:00:00 publish: done'

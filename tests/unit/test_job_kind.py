@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
-import re
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -54,15 +51,6 @@ from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
-
-# What names a kind of job in code, and the files that may.
-NAMES = re.compile(r"TFJob|TF_CONFIG|tfReplicaSpecs|tfjobs|kubeflow\.org|JobSet|jobset|pytorch")
-ALLOWED = {
-    "jobs/kind.py": "the group and the labels that the kinds of the training operator share",
-    "jobs/tfjob.py": "the kind itself",
-    "jobs/jobset.py": "the kind itself",
-    "jobs/pytorchjob.py": "the kind itself",
-}
 
 
 @pytest.fixture
@@ -254,38 +242,6 @@ def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
     assert (master["RANK"], worker["RANK"], worker["WORLD_SIZE"]) == ("0", "1", "2")
     assert worker["MASTER_PORT"] == master["MASTER_PORT"]
     assert json.loads(worker["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
-
-
-def _code(text: str) -> Iterator[str]:
-    """Yield the strings and names of a module, without docstrings."""
-    tree = ast.parse(text)
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in docstrings:
-                yield node.value
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-
-
-def test_only_the_kind_names_what_is_its_own(repository: Path):
-    """The trainer and its supervisor read TF_CONFIG: that is the contract inside the pod."""
-    packages = ("jobs", "cluster", "components")
-    paths = [
-        path for package in packages for path in (repository / "kfp_tfjob" / package).rglob("*.py")
-    ]
-    naming = {
-        path.relative_to(repository / "kfp_tfjob").as_posix()
-        for path in paths
-        if any(NAMES.search(text) for text in _code(path.read_text()))
-    }
-    assert naming == set(ALLOWED)
 
 
 def test_a_jobset_is_noticed_before_it_has_a_condition():

@@ -1,18 +1,12 @@
 """What the local back end makes of a manifest."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, place
 from kfp_tfjob.cluster.select_backend import open_backend
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import KINDS
-from kfp_tfjob.jobs.manifest import Identity, build_job
-from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.storage.errors import ConfigurationError
-from tests.unit.launch_parameters import EVERYTHING, RUN_ID
 
 
 @pytest.mark.parametrize(
@@ -72,47 +66,6 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
     assert "NONE" not in found and not others & set(found) and found["MORE"] == "1"
     with pytest.raises(LookupError, match="key none"):
         environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})
-
-
-# What the local back end does with the fields of a job: it obeys the first, and ignores the second.
-FIELDS = {
-    "run policy": (
-        {"cleanPodPolicy"},
-        {"failurePolicy", "network", "successPolicy", "ttlSecondsAfterFinished"},
-    ),
-    "pod": (
-        {"activeDeadlineSeconds", "containers", "initContainers", "restartPolicy"}
-        | {"terminationGracePeriodSeconds", "volumes"},
-        {"affinity", "automountServiceAccountToken", "enableServiceLinks", "imagePullSecrets"}
-        | {"nodeSelector", "priorityClassName", "schedulerName", "securityContext"}
-        | {"serviceAccountName", "tolerations"},
-    ),
-    "container": (
-        {"name", "command", "args", "env", "volumeMounts", "restartPolicy"},
-        {"image", "resources", "securityContext"},
-    ),
-    "mount": ({"name", "mountPath"}, {"readOnly"}),
-    "volume": ({"name", "emptyDir", "secret", "persistentVolumeClaim", "downwardAPI"}, set()),
-    "emptyDir": (set(), {"medium", "sizeLimit"}),
-}
-
-
-@pytest.mark.parametrize("kind", [it for it in KINDS if "ps" in it.roles])
-def test_every_field_of_a_job_is_obeyed_or_ignored(kind: JobKind) -> None:
-    spec = JobSpec.parse(**EVERYTHING)
-    job = build_job(replace(spec, kind=kind), Identity(RUN_ID, 1))
-    parts = [("run policy", kind.run_policy(job))]
-    for replica in kind.replicas(job):
-        parts.append(("pod", replica.pod))
-        for volume in replica.pod["volumes"]:
-            parts += [("volume", volume), ("emptyDir", volume.get("emptyDir", {}))]
-        for container in (*replica.pod["initContainers"], *replica.pod["containers"]):
-            parts.append(("container", container))
-            parts += [("mount", mount) for mount in container["volumeMounts"]]
-    assert {name for name, _ in parts} == set(FIELDS)
-    assert not {
-        (name, key) for name, part in parts for key in set(part) - set().union(*FIELDS[name])
-    }
 
 
 def test_the_back_end_is_chosen_by_the_environment(monkeypatch, tmp_path):

@@ -6,7 +6,6 @@ import pytest
 
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import RESERVED, JobSpec
-from kfp_tfjob.options.pod import SecretKey
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
 
@@ -23,27 +22,6 @@ def test_the_time_between_checkpoints_is_finite():
     assert [problem.path for problem in refused.value.problems] == [
         "train_options.checkpoint_seconds"
     ]
-
-
-def test_numbers_of_kfp_are_cast():
-    spec = JobSpec.parse(**EVERYTHING)
-    assert (spec.workers, spec.replicas, spec.total_gpus) == (3, 4, 9)
-    assert spec.hyperparameters["units"] == [64, 32]
-    assert all(isinstance(unit, int) for unit in spec.hyperparameters["units"])
-    assert spec.options.for_trainer == {
-        "seed": 7,
-        "class_weight": {"yes": 3.0, "no": 1.0},
-        "early_stopping": {"monitor": "val_loss", "patience": 3, "min_delta": 0.01},
-        "reduce_lr_on_plateau": {"patience": 1, "factor": 0.5},
-        "mixed_precision": "mixed_bfloat16",
-        "checkpoint_seconds": 300.0,
-        "checkpoint_keep": 3,
-        "micro_batches": 4,
-        "sync_batch_norm": True,
-        "jit_compile": True,
-        "tf32": True,
-        "deterministic_ops": False,
-    }
 
 
 @pytest.mark.parametrize(
@@ -103,17 +81,6 @@ def test_a_program_of_ones_own_needs_no_model_and_any_batch():
     options = {"command": ["python3", "train.py"]}
     changes = {"train_options": options, "model_entry": "", "train_batch_size": 63}
     assert JobSpec.parse(**DEFAULTS | changes).options.command == ("python3", "train.py")
-
-
-def test_roles_override_all_key_by_key():
-    spec = JobSpec.parse(**EVERYTHING)
-    chief, worker = spec.pod.of("chief"), spec.pod.of("worker")
-    assert (chief.memory, worker.memory) == ("96Gi", "64Gi")
-    assert (chief.grace_seconds, worker.grace_seconds) == (1200, 300)
-    token = SecretKey(secret="hub", key="token")
-    assert worker.env == {"NCCL_DEBUG": "INFO", "LEVEL": "2", "HUB_TOKEN": token}
-    assert chief.env == {"NCCL_DEBUG": "INFO", "LEVEL": "1", "HUB_TOKEN": token}
-    assert worker.labels == {"team": "a", "tier": "worker"}
 
 
 def test_every_variable_of_the_manifest_is_reserved():

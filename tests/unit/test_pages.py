@@ -274,11 +274,6 @@ def test_templates_do_not_go_around_what_makes_text_safe() -> None:
             )
 
 
-def test_html_and_svg_are_written_in_one_place(sources: dict[str, str]) -> None:
-    own = [path for path, text in sources.items() if re.search(r"<(html|style|svg|table)\b", text)]
-    assert own == []
-
-
 def test_the_columns_of_every_kind_are_described() -> None:
     page = data_page(0, 2, kinds=True)
     for words in ("1,234", "99 texts", "2 rows with rare ones", "true in 44.4%", "7 bins"):

@@ -44,14 +44,3 @@ def test_a_line_every_five_seconds(monkeypatch, caplog) -> None:
             clock[0] += 0.5
             counted.add(1, 10)
     assert len(caplog.messages) == 10
-
-
-def test_the_last_line_says_something_new(caplog) -> None:
-    counted = ProgressLog("wrote", 1000)
-    with caplog.at_level(logging.INFO, executor.__name__):
-        counted.log()
-        assert not caplog.messages  # no work at all
-        counted.add(1, 10)
-        counted.log()
-        counted.log()
-    assert len(caplog.messages) == 1

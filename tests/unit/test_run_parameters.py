@@ -1,7 +1,6 @@
 """The run parameters: one list everywhere, and every problem of a set of them at once."""
 
 import inspect
-from typing import get_origin, get_type_hints
 
 import pytest
 from kfp.dsl.base_component import BaseComponent
@@ -16,7 +15,7 @@ from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.fields import TICK
-from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters
+from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.escaping import prose
@@ -111,9 +110,3 @@ def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
         meaning = parameter.meaning
         assert f"**`{name}`:** " in text and f"\n{meaning}\n" in text
         assert prose(meaning) == meaning  # every name in backticks
-
-
-def test_each_run_parameter_has_its_type() -> None:
-    types = get_type_hints(RunParameters).items()
-    found = {name: get_origin(it) or it for name, it in types}
-    assert found == {name: it.type for name, it in PARAMETERS.items()}

@@ -1,14 +1,6 @@
 """How progress tells where the time went."""
 
-from kfp_tfjob.trainer.pace import Pace, TimeSplit
-
-
-def test_the_share_of_waiting_for_data() -> None:
-    pace = Pace()
-    assert pace.data_share == 0.0
-    pace.add(1.0, 0.1)
-    pace.add(3.0, 0.9)
-    assert (pace.seconds, pace.data_share) == (4.0, 0.25)
+from kfp_tfjob.trainer.pace import TimeSplit
 
 
 def test_the_parts_of_the_time_make_the_whole():
