@@ -130,7 +130,6 @@ def train(config: Config, started: float) -> None:
         result = training.run()
         watch.end()
         trained = time.monotonic()
-        gpus = replicas.gpu_summaries()
         if replicas.chief:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / MODEL)
@@ -152,7 +151,7 @@ def train(config: Config, started: float) -> None:
             replicas.tell(to_message(found, config.cluster.name))
         raise found from error
     export_seconds = time.monotonic() - trained
-    training.finish(result, ready - started, trained - ready, export_seconds, gpus)
+    training.finish(result, ready - started, trained - ready, export_seconds)
 
 
 def _explained(error: Exception | SystemExit, processes: int, output: Path) -> Exception:

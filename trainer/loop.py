@@ -172,7 +172,6 @@ class Training:
         start: float,
         train: float,
         export: float,
-        gpus: Sequence[Mapping[str, float | None]],
     ) -> None:
         """Write the last line of progress.jsonl: the training ended and the model is written.
 
@@ -181,7 +180,6 @@ class Training:
             start: Seconds from the start of this process to the start of `run`.
             train: Seconds of `run`.
             export: Seconds after `run`.
-            gpus: Utilization of the GPUs of every process; empty without GPUs.
         """
         if self._progress:
             self._progress.final(
@@ -193,7 +191,6 @@ class Training:
                 attempt=self.config.attempt,
                 restarts=self.config.restarts,
                 seconds=self._time.all(train, start=start, export=export),
-                **({"gpus": list(gpus)} if gpus else {}),
             )
             self._progress.close()
 

@@ -53,7 +53,6 @@ class ProgressWriter:
     ) -> None:
         self.epochs, self.steps, self.batch = epochs, steps, batch
         self.replicas, self.pace = replicas.count, Pace()
-        self._gpu_use = replicas.gpu_use
         output.mkdir(parents=True, exist_ok=True)
         path = output / PROGRESS
         _truncate(path, start)
@@ -86,7 +85,7 @@ class ProgressWriter:
     def report(self, position: Position, metrics: Mapping[str, float]) -> None:
         """Report the progress of an epoch."""
         figures = self._figures(position.step)
-        self._write("progress", position, metrics=dict(metrics), **figures, **self._gpu_use())
+        self._write("progress", position, metrics=dict(metrics), **figures)
         self._say(position, metrics, figures)
         self._measure_from(position)
 

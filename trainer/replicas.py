@@ -19,8 +19,7 @@ from tensorflow.python.eager import context  # has the barriers of the coordinat
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import Config
-from kfp_tfjob.trainer.gpus import GpuSampler, prepare
-from kfp_tfjob.trainer.nvidia import Gpu
+from kfp_tfjob.trainer.gpus import prepare
 
 log = logging.getLogger(__name__)
 _EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
@@ -38,7 +37,6 @@ class Replicas:
 
     Args:
         strategy: A strategy of TensorFlow; the default one for a single process.
-        gpus: The GPUs of this process.
 
     Attributes:
         count: Number of replicas of the job: its GPUs, or its processes without GPUs.
@@ -47,9 +45,8 @@ class Replicas:
         mine: The numbers of the replicas of this process.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, gpus: tuple[Gpu, ...] = ()) -> None:
-        self.strategy, self.gpus = strategy, gpus
-        self._sampler = GpuSampler.start(gpus)
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
         self.count = strategy.num_replicas_in_sync
         self.processes = getattr(strategy.extended, "_num_workers", 1)
         self.index = getattr(strategy.extended, "_id_in_cluster", None) or 0
@@ -75,7 +72,7 @@ class Replicas:
             strategy = _wait_for_peers(config, bool(gpus))
         else:
             strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
-        replicas = cls(strategy or tf.distribute.get_strategy(), gpus)
+        replicas = cls(strategy or tf.distribute.get_strategy())
         what = f"{len(gpus)} x {gpus[0].name}" if gpus else "the CPU"
         log.info(
             "%s of %d processes, %d replicas, on %s",
@@ -148,25 +145,6 @@ class Replicas:
         everyone[self.index * size : (self.index + 1) * size] = data
         summed = self._sum_bytes(bytes(everyone)) if self.processes > 1 else bytes(everyone)
         return [summed[at * size : (at + 1) * size] for at in range(self.processes)]
-
-    def gpu_use(self) -> dict[str, list[int | None]]:
-        """Return the utilization of the GPUs of this process; empty without GPUs."""
-        return self._sampler.latest() if self._sampler else {}
-
-    def gpu_summaries(self) -> list[dict[str, float | None]]:
-        """Return the GPU utilization of every process, by index; empty without GPUs."""
-        if not self.gpus:
-            return []
-        mine = self._sampler.summary() if self._sampler else {"percent": None, "memory_mib": None}
-        numbers = np.array([np.nan if mine[name] is None else mine[name] for name in sorted(mine)])
-        found = [np.frombuffer(item) for item in self.gather(numbers.tobytes())]
-        return [
-            {
-                name: None if np.isnan(value) else round(float(value), 1)
-                for name, value in zip(sorted(mine), item, strict=True)
-            }
-            for item in found
-        ]
 
     def _share(self, data: bytes | None, start: int, length: int) -> bytes:
         mine = data[start : start + length] if self.chief and data is not None else bytes(length)

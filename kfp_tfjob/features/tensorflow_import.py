@@ -17,7 +17,8 @@ def load(gpus: int | None) -> None:
         gpus: Number of GPUs of this replica; with 0 it sees none, even if the machine has some.
             None if unknown.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # A warning says why TensorFlow cannot use a GPU.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if gpus else "2")
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the user's shell may name another one
     if gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
