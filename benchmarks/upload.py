@@ -112,7 +112,7 @@ def measure_warm(folder: Path, target: Target, prefix: str, core: int | None) ->
     """Measure the resident sidecar; return its figures and the requests of idle passes."""
     line = [sys.executable, "-m", "benchmarks.warm", str(folder), f"s3://bench/{prefix}"]
     process = subprocess.Popen(
-        [*servers.pinned(core), *line, target.endpoint, "8"],
+        [*servers.pinned(core), *line, target.endpoint],
         env=environment(target.keys),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -240,8 +240,8 @@ def main() -> None:
             # On a busy machine, CPU seconds are more reliable than wall time.
             cpu = warm_cpu if load == "warm" else medians(runs[load, "ours"]).cpu
             cpus[f"{load}: times less CPU than {peer}"] = round(theirs.cpu / cpu, 2)
-        rss = max(medians(runs[load, "ours-32"]).rss for load in sinking)
-        claims.append(("peak RSS MiB, 32 workers", rss, RSS_MIB, False))
+        rss = max(medians(runs[load, "ours"]).rss for load in sinking)
+        claims.append(("peak RSS MiB", rss, RSS_MIB, False))
         claims.append(("no-op pass, seconds", idle, NO_OP_SECONDS, False))
         claims.append(("no-op pass, requests", requests, 0, False))
         for text, value, goal, at_least in claims:

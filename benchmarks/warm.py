@@ -1,6 +1,6 @@
 """Measures the resident sidecar: the upload of a new folder, and passes without changes.
 
-    python -m benchmarks.warm FOLDER ADDRESS ENDPOINT WORKERS
+    python -m benchmarks.warm FOLDER ADDRESS ENDPOINT
 
 It prints two JSON objects: seconds to store the folder, then seconds of each pass.
 """
@@ -23,11 +23,11 @@ from kfp_tfjob.uploader.ownership import Ownership
 PASSES = 21
 
 
-def main(folder: Path, address: S3Address, endpoint: str, workers: int) -> None:
+def main(folder: Path, address: S3Address, endpoint: str) -> None:
     store, run = Store(endpoint), RunLayout(address)
     with tempfile.TemporaryDirectory() as state:
         owner = Ownership(store, run, "bench", 1, Path(state))
-        mirror = Mirror(store, folder, run, "bench", 1, workers, check_owner=owner.check)
+        mirror = Mirror(store, folder, run, "bench", 1, check_owner=owner.check)
         store.probe(address)
         owner.claim()
         mirror.store(scan(folder.parent / "nothing"), scan(folder.parent / "nothing"))
@@ -49,4 +49,4 @@ def main(folder: Path, address: S3Address, endpoint: str, workers: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), S3Address.parse(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(Path(sys.argv[1]), S3Address.parse(sys.argv[2]), sys.argv[3])

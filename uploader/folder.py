@@ -40,7 +40,6 @@ def push(
     run_id: str = "",
     attempt: int = 0,
     details: Mapping[str, Any] | None = None,
-    workers: int = 0,
     sha256: bool = False,
 ) -> Manifest:
     """Send a folder, and write its manifest last.
@@ -56,7 +55,6 @@ def push(
         run_id: The run that writes it.
         attempt: The attempt of that run.
         details: Facts for readers of the manifest.
-        workers: Files sent at once; 0 to choose by the latency of the store.
         sha256: Put the SHA-256 of each file into the manifest.
 
     Returns:
@@ -85,7 +83,7 @@ def push(
         return store.send(folder / file.path, address / file.path, file.path)
 
     progress = TransferProgress("sending", len(missing), sum(file.size for file in missing))
-    workers = workers or workers_for(probed.latency)
+    workers = workers_for(probed.latency)
     for file, sent in each(send, missing, workers, progress.tick):
         objects[file.path] = _with_sha256(sent.result(), digests)
         progress.add(file.size)
@@ -102,11 +100,7 @@ def push(
 
 
 def pull(
-    store: Store,
-    address: S3Address,
-    folder: Path,
-    only: Callable[[str], bool] | None = None,
-    workers: int = 0,
+    store: Store, address: S3Address, folder: Path, only: Callable[[str], bool] | None = None
 ) -> Manifest:
     """Fetch a directory by its manifest; a file appears only after its bytes are verified.
 
@@ -117,7 +111,6 @@ def pull(
         address: The directory in the store.
         folder: The target folder.
         only: Selects keys of the manifest; None for all of them.
-        workers: Files fetched at once; 0 for the default.
 
     Returns:
         The manifest; the folder has exactly the bytes of the selected objects.
@@ -152,7 +145,7 @@ def pull(
 
     progress = TransferProgress("fetching", len(missing), sum(item.size for item in missing))
     problems: list[Problem | str] = []
-    for item, fetched in each(fetch, missing, workers or WORKERS, progress.tick):
+    for item, fetched in each(fetch, missing, WORKERS, progress.tick):
         if isinstance(error := fetched.error, DataError):
             problems += _problems(address / item.key, error)
         else:
@@ -169,14 +162,13 @@ def pull(
     return manifest
 
 
-def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) -> list[Problem]:
+def verify(store: Store, base: S3Address, manifest: Manifest) -> list[Problem]:
     """Verify every object of a manifest.
 
     Args:
         store: The store.
         base: The directory that the keys of the manifest are relative to.
         manifest: Names the objects.
-        workers: Objects verified at once; 0 for the default.
 
     Returns:
         The problems of missing and different objects, sorted by address.
@@ -187,7 +179,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest, workers: int = 0) 
 
     progress = TransferProgress("verifying", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
-    for item, proof in each(prove, manifest.objects, workers or WORKERS, progress.tick):
+    for item, proof in each(prove, manifest.objects, WORKERS, progress.tick):
         if isinstance(error := proof.error, DataError):
             problems += _problems(base / item.key, error)
         else:

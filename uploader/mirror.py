@@ -49,7 +49,6 @@ class Mirror:
         run: The run's directory in the store.
         run_id: The run.
         attempt: The attempt that writes.
-        workers: Files sent at once; 0 to choose by the latency of the store.
         snapshot_seconds: The shortest time before a growing file is sent again; a file up to 16 MiB
             is also sent before each checkpoint.
         tick: Called about twice a second while files are sent.
@@ -69,7 +68,6 @@ class Mirror:
         run: RunLayout,
         run_id: str,
         attempt: int,
-        workers: int = 0,
         snapshot_seconds: float = 30.0,
         tick: Callable[[], None] = lambda: None,
         check_owner: Callable[[bool], None] = lambda now: None,
@@ -78,7 +76,7 @@ class Mirror:
         self.trouble: dict[str, str] = {}
         self._store, self._folder, self._run = store, folder, run
         self._run_id, self._attempt = run_id, attempt
-        self._workers, self._tick, self._snapshot_seconds = workers, tick, snapshot_seconds
+        self._tick, self._snapshot_seconds = tick, snapshot_seconds
         self._snapshots: dict[str, float] = {}
         self._stored: dict[str, Stored] = {}
         self._uploads: dict[str, str] = {}  # the ids of unfinished uploads in parts, by path
@@ -348,7 +346,7 @@ class Mirror:
         if not files:
             return progress
         wanted = takewhile(lambda _: not ended(), files)
-        workers = self._workers or workers_for(self._store.probe(self._run.base).latency)
+        workers = workers_for(self._store.probe(self._run.base).latency)
         for file, sent in each(self._send_file, wanted, min(workers, len(files)), tick):
             try:
                 self._stored[file.path] = Stored(file, sent.result())

@@ -50,10 +50,7 @@ class Settings:
         run_id: The run.
         attempt: The attempt, from 1.
         interval: Seconds between two scans.
-        snapshot_seconds: The shortest time before a growing file is sent again; a file up to 16 MiB
-            is also sent before each checkpoint.
         grace: Seconds after SIGTERM; the pod's terminationGracePeriodSeconds.
-        workers: Files sent at once; 0 to choose by the latency of the store.
     """
 
     folder: Path
@@ -61,9 +58,7 @@ class Settings:
     run_id: str
     attempt: int
     interval: float = 1.0
-    snapshot_seconds: float = 30.0
     grace: float = 600.0
-    workers: int = 0
 
 
 def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
@@ -106,10 +101,8 @@ class _Sidecar:
             run,
             settings.run_id,
             settings.attempt,
-            settings.workers,
-            settings.snapshot_seconds,
-            self._tick,
-            self._owner.check,
+            tick=self._tick,
+            check_owner=self._owner.check,
         )
         self._grace = _Grace(settings.grace)
         self._ready = self.returned = False

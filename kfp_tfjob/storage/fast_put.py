@@ -37,8 +37,6 @@ _HEADERS = {
     "IfNoneMatch": "if-none-match",
     "ServerSideEncryption": "x-amz-server-side-encryption",
     "SSEKMSKeyId": "x-amz-server-side-encryption-aws-kms-key-id",
-    "StorageClass": "x-amz-storage-class",
-    "Tagging": "x-amz-tagging",
 }
 # The bucket is reached at a different address; boto3 can find it.
 _ELSEWHERE = REDIRECTS | {"AuthorizationHeaderMalformed"}

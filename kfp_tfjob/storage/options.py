@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:  # it imports botocore; the help needs only the names
@@ -17,12 +16,10 @@ if TYPE_CHECKING:  # it imports botocore; the help needs only the names
 # The key of the Secret, or the variable of a local run, that says who is told how a run ended. It
 # is here because credentials.py imports botocore, which takes seconds.
 WEBHOOK_KEY = "KFP_TFJOB_WEBHOOK_URL"
-# Names and meanings; `python -m kfp_tfjob.uploader --help` prints them.
+# Names and meanings, as in docs/operations.md.
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
-    "STORAGE_CLASS": "storage class of the objects, for instance STANDARD_IA",
-    "STORAGE_TAGS": "tags of the objects: team=vision&cost=42; ASCII only, so ü is %C3%BC",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
 
@@ -41,10 +38,6 @@ class WriteOptions:
     parameters: Mapping[str, str] = field(default_factory=dict)
     ca_bundle: str = ""
 
-    def parameters_for(self, address: S3Address) -> Mapping[str, str]:
-        """Return the parameters of one object; a setting for only some objects belongs here."""
-        return self.parameters
-
     @classmethod
     def read(cls, secret: SecretVolume) -> WriteOptions:
         """Return the settings; the Secret overrides the environment.
@@ -60,7 +53,6 @@ class WriteOptions:
         checks = {
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
-            "STORAGE_TAGS": r"(?=[ -~]+$)[^=&]+=[^=&]*(&[^=&]+=[^=&]*)*",  # it becomes a header
         }
         ConfigurationError.raise_if(
             Problem(f"{name} is wrong", repr(given[name]), VARIABLES[name], f"correct {name}")
@@ -75,10 +67,6 @@ class WriteOptions:
             parameters["ServerSideEncryption"] = "aws:kms"
             if key := encryption.removeprefix("aws:kms").removeprefix(":"):
                 parameters["SSEKMSKeyId"] = key
-        if "STORAGE_CLASS" in given:
-            parameters["StorageClass"] = given["STORAGE_CLASS"]
-        if "STORAGE_TAGS" in given:
-            parameters["Tagging"] = given["STORAGE_TAGS"]
         return cls(
             given.get("STORAGE_ADDRESSING", ""),
             parameters,

@@ -134,7 +134,7 @@ class PartsUpload:
             lambda: self._session.client.create_multipart_upload(
                 **self._at,
                 **self._checked({"ChecksumAlgorithm": "CRC64NVME"}),
-                **self._session.options.parameters_for(self._address),
+                **self._session.options.parameters,
             ),
         )
         self._at["UploadId"] = upload["UploadId"]

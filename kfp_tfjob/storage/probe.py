@@ -57,7 +57,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     where = f"write below {prefix}"
     body = Body(_CONTENT, len(_CONTENT))
-    options = session.options.parameters_for(address)
+    options = session.options.parameters
 
     def wrong() -> bool:
         """Tell whether the store notices a wrong checksum."""

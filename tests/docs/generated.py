@@ -309,7 +309,7 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/failures.md", "verdicts", verdicts),
     ("docs/failures.md", "exit codes", codes),
     ("docs/operations.md", "permissions", permissions),
-    ("docs/uploader.md", "settings", settings),
+    ("docs/operations.md", "settings", settings),
     *((f"docs/components/{name}.md", "interface", partial(step, name)) for name in STEPS),
     ("docs/command-line.md", "commands", commands),
     ("docs/python.md", "client", client),

@@ -1,18 +1,13 @@
 """push, pull and verify on the real server."""
 
 import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.store import PART, FileChangedError, Store
+from kfp_tfjob.storage.store import PART, FileChangedError
 from kfp_tfjob.uploader import pull, push, verify
-from kfp_tfjob.uploader.__main__ import main
 from tests.faults.world import content, write_files
 
 ODD = {
@@ -133,23 +128,3 @@ def test_a_folder_that_cannot_be_sent(store, base, tmp_path, files, message):
         write_files(folder, files)
     with pytest.raises(DataError, match=message):
         push(store, folder, base, "code")
-
-
-def test_the_command_line(store: Store, base: S3Address, tmp_path: Path, monkeypatch, capsys):
-    write_files(tmp_path / "source", {"a": b"aa", "b": b"bb"})
-    line = [sys.executable, "-m", "kfp_tfjob.uploader", "push", str(tmp_path / "source"), str(base)]
-    sent = subprocess.run([*line, "--kind", "code"], capture_output=True, text=True, timeout=120)
-    assert sent.returncode == 0, sent.stderr
-    assert "2 of 2 files" in sent.stdout and "MB/s" in sent.stdout
-
-    def command(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["uploader", *map(str, arguments)])
-        return main()
-
-    assert command("pull", base, tmp_path / "copy") == 0
-    assert content(tmp_path / "copy") == {"a": b"aa", "b": b"bb"}
-
-    store.write(base / "a", b"ab")
-    assert command("verify", base) == 3
-    assert f"{base}/a " in capsys.readouterr().err
-    assert command("pull", "not-an-address", tmp_path) == 2

@@ -34,10 +34,9 @@ sys.exit(code)
 
 def push(folder: Path, target: servers.Target) -> tuple[int, float, str]:
     """Run the command; return its exit code, its peak RSS in MiB and what it said."""
-    what = [str(folder), "s3://bench/x", "--kind", "b"]
-    line = [sys.executable, "-m", "kfp_tfjob.uploader", "push", *what]
+    line = [sys.executable, "-m", "benchmarks.push", str(folder), "s3://bench/x", target.endpoint]
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURED, *line, "--endpoint", target.endpoint],
+        [sys.executable, "-c", _MEASURED, *line],
         env=environment(target.keys) | {"PYTHONPATH": str(Path(__file__).parents[2])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -99,7 +99,7 @@ def test_sigterm_stores_what_is_left(store, pod, tmp_path):
         folder.mkdir(parents=True)
         (folder / "data").write_bytes(os.urandom(1000))
     (pod.output / "progress.jsonl").write_text("{}\n")
-    sidecar = pod.sidecar("--interval", "3600", "--workers", "1")
+    sidecar = pod.sidecar("--interval", "3600")
     until(lambda: "mirroring" in pod.log(), "the first scan")
 
     assert pod.end(sidecar) == 0, pod.log()
