@@ -13,6 +13,7 @@ from kfp_tfjob.pipelines.commands.cancel import cancel
 from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
+from kfp_tfjob.pipelines.commands.follow import follow
 from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.logs import logs
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 _HERE = (run, explain, compile_, tensorboard, render)
-_MODELS = (models, serve, monitor)
+_MODELS = (models, serve, monitor, follow)
 _ON_KUBEFLOW = (
     install,
     doctor,

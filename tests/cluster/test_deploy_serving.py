@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 import yaml
 
 from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.options.images import TOOLS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import Cluster
 from tests.cluster.launches import BUCKET, ROOT
+from tests.cluster.processes import wait_until
 from tests.local.stored_champion import publish
 
 pytestmark = pytest.mark.cluster
@@ -76,6 +79,39 @@ def settings(found: list[Object], namespace: str) -> None:
     """Write the address of the models into the ConfigMap."""
     (item,) = (it for it in found if it["kind"] == "ConfigMap")
     item["data"]["KFP_TFJOB_OUTPUT_URI"] = f"s3://{BUCKET}/{namespace}"
+
+
+def test_the_sidecar_feeds_a_server_of_files(
+    own_cluster: Cluster, namespace: str, served: Callable[[int], Champion]
+) -> None:
+    """A server of files stands for TensorFlow Serving, whose image this host cannot have."""
+    served(1)
+    found = rendered(own_cluster, SERVING / "tensorflow-serving", namespace)
+    settings(found, namespace)
+    (deployment,) = (it for it in found if it["kind"] == "Deployment")
+    deployment["spec"]["replicas"] = 1
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    server["image"] = TOOLS
+    server["command"] = ["python3", "-m", "http.server", "8501", "--directory"]
+    server["args"] = ["/models"]
+    own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
+    where = ("-n", namespace, "--timeout=300s")
+    own_cluster.kubectl("rollout", "status", "deployment/tensorflow-serving", *where)
+    (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
+
+    def there(number: int) -> bool:
+        url = f"http://{pod.status.pod_ip}:8501/my-model/{number}/saved_model.pb"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.read() == b"graph %d" % number
+        except OSError:
+            return False
+
+    assert there(1)
+    served(2)
+    assert wait_until(lambda: there(2), 240) and there(1)
+    served(3)
+    assert wait_until(lambda: there(3) and not there(1), 240) and there(2)
 
 
 def test_the_nightly_comparison_starts_in_its_image(

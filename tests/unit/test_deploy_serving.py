@@ -24,5 +24,5 @@ def test_a_missing_secret_of_the_store_stops_no_pod(repository: Path) -> None:
         for volume in part.get("volumes") or ()
         if "secret" in volume
     ]
-    assert len(found) == 3
+    assert len(found) == 4
     assert all(secret["optional"] is True for secret in found)

@@ -1,0 +1,73 @@
+"""`kfp-tfjob follow` as a process: the folder is whole or not there, also after a kill."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kfp_tfjob.serving.folder import ChampionFolder
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.stored_champion import publish
+from tests.local.test_follow import MODEL, files, whole
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+def start(layout: Layout, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "kfp_tfjob.pipelines", "follow", MODEL, folder]
+    command += ["--output", str(layout.root), "--poll-seconds", "0.1"]
+    with open(log, "wb") as written:
+        return subprocess.Popen(command, stderr=written)
+
+
+def test_the_process_follows_and_keeps_the_one_before(
+    store: Store, layout: Layout, tmp_path: Path
+) -> None:
+    folder = tmp_path / "served"
+    log = tmp_path / "log"
+    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    process = start(layout, folder, log)
+    try:
+        for number in (2, 3):
+            until((folder / str(number - 1)).is_dir)
+            publish(store, layout, MODEL, number, files(number), tmp_path)
+            until((folder / str(number)).is_dir)
+            assert whole(folder / str(number), number)
+        until(lambda: not (folder / "1").exists())
+        # A champion that was altered is not taken, and the reason is told once.
+        publish(store, layout, MODEL, 4, files(4), tmp_path)
+        version = layout.model(MODEL).version(4)
+        store.write(version / "model" / "saved_model.pb", b"graph 9")
+        kept = "the folder is left unchanged"
+        # The process may have fetched the fourth one before it was altered.
+        until(lambda: kept in log.read_text() or (folder / "4").exists())
+        assert whole(folder / "3", 3)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(300)
+    assert process.returncode == 0
+    told = log.read_text().count(kept)
+    assert told == 1 or (told == 0 and whole(folder / "4", 4))
+
+
+def test_a_killed_process_leaves_whole_folders(
+    store: Store, layout: Layout, tmp_path: Path
+) -> None:
+    folder = tmp_path / "served"
+    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    ChampionFolder(store, layout, MODEL, folder).update()
+    publish(store, layout, MODEL, 2, files(2), tmp_path)
+    process = start(layout, folder, tmp_path / "log")
+    until(lambda: (folder / ".incoming").exists() or (folder / "2").exists())
+    process.kill()
+    process.wait()
+    for path in folder.iterdir():
+        assert path.name in (".incoming", ".lock") or whole(path, int(path.name))
+    assert ChampionFolder(store, layout, MODEL, folder).update() == 2  # the next process
+    assert whole(folder / "2", 2) and not (folder / ".incoming").exists()
