@@ -1,12 +1,8 @@
 """Tells a webhook how a run ended: verdict, remedy, addresses and GPU hours.
 
-The step that ends the run sends it: evaluate without a blessing, publish, a step that failed, the
-launcher of a run that was ended, and the exit task for an end that no step could tell.
-
-A run may end several times: a person retries it. The pod of a step tells these tries apart, because
-a retry makes new pods. A notification is recorded under its pod before it is sent, with a
-conditional create, so a pod sends at most one. A failure that Kubeflow Pipelines retries by itself
-is not sent.
+The step that ends the run sends it: evaluate without a blessing, publish, or a step that failed.
+The exit task sends it for an end that no step could tell, such as a step that ran out of memory. A
+failure that Kubeflow Pipelines retries by itself is not sent.
 
 A webhook that is dead, slow or lying costs a few seconds and a line in the log, and changes nothing
 else.
@@ -17,8 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +24,7 @@ from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.record import gpu_hours
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED
-from kfp_tfjob.storage.errors import ObjectExistsError, StepError
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import RunLayout
@@ -40,8 +36,8 @@ T = TypeVar("T")
 SUCCEEDED, SKIPPED = "succeeded", "skipped"
 FAILED, CANCELLED = "failed", "cancelled"
 
-STORE_SECONDS, _SEND_SECONDS = 1.0, 2.0  # three calls of the store and one of the webhook
-_POD_UID, _RETRY_INDEX = "KFP_POD_UID", "KFP_RETRY_INDEX"
+STORE_SECONDS, _SEND_SECONDS = 1.0, 2.0
+_RETRY_INDEX = "KFP_RETRY_INDEX"
 _TEMPLATE = Path("/var/run/argo/template")  # Argo's description of this pod
 _RETRIES_FAILURES = ("", "OnFailure", "Always")  # policies of Argo; the empty one is its default
 _MOST = 3000  # characters of a message in the text for people
@@ -117,11 +113,6 @@ def failure(run_id: str, found: Failure, model_name: str = "") -> Notice:
     return Notice(*ended, found.message, found.fix, model_name)
 
 
-def pod_uid() -> str:
-    """Return the id of the pod of this step; empty without Kubeflow Pipelines."""
-    return os.environ.get(_POD_UID, "")
-
-
 def will_be_retried(template: Path = _TEMPLATE) -> bool:
     """Tell whether Kubeflow Pipelines will start this step again by itself if it fails."""
     try:
@@ -132,58 +123,24 @@ def will_be_retried(template: Path = _TEMPLATE) -> bool:
     return index < limit and str(strategy.get("retryPolicy") or "") in _RETRIES_FAILURES
 
 
-def notify(notice: Notice, store: Store | None, run: RunLayout | None, key: str = "") -> None:
-    """Send a notification unless it was sent before; never raises, and takes at most 5 s.
-
-    `key` tells the run's tries apart; without one, the pod of this step does.
-    """
+def notify(notice: Notice, store: Store | None, run: RunLayout | None) -> None:
+    """Send a notification; never raises, and takes at most 5 s."""
     try:
         webhook = Webhook.from_environment()
     except StepError as error:
         log.warning("no notification is sent: %s", error)
         return
-    key = key or pod_uid()
-    if webhook is None or not key:
+    if webhook is None:
         return
-    quick = store.within(0) if store else None
-    if quick and run:
-        first = within(lambda: _claim(notice, quick, run, key))
-        if first is False:
-            return  # this pod has sent it
-        hours = (within(lambda: gpu_hours(quick, run)) if first else None) or {}
+    if store and run:
+        hours = within(lambda: gpu_hours(store.within(0), run)) or {}
         hours = hours if any(hours.values()) else {}
         addresses = {"run": str(run.base), **notice.addresses}
-        notice = Notice(**vars(notice) | {"addresses": addresses, "gpu_hours": hours})
+        notice = replace(notice, addresses=addresses, gpu_hours=hours)
     if wrong := webhook.send(notice.document(), _SEND_SECONDS):
         log.warning("the webhook at %s was not notified: %s", webhook.host, wrong)
     else:
         log.info("the webhook at %s was notified", webhook.host)
-
-
-def is_known(notice: Notice, store: Store, run: RunLayout, pods: Collection[str]) -> bool:
-    """Tell whether a step has sent a notification for this end of the run, from one of its pods."""
-    for item in store.list(run.notices):
-        if item.address.name.removesuffix(".json") in pods:
-            return True
-        try:
-            known = json.loads(store.read(item.address))
-        except ValueError:
-            continue
-        if (known.get("step"), known.get("message")) == (notice.step, notice.message):
-            return True
-    return False
-
-
-def _claim(notice: Notice, store: Store, run: RunLayout, key: str) -> bool:
-    """Record a notification before it is sent; return whether this is the first one."""
-    record = {"outcome": notice.outcome, "step": notice.step, "verdict": notice.verdict}
-    record |= {"code": notice.code, "message": Mask()(notice.message)}
-    record["time"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-    try:
-        store.create(run.notice(key), (json.dumps(record, indent=1) + "\n").encode())
-    except ObjectExistsError:
-        return False
-    return True
 
 
 def within(call: Callable[[], T]) -> T | None:

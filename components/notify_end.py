@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED, Outcome, outcome_of
 
 
-def tell_end(step: Step | None, model_name: str, key: str = "") -> None:
-    """Send the notification of a run that has not failed; nothing if its step could not begin."""
-    if step and (key or notify.pod_uid()):  # a step of a local run leaves it to the run's end
-        if notice := notify.within(lambda: of_end(step, model_name)):
-            notify.notify(notice, step.store, step.whole_run, key)
+def step_ended(step: Step | None, model_name: str) -> None:
+    """Tell of a run that this step has ended without a failure; nothing if it could not begin."""
+    if step and not is_local():  # a local run tells of its end itself
+        tell_end(step, model_name)
+
+
+def tell_end(step: Step, model_name: str) -> None:
+    """Send the notification of a run that has not failed."""
+    if notice := notify.within(lambda: of_end(step, model_name)):
+        notify.notify(notice, step.store, step.whole_run)
 
 
 def of_end(step: Step, model_name: str) -> notify.Notice:
@@ -51,8 +57,7 @@ def _without_verdict(step: Step, model_name: str, ended: Outcome) -> notify.Noti
         )
         about = (notify.SKIPPED, step.run_id, "preflight", ended.word, 0)
         return notify.Notice(*about, said, model_name=model_name)
-    said = "every step has succeeded"
-    if why := ended.why_not_evaluated:
-        said = f"the output is stored and verified; no model was evaluated: {why}"
+    why = ended.why_not_evaluated
+    said = f"the output is stored and verified; no model was evaluated: {why}"
     about = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
     return notify.Notice(*about, said, model_name=model_name)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.jobs.verdict import JobFailedError
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -251,7 +252,7 @@ def _tell(failure: Failure, context: Step | None, stored: bool) -> None:
     """Notify of a failure that is final; never raises. A local run notifies when it ends."""
     from kfp_tfjob.components import notify
 
-    if notify.pod_uid() and not notify.will_be_retried():
+    if not is_local() and not notify.will_be_retried():
         run_id = context.run_id if context else ""
         notice = notify.failure(run_id, failure)
         store, run = (context.store, context.whole_run) if context and stored else (None, None)

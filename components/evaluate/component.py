@@ -58,7 +58,7 @@ def evaluate(
         Whether the model is to be published.
     """
     from kfp_tfjob.components.evaluate.engine import run
-    from kfp_tfjob.components.notify_end import tell_end
+    from kfp_tfjob.components.notify_end import step_ended
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_pods import gpus_of
     from kfp_tfjob.components.summary import summary
@@ -79,5 +79,5 @@ def evaluate(
             file.write(summary(context, model_name))
         verdict_summary.metadata.update(model_uri=model_uri, blessed=done.blessed)
         if not done.blessed:
-            tell_end(context, model_name)
+            step_ended(context, model_name)
     return done.blessed

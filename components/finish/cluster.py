@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.components.finish.workflow import RUN_ID_LABEL, FailedTask, cause, look
+from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
@@ -45,7 +45,6 @@ class Left:
         terminated: Whether a person ended the run; None if unknown.
         trouble: Why the cluster could not be read; empty if it could.
         failed: The tasks that failed according to Argo, the earliest first.
-        pods: The ids of the pods of its steps in this try.
     """
 
     ends: Sequence[AttemptEnd] = ()
@@ -53,12 +52,16 @@ class Left:
     terminated: bool | None = None
     trouble: str = ""
     failed: Sequence[FailedTask] = ()
-    pods: Sequence[str] = ()
 
     @property
     def cause(self) -> Failure | None:
         """What ended the run, according to the cluster; None if unknown."""
         return cause(self.failed, self.terminated)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a step has told of the failure, or a person knows of it: who ended the run."""
+        return bool(self.terminated) or any(task.record for task in self.failed)
 
     @property
     def succeeded(self) -> bool:
@@ -89,17 +92,7 @@ def end_jobs(run_id: str) -> Left:
             left = Left(trouble=str(error))
         failed, is_read = failed_on(api, backend, run_id)
         trouble = left.trouble or ("" if is_read else "the run's Workflow cannot be read")
-        pods = _step_pods(api, run_id)
-        return replace(left, trouble=trouble, failed=failed, pods=pods)
-
-
-def _step_pods(api: ClusterClient, run_id: str) -> list[str]:
-    """Return the ids of the pods of the steps; a retry has removed those of failed steps."""
-    try:
-        pods = api.list(api.core("pods"), labelSelector=f"{RUN_ID_LABEL}={run_id}")
-    except StepError:
-        return []
-    return [pod["metadata"]["uid"] for pod in pods]
+        return replace(left, trouble=trouble, failed=failed)
 
 
 def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:

@@ -16,7 +16,6 @@ from kfp_tfjob.cluster.select_backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs
-from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
     Step,
@@ -56,10 +55,17 @@ CANCELLED = replace(
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended: a page, and what ended it unless it reached its verdict."""
+    """How a run ended.
+
+    Attributes:
+        markdown: A page.
+        failure: What ended it; None if it reached its verdict.
+        is_new: Whether no step has recorded the failure.
+    """
 
     markdown: str
     failure: Failure | None
+    is_new: bool = False
 
 
 def run_as_exit_task(
@@ -72,31 +78,19 @@ def run_as_exit_task(
         storage = (storage_endpoint, storage_region)
         step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
         report = run(step, model_name, left)
-        if left:
-            tell(step, model_name, report, left)
+        if report.is_new and report.failure and left and not left.is_told:
+            notice = notify.failure(run_id, report.failure, model_name)
+            notify.notify(notice, step.store, step.whole_run)
         return report.markdown
     except StepError as error:
         log.warning("cannot read how the run ended: %s", error)
-        if left and left.cause and left.unexplained:
+        if left and left.cause and not left.is_told:
             notify.notify(notify.failure(run_id, left.cause, model_name), None, None)
         about = _lines(page.about(left, run_id)) if left else ""
         left = left or Left()
         if left.cause:
             _log(left.cause)
         return Mask()(about + _unread(run_id, error, left) + page.explain(left.ends))
-
-
-def tell(step: Step, model_name: str, report: RunReport, left: Left) -> None:
-    """Notify of the run's end unless a step of this try has; never raises."""
-    if report.failure:
-        notice = notify.failure(step.run_id, report.failure, model_name)
-    else:
-        notice = notify.within(lambda: of_end(step, model_name))
-    quick = step.store.within(0)
-    if notice and not notify.within(
-        lambda: notify.is_known(notice, quick, step.whole_run, left.pods)
-    ):
-        notify.notify(notice, step.store, step.whole_run)
 
 
 def _patience() -> Patience:
@@ -127,7 +121,8 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     is_open = any(_is_open(*it) for it in outcomes.items())
     done = succeeded or not (is_open or words == {""} or BLESSED in words)
     # evaluate may have been killed after its verdict; a published model stays published.
-    if not failures and (not done or (left.cause and not words <= {PUBLISHED, LOST_RACE})):
+    is_new = not failures and (not done or bool(left.cause and not words <= {PUBLISHED, LOST_RACE}))
+    if is_new:
         failures[step] = left.cause or CANCELLED
         step.store.write(step.run.failure("json"), failures[step].to_bytes())
     if not failures:
@@ -143,7 +138,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     for failure in failures.values():
         _log(failure)
     log.info("the full report is in %s", step.run.failure("md"))
-    return RunReport(markdown, next(iter(failures.values())))
+    return RunReport(markdown, next(iter(failures.values())), is_new)
 
 
 def _tasks(step: Step) -> list[Step]:

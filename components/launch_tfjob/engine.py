@@ -14,7 +14,6 @@ from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError
 from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.cluster.select_backend import is_local, open_backend
-from kfp_tfjob.components import notify
 from kfp_tfjob.components.launch_tfjob import earlier
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
 from kfp_tfjob.components.launch_tfjob.earlier import Found
@@ -34,7 +33,6 @@ from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.options import images
 from kfp_tfjob.options.secret_values import secrets_in
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
@@ -300,7 +298,7 @@ def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = No
 
 
 def tell_end(launch: Launch, why: str) -> None:
-    """Record and notify that the run was ended, before its job has; nothing without a reason."""
+    """Record that the run was ended, before its job has; nothing without a reason."""
     if not why:
         return
     step, ended = launch.step, cancelled(why)
@@ -310,6 +308,3 @@ def tell_end(launch: Launch, why: str) -> None:
         launch.records.keep_end(replace(end, task_key=step.task_key), final=False)
     except (StepError, IndexError):
         log.info("no attempt has been recorded")
-    failure = Failure.of(step.name, ended.failure())
-    notice = notify.failure(step.run_id, failure, launch.spec.model_name)
-    notify.notify(notice, step.store, step.whole_run)

@@ -121,7 +121,7 @@ def preflight(
     values = dict(locals())
     for name in ("run_id", "scheduled_time", "task_key", "step_resources", "parameters"):
         del values[name]
-    from kfp_tfjob.components.notify_end import tell_end
+    from kfp_tfjob.components.notify_end import step_ended
     from kfp_tfjob.components.preflight.engine import run
     from kfp_tfjob.components.step import reported
 
@@ -130,7 +130,7 @@ def preflight(
         with open(parameters.path, "w") as file:
             file.write(checked.table)
         if not checked.changed:
-            tell_end(outcome.step, model_name)
+            step_ended(outcome.step, model_name)
     return (
         checked.data_uri,
         checked.source_digest,

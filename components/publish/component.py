@@ -51,7 +51,7 @@ def publish(
         champion_uri: The record that makes it the champion.
         outcome: `published`, `not_blessed` by the second verdict, or `lost_race`.
     """
-    from kfp_tfjob.components.notify_end import tell_end
+    from kfp_tfjob.components.notify_end import step_ended
     from kfp_tfjob.components.publish.engine import run
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.step_pods import gpus_of
@@ -66,5 +66,5 @@ def publish(
         model_card.metadata.update(version_uri=done.version_uri, champion_uri=done.champion_uri)
         with open(publish_summary.path, "w") as file:
             file.write(summary(context, model_name))
-        tell_end(context, model_name)
+        step_ended(context, model_name)
     return done.version, done.version_uri, done.champion_uri, done.outcome

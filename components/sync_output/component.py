@@ -41,7 +41,7 @@ def sync_output(
     """
     from pathlib import Path
 
-    from kfp_tfjob.components.notify_end import tell_end
+    from kfp_tfjob.components.notify_end import step_ended
     from kfp_tfjob.components.step import step
     from kfp_tfjob.components.sync_output import sync
 
@@ -52,5 +52,5 @@ def sync_output(
         stored_output.metadata["model_uri"] = result.model_uri
         stored_output.metadata["output_digest"] = result.output_digest
         if not evaluate:
-            tell_end(context, model_name)
+            step_ended(context, model_name)
     return (result.model_uri, result.output_digest)

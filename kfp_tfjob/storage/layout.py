@@ -145,15 +145,6 @@ class RunLayout:
         return self.attempts / f"{attempt:04d}-uploader-{number:02d}.json"
 
     @property
-    def notices(self) -> S3Address:
-        """The prefix of the notifications that were sent about this run."""
-        return self.base / NOTICES
-
-    def notice(self, key: str) -> S3Address:
-        """The record of one notification."""
-        return self.notices / f"{key}.json"
-
-    @property
     def replica_logs(self) -> S3Address:
         """The prefix of the log lines of all attempts."""
         return self.base / REPLICA_LOGS

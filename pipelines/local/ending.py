@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 
 from kfp_tfjob import uploader
 from kfp_tfjob.components import notify
@@ -104,13 +103,12 @@ class Ending:
         self._notify(ending.failure)
 
     def _notify(self, failure: Failure | None) -> None:
-        """Notify of the end, once per start."""
-        key = f"local-{token_hex(8)}"
+        """Notify of the end."""
         if failure is None:
-            tell_end(self.step, self.model_name, key)
+            tell_end(self.step, self.model_name)
             return
         notice = notify.failure(self.step.run_id, failure, self.model_name)
-        notify.notify(notice, self.step.store, self.step.whole_run, key)
+        notify.notify(notice, self.step.store, self.step.whole_run)
 
     def _tell_end(self) -> int:
         ended = read_outcome(self.step)

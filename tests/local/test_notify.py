@@ -1,29 +1,26 @@
-"""Notifications to a real HTTP server: once for each try; no webhook changes what a step does."""
+"""Notifications to a real HTTP server; no webhook changes what a step does."""
 
 from __future__ import annotations
 
 import json
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
-from kfp_tfjob.components.finish.engine import RunReport
-from kfp_tfjob.components.launch_tfjob.engine import tell_end
-from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
@@ -32,20 +29,11 @@ from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault
-from tests.waiting import until
 
 TOKEN = "T0123-secret-of-the-channel"
 # Seconds that a webhook keeps callers waiting for, and a time that only such a wait reaches: five
 # are the limit, and a busy machine takes its own time.
 LONG, FAR_TOO_LONG = 600, 60
-STEP = """
-import sys
-from kfp_tfjob.components import notify
-from kfp_tfjob.components.step import step
-notify.STORE_SECONDS = 60  # a busy machine needs more than the second that users wait
-with step("prepare_data", "run-1", sys.argv[1]) as context:
-    1 / 0
-"""
 FAILS = DataError(Problem("no rows", received=0, expected="some", fix="add rows"))
 
 
@@ -124,7 +112,6 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv(WEBHOOK_KEY, server.url)
-    monkeypatch.setenv("KFP_POD_UID", "pod-1")
     yield server
     server.shutdown()
     server.server_close()
@@ -144,15 +131,10 @@ def notice() -> notify.Notice:
 
 @pytest.fixture
 def run(run_step, monkeypatch):
-    """Runs a step in a pod; returns its exit code and what it printed."""
+    """Runs a step; returns its exit code and what it printed."""
     # A busy machine needs more than the second that users wait.
     monkeypatch.setattr(notify, "STORE_SECONDS", 60)
-
-    def run(error: Exception | None = None, pod: str = "pod-1") -> tuple[int, str]:
-        monkeypatch.setenv("KFP_POD_UID", pod)
-        return run_step(error)
-
-    return run
+    return run_step
 
 
 @contextmanager
@@ -163,7 +145,7 @@ def soon() -> Iterator[None]:
     assert time.monotonic() - began < FAR_TOO_LONG
 
 
-def test_a_step_that_fails_says_so_with_its_remedy(hook, run, store, step):
+def test_a_step_that_fails_says_so_with_its_remedy(hook, run, step):
     code, text = run(FAILS)
     assert code == 3
     ((path, document),) = hook.got
@@ -173,19 +155,14 @@ def test_a_step_that_fails_says_so_with_its_remedy(hook, run, store, step):
     assert document["addresses"] == {"run": str(step.run.base)}
     assert "prepare_data (user_error)\nno rows." in document["text"]
     assert TOKEN not in text and "webhook at 127.0.0.1" in text
-    (record,) = store.list(step.run.notices)
-    assert record.address.name == "pod-1.json"
-    assert TOKEN not in store.read(record.address).decode()
-    # The same pod does not say it again; a retry of the run does.
-    run(FAILS)
-    assert len(hook.got) == 1
-    run(FAILS, pod="pod-2")
+    run(FAILS)  # a retry of the run
     assert len(hook.got) == 2
 
 
-def test_a_step_that_works_and_one_of_a_local_run_say_nothing(hook, run):
+def test_a_step_that_works_and_one_of_a_local_run_say_nothing(hook, run, monkeypatch):
     assert run()[0] == 0
-    run(FAILS, pod="")
+    monkeypatch.setenv(BACKEND_VARIABLE, "local")
+    run(FAILS)
     assert hook.got == []
 
 
@@ -227,58 +204,35 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
     assert len(hook.got) == 2
 
 
-def test_the_launcher_of_a_run_that_was_ended_says_so(hook, step, spec_of, monkeypatch):
-    monkeypatch.setattr(notify, "STORE_SECONDS", 60)
-    launch = Launch(step, spec_of(), backend=None)
-    step.store.write(step.run.attempt(1), b"{}")
-    tell_end(launch, "a person terminated it")
-    tell_end(launch, "")
-    end = read_ends(step.store, step.run)[1]
-    assert (end.attempt, end.verdict) == (1, "cancelled") and end.job
-    ((_, document),) = hook.got
-    assert document["outcome"] == "cancelled" and document["step"] == "finish"
-    assert "a person terminated it" in document["message"] and document["remedy"]
-    assert document["model_name"]
+@pytest.mark.parametrize(
+    ("said", "left", "told"),
+    [
+        ("OOMKilled", {"terminated": False}, "out_of_memory"),
+        ("OOMKilled", {"terminated": True}, None),
+        (None, {"terminated": False, "trouble": "forbidden"}, "cancelled"),
+    ],
+)
+def test_the_exit_task_tells_only_what_no_step_has_told(hook, step, monkeypatch, said, left, told):
+    failed = [FailedTask("prepare_data", False, said, "2026-11-22T14:55:20Z")] if said else []
+    monkeypatch.setattr(finish, "end_jobs", lambda run_id: Left(failed=failed, **left))
+    end = partial(finish.run_as_exit_task, "run-1", str(step.layout.root), "", "", "m")
+    end()
+    assert [document["verdict"] for _, document in hook.got] == [told] * bool(told)
+    end()  # its record says it from now on
+    assert len(hook.got) == bool(told)
 
 
-@pytest.fixture
-def spec_of():
-    from kfp_tfjob.jobs.spec import JobSpec
-    from tests.unit.launch_parameters import DEFAULTS
-
-    return lambda: JobSpec.parse(**DEFAULTS)
-
-
-def test_the_exit_task_tells_only_what_no_step_has_told(hook, step, monkeypatch):
-    failure = Failure("prepare_data", 137, "out_of_memory", "prepare_data ran out of memory.")
-    report = RunReport("", failure)
-    monkeypatch.setenv("KFP_POD_UID", "exit-1")
-    finish.tell(step, "m", report, Left(pods=["pod-1", "exit-1"]))
-    ((_, document),) = hook.got
-    assert document["verdict"] == "out_of_memory" and document["model_name"] == "m"
-    # A step of this try was first: its pod is there.
-    monkeypatch.setenv("KFP_POD_UID", "pod-2")
-    notify.notify(notice(), step.store, step.run)
-    assert len(hook.got) == 2
-    monkeypatch.setenv("KFP_POD_UID", "exit-2")
-    finish.tell(step, "m", report, Left(pods=["pod-2", "exit-2"]))
-    # The pods cannot be listed, but the notification is the same.
-    finish.tell(step, "m", RunReport("", Failure(*_fields(notice()))), Left())
-    assert len(hook.got) == 2
-
-
-def _fields(found: notify.Notice) -> tuple[Any, ...]:
-    return found.step, found.code, found.verdict, found.message
-
-
-def test_a_step_that_is_killed_while_it_notifies_is_not_told_twice(hook, base, step, store):
-    hook.answer = hang
-    process = subprocess.Popen([sys.executable, "-c", STEP, str(base)], stdout=subprocess.DEVNULL)
-    until(lambda: hook.got)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    failure = Failure.from_bytes(store.read(step.run.failure("json")))
-    finish.tell(step, "m", RunReport("", failure), Left(pods=["pod-1"]))
+def test_the_exit_task_does_not_repeat_a_step(hook, run, step, monkeypatch):
+    run(FAILS)
+    failed = FailedTask("prepare_data", False, "exit code 3", "2026-11-22T14:55:20Z")
+    left = Left(failed=[failed], terminated=False)
+    monkeypatch.setattr(finish, "end_jobs", lambda run_id: left)
+    finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
+    # The step could not reach the store, so only its log has the record.
+    step.store.delete(step.run.failure("json"))
+    line = Failure.of("prepare_data", FAILS).to_line()
+    left = Left(failed=[replace(failed, lines=[line])], terminated=False)
+    finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
     assert len(hook.got) == 1
 
 
