@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MASK = "******"
@@ -31,6 +31,7 @@ _PLACES = {"dir", "file", "folder", "path"}  # the last word
 _LOGIN = re.compile(r"://[^/\s:@]*:(?!\$\()[^/\s@]+@|https?://(?!\$\()[^/\s:@]{16,}@")
 # Variables of a replica that hold JSON.
 _JSON = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
+Hide = Callable[[Any], Any]  # from a secret to what stands in its place
 
 
 def looks_secret(name: str, value: Any = "text") -> bool:
@@ -57,7 +58,11 @@ def looks_secret(name: str, value: Any = "text") -> bool:
     return (keys or bool(_LIKELY & set(words))) and not isinstance(value, int | float)
 
 
-def masked(value: Any, _in_env: bool = False) -> Any:
+def _mask(secret: Any) -> str:
+    return MASK
+
+
+def masked(value: Any, hide: Hide = _mask, _in_env: bool = False) -> Any:
     """Return a parameter, or a part of one, with secret-looking values replaced.
 
     In `env` a reference to a Secret, `{"secret": NAME, "key": KEY}`, is not a secret.
@@ -66,60 +71,45 @@ def masked(value: Any, _in_env: bool = False) -> Any:
         return {
             name: item
             if _in_env and _is_reference(item)
-            else MASK
+            else hide(item)
             if looks_secret(str(name), item)
-            else masked(item, name == "env")
+            else masked(item, hide, name == "env")
             for name, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [masked(item) for item in value]
-    return MASK if _has_login(value) else value
+        return [masked(item, hide) for item in value]
+    return hide(value) if _has_login(value) else value
 
 
-def masked_job(manifest: Any) -> Any:
+def masked_job(manifest: Any, hide: Hide = _mask) -> Any:
     """Return a TFJob, or a part of one, with secret-looking values replaced."""
     if isinstance(manifest, Mapping):
-        if isinstance(manifest.get("value"), str) and isinstance(manifest.get("name"), str):
-            return {**manifest, "value": _masked_variable(manifest["name"], manifest["value"])}
+        name, value = manifest.get("name"), manifest.get("value")
+        if isinstance(name, str) and isinstance(value, str):
+            return {**manifest, "value": _masked_variable(name, value, hide)}
         if set(manifest) <= {"secretKeyRef", "secret", "optional", "secretName", "name", "key"}:
             return manifest  # the names of a Secret
         return {
-            name: MASK if isinstance(item, str) and looks_secret(name, item) else masked_job(item)
+            name: hide(item)
+            if isinstance(item, str) and looks_secret(name, item)
+            else masked_job(item, hide)
             for name, item in manifest.items()
         }
-    return [masked_job(item) for item in manifest] if isinstance(manifest, list) else manifest
+    return [masked_job(item, hide) for item in manifest] if isinstance(manifest, list) else manifest
 
 
-def secrets_in(value: Any, _in_env: bool = False) -> Iterator[str]:
-    """Yield the values that `masked` hides, as text."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            if _in_env and _is_reference(item):
-                continue
-            if looks_secret(str(name), item):
-                yield from _texts(item)
-            else:
-                yield from secrets_in(item, name == "env")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from secrets_in(item)
-    elif _has_login(value):
-        yield value
+def secrets_in(value: Any) -> list[str]:
+    """Return the values that `masked` hides, as text."""
+    found: list[Any] = []
+    masked(value, found.append)
+    return list(_texts(found))
 
 
-def secrets_in_job(manifest: Any) -> Iterator[str]:
-    """Yield the values that `masked_job` hides in the variables of a TFJob, or of a part of one."""
-    if isinstance(manifest, list):
-        for item in manifest:
-            yield from secrets_in_job(item)
-    elif isinstance(manifest, Mapping):
-        name, value = manifest.get("name"), manifest.get("value")
-        if not (isinstance(name, str) and isinstance(value, str)):
-            yield from secrets_in_job(list(manifest.values()))
-        elif name in _JSON:
-            yield from secrets_in(json.loads(value.replace("$$", "$")))
-        elif _masked_variable(name, value) == MASK:
-            yield value
+def secrets_in_job(manifest: Any) -> list[str]:
+    """Return the values that `masked_job` hides in a TFJob, or in a part of one, as text."""
+    found: list[Any] = []
+    masked_job(manifest, found.append)
+    return list(_texts(found))
 
 
 def plain_secrets(values: Mapping[str, Any]) -> Iterator[str]:
@@ -141,17 +131,15 @@ def still_masked(value: Any, path: str) -> Iterator[str]:
             yield from still_masked(item, path)
 
 
-def _masked_variable(name: str, value: str) -> str:
-    if name in _JSON:
-        # Kubernetes expands $(NAME), so a dollar is written as $$.
-        given = json.loads(value.replace("$$", "$"))
-        content = masked(given)
-        return (
-            value
-            if content == given
-            else json.dumps(content, sort_keys=True, ensure_ascii=False).replace("$", "$$")
-        )
-    return MASK if looks_secret(name, value) else value
+def _masked_variable(name: str, value: str, hide: Hide) -> Any:
+    if name not in _JSON:
+        return hide(value) if looks_secret(name, value) else value
+    # Kubernetes expands $(NAME), so a dollar is written as $$.
+    given = json.loads(value.replace("$$", "$"))
+    content = masked(given, hide)
+    if content == given:
+        return value
+    return json.dumps(content, sort_keys=True, ensure_ascii=False).replace("$", "$$")
 
 
 def _has_login(value: Any) -> bool:

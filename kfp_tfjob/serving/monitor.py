@@ -9,8 +9,9 @@ from itertools import islice
 
 from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
+from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.serving import requests_sample
-from kfp_tfjob.serving.monitored import Limits, Monitored
+from kfp_tfjob.serving.monitored import Monitored
 from kfp_tfjob.serving.request_counts import RequestCounts, shown
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
@@ -30,7 +31,7 @@ def monitor(
     model_name: str,
     until: datetime,
     days: float = 7,
-    limits: Limits | None = None,
+    limits: Contract | None = None,
 ) -> Monitored:
     """Compare the sampled requests of the champion with the data it was trained on.
 
@@ -52,7 +53,7 @@ def monitor(
         raise ConfigurationError(no_champion(layout, model_name))
     trained = _trained_on(store, layout, model_name, champion)
     since = until - timedelta(days=days)
-    found = RequestCounts(trained, limits or Limits())
+    found = RequestCounts(trained, limits or Contract())
     for sample in _samples(store, layout, found, champion, since, until):
         found.add(sample, since, until)
     if not found.rows:

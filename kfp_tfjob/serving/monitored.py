@@ -1,33 +1,8 @@
-"""What a comparison of requests with the training data says, and its limits."""
+"""What a comparison of requests with the training data says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from kfp_tfjob.options.contract import Contract
-
-_OF_DATA = Contract()
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a column has moved too far; None for no limit.
-
-    Words and defaults are those of prepare_data.
-
-    Attributes:
-        psi: Largest population stability index.
-        unseen: Largest share of the rows with a category that train does not have.
-        gap_rise: Largest rise of the share of gaps.
-        fewest_rows: With fewer rows, drift is not reported.
-        ignore: Columns without limits.
-    """
-
-    psi: float | None = _OF_DATA.max_psi
-    unseen: float | None = _OF_DATA.max_unseen
-    gap_rise: float | None = _OF_DATA.max_gap_rise
-    fewest_rows: int = 100
-    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

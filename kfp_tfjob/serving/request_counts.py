@@ -27,12 +27,14 @@ from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
 from kfp_tfjob.features.cells import LONGEST, Texts
 from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.serving.monitored import ColumnDrift, Limits, Monitored
+from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.serving.monitored import ColumnDrift, Monitored
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
 
 _TRAIN = "train"
+FEWEST_ROWS = 100  # with fewer, drift is not reported
 _MOST_EXAMPLES = 5
 _MOST_TEXTS = 10_000  # new categories of a column that are counted one by one, for the examples
 _QUANTILE = 3.29  # of the normal distribution, 99.95 %, as in drift.py
@@ -106,7 +108,7 @@ class RequestCounts:
         limits: When a column has moved too far.
     """
 
-    def __init__(self, trained: Reference, limits: Limits) -> None:
+    def __init__(self, trained: Reference, limits: Contract) -> None:
         self.trained, self.limits = trained, limits
         self.files = self.rows = self.bad_rows = 0
         self.requested = 0.0
@@ -193,7 +195,7 @@ class RequestCounts:
     ) -> Monitored:
         """Return what was found."""
         before = self._trained.by_name
-        judged = self.rows >= self.limits.fewest_rows
+        judged = self.rows >= FEWEST_ROWS
         columns = []
         for name, column in self._columns.items():
             counts = before[name].rows(_TRAIN)
@@ -223,12 +225,13 @@ class RequestCounts:
         limits, now = self.limits, column.share(float(column.counts[0]))
         unseen = column.share(column.unseen)
         beyond = {
-            "psi": limits.psi is not None
+            "psi": limits.max_psi is not None
             and not column.bins.type.moves_on
-            and drift.psi > limits.psi
+            and drift.psi > limits.max_psi
             and not drift.is_chance,
-            "gaps": limits.gap_rise is not None and column.at_least(now) - gaps > limits.gap_rise,
-            "unseen": limits.unseen is not None and column.at_least(unseen) > limits.unseen,
+            "gaps": limits.max_gap_rise is not None
+            and column.at_least(now) - gaps > limits.max_gap_rise,
+            "unseen": limits.max_unseen is not None and column.at_least(unseen) > limits.max_unseen,
         }
         if not judged or name in limits.ignore:
             beyond = {}

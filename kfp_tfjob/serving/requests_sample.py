@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.documents import adapter
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import ModelLayout
 from kfp_tfjob.storage.store import Store
@@ -31,8 +31,6 @@ FORMAT = "kfp-tfjob/requests/1"
 TIME, PREDICTION = "_time", "_prediction"
 LARGEST = 256 << 20  # bytes of a file
 _KEY = b"kfp-tfjob"
-_TIMES, _PREDICTIONS = pa.timestamp("us", "UTC"), pa.list_(pa.float32())
-_MOST_UNPACKED = 1 << 30  # bytes of one column
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,7 @@ class About:
         if body.pop("format") != FORMAT:
             raise ValueError(f"not of the format {FORMAT}")
         body["began"], body["ended"] = body.pop("from"), body.pop("to")
-        for key in ("version", "champion", "rows"):
-            body[key] = int(body[key])
-        body["left_out"] = tuple(map(str, body["left_out"]))
-        return cls(**body)
+        return adapter(cls).validate_python(body)
 
 
 @dataclass(frozen=True)
@@ -90,13 +85,11 @@ class RequestsSample:
         about: What it says about itself.
         columns: The features, each of shape [rows].
         times: timestamp[us, UTC] of shape [rows].
-        predictions: list<float> of shape [rows].
     """
 
     about: About
     columns: Mapping[str, pa.Array]
     times: pa.Array
-    predictions: pa.Array
 
     @property
     def rows(self) -> int:
@@ -108,8 +101,8 @@ def put(
     store: Store,
     place: ModelLayout,
     columns: Mapping[str, pa.Array],
-    times: Sequence[datetime] | pa.Array,
-    predictions: Sequence[Sequence[float] | None] | pa.Array,
+    times: Sequence[datetime],
+    predictions: Sequence[Sequence[float] | None],
     about: About,
 ) -> S3Address:
     """Store a file; return its address.
@@ -126,16 +119,15 @@ def put(
         StepError: The store is unreachable, or refuses it.
     """
     data = to_parquet(columns, times, predictions, about)
-    first = _array(times, _TIMES)[0].as_py().astimezone(UTC)
-    address = place.request_sample(about.version, first, _digest(data))
+    address = place.request_sample(about.version, times[0].astimezone(UTC), _digest(data))
     store.create(address, data, "application/vnd.apache.parquet")
     return address
 
 
 def to_parquet(
     columns: Mapping[str, pa.Array],
-    times: Sequence[datetime] | pa.Array,
-    predictions: Sequence[Sequence[float] | None] | pa.Array,
+    times: Sequence[datetime],
+    predictions: Sequence[Sequence[float] | None],
     about: About,
 ) -> bytes:
     """Return the bytes of a file.
@@ -147,12 +139,14 @@ def to_parquet(
         predictions: The output of the model for each row; None if it is not a list of numbers.
         about: What the file says about itself.
     """
-    kept = {name: values for name, values in columns.items() if name not in (TIME, PREDICTION)}
-    kept[TIME] = _array(times, _TIMES)
-    kept[PREDICTION] = _array(predictions, _PREDICTIONS)
-    table = pa.table(kept).replace_schema_metadata({_KEY: about.to_bytes()})
+    own = {
+        TIME: pa.array(times, pa.timestamp("us", "UTC")),
+        PREDICTION: pa.array(predictions, pa.list_(pa.float32())),
+    }
+    kept = {name: values for name, values in columns.items() if name not in own}
+    table = pa.table(kept | own).replace_schema_metadata({_KEY: about.to_bytes()})
     stream = io.BytesIO()
-    pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+    pq.write_table(table, stream, compression="zstd")
     return stream.getvalue()
 
 
@@ -179,18 +173,14 @@ def read(data: bytes, name: str) -> RequestsSample:
     try:
         if f"-{_digest(data)}." not in name:
             raise ValueError("its bytes do not match the digest in its name")
-        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
-        about = About.from_bytes((file.schema_arrow.metadata or {})[_KEY])
-        _refuse_large(file)
-        table = file.read(use_threads=False).combine_chunks()
-        found = dict(zip(table.column_names, map(_whole, table.columns), strict=True))
-        if len(found) < table.num_columns:
-            raise ValueError("two columns with the same name")
-        times = found.pop(TIME).cast(_TIMES)
-        predictions = found.pop(PREDICTION).cast(_PREDICTIONS)
-        if not 0 < len(times) <= about.rows:
-            raise ValueError(f"{len(times)} of {about.rows} rows")
-        return RequestsSample(about, found, times, predictions)
+        table = pq.read_table(io.BytesIO(data), use_threads=False).combine_chunks()
+        about = About.from_bytes((table.schema.metadata or {})[_KEY])
+        if not 0 < table.num_rows <= about.rows:
+            raise ValueError(f"{table.num_rows} of {about.rows} rows")
+        names = [name for name in table.column_names if name not in (TIME, PREDICTION)]
+        return RequestsSample(
+            about, {name: table[name].chunk(0) for name in names}, table[TIME].chunk(0)
+        )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             Problem(
@@ -204,21 +194,3 @@ def read(data: bytes, name: str) -> RequestsSample:
 
 def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()[:32]
-
-
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
-    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-
-
-def _refuse_large(file: pq.ParquetFile) -> None:
-    """Raise for a file that claims to unpack to more than a server writes."""
-    metadata = file.metadata
-    for group in range(metadata.num_row_groups):
-        part = metadata.row_group(group)
-        for at in range(part.num_columns):
-            if part.column(at).total_uncompressed_size > _MOST_UNPACKED:
-                raise ValueError(f"more than {_MOST_UNPACKED >> 20} MiB in a column")

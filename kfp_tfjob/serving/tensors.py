@@ -1,44 +1,18 @@
 """Reads the columns of a request in V2, the Open Inference Protocol: one tensor by column."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.storage.errors import Problem
 
-
-class Tensor(Protocol):
-    """An input of a request, as kserve reads it."""
-
-    @property
-    def name(self) -> str:
-        """The name of the column."""
-        ...
-
-    @property
-    def datatype(self) -> str:
-        """For instance `FP64`."""
-        ...
-
-    @property
-    def shape(self) -> list[int]:
-        """The size in each dimension."""
-        ...
-
-    @property
-    def data(self) -> Any:
-        """The values, possibly nested; None or empty if they came as bytes."""
-        ...
-
-    def as_numpy(self) -> np.ndarray:
-        """Return the values that came as bytes."""
-        ...
+if TYPE_CHECKING:
+    from kserve import InferInput
 
 
 def inputs_of(columns: RequestColumns) -> list[dict[str, Any]]:
@@ -49,7 +23,7 @@ def inputs_of(columns: RequestColumns) -> list[dict[str, Any]]:
     ]
 
 
-def read(columns: RequestColumns, inputs: list[Tensor]) -> Rows:
+def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
     """Read the inputs of a request.
 
     Raises:
@@ -91,7 +65,7 @@ def read(columns: RequestColumns, inputs: list[Tensor]) -> Rows:
     return columns.of_columns(found, lambda name, row: f"{name}[{row}]")
 
 
-def _flat(item: Tensor, wrong: list[Problem]) -> Any:
+def _flat(item: InferInput, wrong: list[Problem]) -> Any:
     """Return the values of an input, one by row; None, and a problem, if that is not possible."""
     rows = item.shape[0] if item.shape else 0
     try:

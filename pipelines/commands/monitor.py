@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.pipelines.commands.output import show, show_table
 from kfp_tfjob.pipelines.commands.store import with_models
-from kfp_tfjob.serving.monitored import Limits
 from kfp_tfjob.storage.errors import DataError, Problem, StepError
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ _MOST_NAMED = 20  # columns without drift, for people
 
 
 class _Limit(click.FloatRange):
-    """A number of 0 or more; click takes NaN for one, which nothing would exceed."""
+    """A finite number; click takes NaN and infinity for numbers, which nothing would exceed."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return the number."""
         found = super().convert(value, param, ctx)
-        return self.fail("nan is no limit", param, ctx) if math.isnan(found) else found
+        return found if math.isfinite(found) else self.fail(f"{found} is no limit", param, ctx)
 
 
-_LIMIT = _Limit(min=0)
+_DEFAULTS = Contract()
 
 
 @click.command()
@@ -48,33 +48,26 @@ _LIMIT = _Limit(min=0)
 )
 @click.option(
     "--max-psi",
-    type=_LIMIT,
-    default=Limits.psi,
+    type=_Limit(min=0),
+    default=_DEFAULTS.max_psi,
     show_default=True,
     help="largest population stability index of a column; dates have no limit",
 )
 @click.option(
     "--max-unseen",
-    type=_LIMIT,
-    default=Limits.unseen,
+    type=_Limit(min=0, max=1),
+    default=_DEFAULTS.max_unseen,
     show_default=True,
     metavar="SHARE",
     help="largest share of requests with a category that is not in the training data",
 )
 @click.option(
     "--max-gap-rise",
-    type=_LIMIT,
-    default=Limits.gap_rise,
+    type=_Limit(min=0, max=1),
+    default=_DEFAULTS.max_gap_rise,
     show_default=True,
     metavar="SHARE",
     help="largest allowed rise in a column's share of missing values",
-)
-@click.option(
-    "--min-rows",
-    type=click.IntRange(min=1),
-    default=Limits.fewest_rows,
-    show_default=True,
-    help="report no drift with fewer rows",
 )
 @click.option(
     "--ignore", multiple=True, metavar="COLUMN", help="a column without limits; may be repeated"
@@ -87,7 +80,6 @@ def monitor(
     max_psi: float,
     max_unseen: float,
     max_gap_rise: float,
-    min_rows: int,
     ignore: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -101,7 +93,9 @@ def monitor(
     """
     from kfp_tfjob.serving.monitor import monitor as look
 
-    limits = Limits(max_psi, max_unseen, max_gap_rise, min_rows, ignore)
+    limits = Contract(
+        max_psi=max_psi, max_unseen=max_unseen, max_gap_rise=max_gap_rise, ignore=ignore
+    )
     try:
         found = look(place.store, place.layout, model, datetime.now(UTC), days, limits)
     except (StepError, click.ClickException):
@@ -118,11 +112,11 @@ def monitor(
     if as_json:
         click.echo(json.dumps(asdict(found), indent=1, ensure_ascii=False))
     else:
-        _show(found, min_rows)
+        _show(found)
     sys.exit(1 if found.moved else 0)
 
 
-def _show(found: Monitored, min_rows: int) -> None:
+def _show(found: Monitored) -> None:
     show(
         f"{found.model_name}, version {found.version} of run {found.run_id}:"
         f" {found.rows:,} of {found.requested:,} requested rows,"
@@ -135,7 +129,7 @@ def _show(found: Monitored, min_rows: int) -> None:
     show_table(head, rows)
     if others := len(still) - _MOST_NAMED:
         show(f"{others:,} more columns have not moved.") if others > 0 else None
-    for text in _notes(found, min_rows):
+    for text in _notes(found):
         show(text)
 
 
@@ -159,7 +153,7 @@ def _word(column: ColumnDrift) -> str:
     return "chance" if column.chance else ""
 
 
-def _notes(found: Monitored, min_rows: int) -> Iterator[str]:
+def _notes(found: Monitored) -> Iterator[str]:
     if found.left_out:
         yield f"The server does not store {', '.join(found.left_out)}."
     if found.bad_rows:
@@ -167,7 +161,7 @@ def _notes(found: Monitored, min_rows: int) -> Iterator[str]:
     if found.unreadable:
         yield f"{len(found.unreadable):,} samples were skipped. {found.unreadable[0]}"
     if not found.judged:
-        yield f"Drift is not reported for fewer than {min_rows:,} rows (--min-rows)."
+        yield "There are too few rows to report drift."
     elif not found.moved:
         yield "The requests are like the training data."
     else:

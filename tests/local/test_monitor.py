@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from examples import people
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.serving.monitor import monitor
-from kfp_tfjob.serving.monitored import Limits, Monitored
+from kfp_tfjob.serving.monitored import Monitored
 from kfp_tfjob.serving.requests_sample import About, put
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
@@ -93,7 +94,7 @@ class World:
         )
 
     def look(self, days: float = 1, **limits) -> Monitored:
-        return monitor(self.store, self.layout, MODEL, NOW, days, Limits(**limits))
+        return monitor(self.store, self.layout, MODEL, NOW, days, Contract(**limits))
 
 
 def columns(rows: list[dict[str, str]]) -> dict[str, pa.Array]:
@@ -159,8 +160,10 @@ def test_what_has_moved_is_named(world: World, monkeypatch: pytest.MonkeyPatch) 
     )
     assert by_name["hours"].gaps_now == pytest.approx(1 / 3, abs=0.03)
     assert {it.name for it in world.look(ignore=("age", "hours", "city")).moved} == set()
-    assert not world.look(psi=None, unseen=None, gap_rise=None).moved
-    few = world.look(fewest_rows=601)
+    assert not world.look(max_psi=None, max_unseen=None, max_gap_rise=None).moved
+    with monkeypatch.context() as patched:
+        patched.setattr("kfp_tfjob.serving.request_counts.FEWEST_ROWS", 601)
+        few = world.look()
     assert not few.judged and not few.moved
     # The names of new values are bounded, because an id has a new one in every row.
     monkeypatch.setattr("kfp_tfjob.serving.request_counts._MOST_TEXTS", 0)

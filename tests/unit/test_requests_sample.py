@@ -38,7 +38,6 @@ def test_what_is_written_is_read() -> None:
         "name": ["Åsa", None],
     }
     assert found.times.to_pylist() == [NOON, NOON]
-    assert found.predictions.to_pylist() == [[0.25, 0.75], None]
 
 
 def test_where_it_is() -> None:
@@ -68,7 +67,6 @@ def changed(**about) -> bytes:
         changed(rows=1),
         changed(rows="many"),
         changed(left_out=3),
-        changed(more=1),
     ],
 )
 def test_other_files_are_refused(data: bytes) -> None:
