@@ -13,7 +13,6 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.prepare_data.images import engine as pictures
-from kfp_tfjob.components.prepare_data.images import parts
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
@@ -65,7 +64,7 @@ def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
     shuffle = random.Random(0)
     for name, most in (("two", 7), ("three", 2)):
         # Other names, so another order, in parts of another size.
-        monkeypatch.setattr(parts, "_PART_FILES", most)
+        monkeypatch.setattr(pictures, "PART_FILES", most)
         numbers = shuffle.sample(range(1000), len(files))
         renamed = {
             f"{old.split('/')[0]}/{number} ü.png": content
@@ -73,7 +72,7 @@ def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
         }
         tree(tmp_path / name, renamed)
         assert objects(store, prepared(store, base / name, tmp_path / name)) == one
-    monkeypatch.setattr(parts, "_PART_FILES", 20)
+    monkeypatch.setattr(pictures, "PART_FILES", 20)
     for name, content in files.items():
         store.write(base / "in" / name, content)
     store.write(base / "in" / "bird" / ".keep", b"")
@@ -88,38 +87,34 @@ def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_pa
     source = list_source(store, str(tmp_path / "p"))
     (tmp_path / "exchange").mkdir()
     executor = Processes(Context(str(tmp_path / "exchange"), store.endpoint, store.region), 2)
-    before = parts._PART_FILES
-    parts._PART_FILES = 9
+    before = pictures.PART_FILES
+    pictures.PART_FILES = 9
     try:
         other = pictures.prepare(executor, source, "", DataOptions(), base / "two")
     finally:
-        parts._PART_FILES = before
+        pictures.PART_FILES = before
         executor.close()
     assert objects(store, done) == objects(store, other)
 
 
 def test_what_an_earlier_try_has_done_is_not_read_again(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "_PART_FILES", 4)
-    source = list_source(store, str(tree(tmp_path / "p", animals(4))))
+    monkeypatch.setattr(pictures, "PART_FILES", 9)
+    tree(tmp_path / "p", animals(30))
+    whole = objects(store, prepared(store, base / "one", tmp_path / "p"))
+    source = list_source(store, str(tmp_path / "p"))
     (tmp_path / "work").mkdir()
     executor = Executor(Context(str(tmp_path / "work"), store.endpoint, store.region, opened=store))
-    items = list(parts.parts_of(source, DataOptions()))
-    assert [len(part.files) for part in items] == [4, 4]
-    first = next(executor.map(parts.READ, items))
-    (tmp_path / "p" / "cat" / "001.jpg").unlink()
-    again = next(executor.map(parts.READ, items))
-    assert (again.index == first.index).all() and again.faults == first.faults
-    with monkeypatch.context() as patched:  # nothing is taken from another version of the image
-        patched.setattr(parts, "code_version", lambda: "another")
-        assert not {part.name for part in parts.parts_of(source, DataOptions())} & {
-            part.name for part in items
-        }
-    damaged = next((tmp_path / "work").rglob("*.json"))
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b" ")
-    with pytest.raises(DataError, match="001.jpg cannot be opened"):
-        next(executor.map(parts.READ, items))
+    with monkeypatch.context() as patched:
+        patched.setattr(pictures, "WRITE", "builtins:missing")
+        with pytest.raises(AttributeError):
+            pictures.prepare(executor, source, "", DataOptions(), base / "two")
+    for path in (tmp_path / "p").rglob("*.jpg"):
+        path.unlink()
+    assert whole == objects(
+        store, pictures.prepare(executor, source, "", DataOptions(), base / "two")
+    )
     executor.close()
 
 
@@ -223,4 +218,4 @@ def test_a_picture_that_changes_after_the_listing(
     path.write_bytes(content)
     os.utime(path, (1, 1))
     with pytest.raises(DataError, match="003.jpg"):
-        source.content(source.files[3])
+        list(source.contents(source.files[3:4]))

@@ -1,31 +1,37 @@
-"""Turns folders of pictures into a finished dataset in the store.
+"""Turns folders of images into a finished dataset in the store.
 
-Each file is read once: it is checked and hashed, and its record goes into the run of its part
-(parts.py). From the index of all pictures follow the splits, the model's input and the shards,
-which are then merged from the runs.
+Each file is read once: a task checks and hashes the files of its part, and writes their records as
+a run, in the order of their hashes. From the index of all images follow the splits, the model's
+input and the shards. A shard is merged from one range of each run.
+
+The hash of an image is the keyed BLAKE2b of the SHA-256 of its bytes: 64 bits. As with tables, it
+determines split and order.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
-from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.executors.exchange import Array, damaged
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, ProgressLog
+from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.images import parts
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
-from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES
-from kfp_tfjob.components.prepare_data.images.parts import Shard
+from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unusable, check
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
-from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.split_rules import place
+from kfp_tfjob.components.prepare_data.tasks import Job, document, job_of
+from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, split_records
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
@@ -34,51 +40,69 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE, Pictures
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.manifest import ManifestObject
 
-log = logging.getLogger(__name__)
-
+READ = f"{__name__}:read"
+WRITE = f"{__name__}:write"
+# Of a part. A task holds its records in memory.
+PART_BYTES, PART_FILES = 16 << 20, 4096
 _LARGEST_COMMON, _USUAL = 256, 128  # pixels
 _MOST_SIZES = 10  # named in statistics.json
+# What is kept of each image in memory: 58 bytes.
+INDEX = np.dtype(
+    [
+        ("hash", "<u8"),  # places the row
+        ("content", "<u8"),  # the hash of the image alone
+        ("label", "<i4"),
+        ("run", "<i4"),  # the number of the part
+        ("start", "<u8"),  # of its record in the run
+        ("record", "<u4"),  # bytes of its record
+        ("size", "<u4"),  # bytes of its file
+        ("width", "<u4"),
+        ("height", "<u4"),
+        ("format", "u1"),  # the index in FORMATS
+        ("mode", "u1"),  # the index in MODES
+        ("turned", "?"),
+    ]
+)
+
+log = logging.getLogger(__name__)
 
 
 def prepare(
     executor: Executor, source: Source, data_label: str, options: DataOptions, base: S3Address
 ) -> Prepared:
-    """Prepare a dataset of pictures in the directory `base`; the label is `class` unless named.
+    """Prepare a dataset of images in the directory `base`; the label is `class` unless named.
 
     Raises:
         DataError: There are more bad files than the options allow, a file changed, a split has no
-            pictures, or train has none of a class.
+            images, or train has none of a class.
     """
-    store = executor.context.store
-    store.probe(base)  # from now on, checksums that it does not verify are verified here
+    context = executor.context
+    context.store.probe(base)  # from now on, checksums that it does not verify are verified here
     label = data_label.strip() or LABEL
     folders = source.pictures
     assert folders
     for note in folders.notes:
         log.warning("%s", note)
-    faults, runs = Faults(), {}
-    progress = ProgressLog("read", source.size)
-    items = list(parts.parts_of(source, options))
-    for part, found in zip(items, executor.map(parts.READ, items), strict=True):
-        faults.merge(found.faults)
-        runs[part.name] = found.index.view(parts.INDEX)
-        progress.add(len(part.files), part.size)
-    progress.log()
-    row_requirements.check_bad(faults, faults.image_problems, options)
     by_folder = source.splits_by_folder and options.split.folders
     rule: dict[str, str | int] = {"folders": True} if by_folder else {}
-    plan = Plan.of(runs, folders.classes, options)
+    # Each part has its files, as there may be millions.
+    job = Job(replace(source, files=()), label, options, Columns((), label))
+    context.exchange.write_plain(f"{job.name}/job", job)
+    parts = parts_of(source.files, source.folder_splits if by_folder else frozenset())
+    items = {document(job.name, part.number): (job.name, part) for part in parts}
+    faults, indices = Faults(), []
+    for done in executor.resume(READ, items, PartDone, ProgressLog("read", source.size)):
+        faults.merge(done.faults)
+        indices.append(done.index.view(INDEX))
+    row_requirements.check_bad(faults, faults.image_problems, options)
+    plan = Plan.of(indices, folders.classes, options)
     row_requirements.check(plan.rows, label, plan.classes, plan.class_counts, options, rule)
     wanted = plan.input(options.pictures)
-    shards = {split: list(plan.shards(base, i)) for i, split in enumerate(SPLITS)}
+    shards = {f"{job.name}/shard-{it.name}": (job.name, it) for it in plan.shards(base)}
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
-    objects = []
-    items = [shard for found in shards.values() for shard in found]
-    for shard, written in zip(items, executor.map(parts.WRITE, items), strict=True):
-        objects.append(written)
-        progress.add(len(shard.order), written.size)
-    progress.log()
+    objects = list(executor.resume(WRITE, shards, ManifestObject, progress))
     # Models take the bytes of the files, so the size of their input is not comparable.
     schema = dataset.schema_of(
         Label(label, "classification", plan.classes, np.empty(0, np.int32)),
@@ -87,8 +111,10 @@ def prepare(
         rule,
         "encoded",
         {
-            split: SchemaSplit(plan.rows[split], tuple(shard.name for shard in found))
-            for split, found in shards.items()
+            split: SchemaSplit(
+                rows, tuple(it.key for it in objects if it.key.startswith(f"{split}-"))
+            )
+            for split, rows in plan.rows.items()
         },
         picture=wanted,
     )
@@ -97,48 +123,154 @@ def prepare(
         shared = plan.also_in_train()
         how = "are also in train"
         described = dataset.note_overlap(described, shared, plan.rows, "pictures", how)
-    return dataset.complete(store, base, objects, schema, described)
+    return dataset.complete(context.store, base, objects, schema, described)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images that one task reads; `folders` are the splits of folders, if these decide."""
+
+    number: int
+    files: list[SourceFile]
+    folders: frozenset[str]
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """What the task has found.
+
+    Attributes:
+        index: The images in the order of the run, as bytes of INDEX.
+        faults: The files that are no images to train on.
+    """
+
+    index: Array
+    faults: Faults
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Images that one task writes.
+
+    Attributes:
+        name: Of the file.
+        address: Of the object.
+        pieces: Of each run, its number, and the start and the end of its records.
+        order: The number of the run of each record.
+    """
+
+    name: str
+    address: S3Address
+    pieces: list[tuple[int, int, int]]
+    order: np.ndarray
+
+
+def parts_of(files: Sequence[SourceFile], folders: frozenset[str]) -> list[Part]:
+    """Return the parts of a source of images: files that follow each other."""
+    groups: list[list[SourceFile]] = [[]]
+    size = 0
+    for file in files:
+        if groups[-1] and (size + file.size > PART_BYTES or len(groups[-1]) == PART_FILES):
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return [Part(number, group, folders) for number, group in enumerate(groups)]
+
+
+def read(context: Context, item: tuple[str, Part]) -> tuple[int, int]:
+    """Check the files of a part, and write its run; return their number and their bytes.
+
+    Raises:
+        DataError: A file changed since it was listed, or cannot be read.
+    """
+    job, part = job_of(context, item[0]), item[1]
+    folders, options = job.source.pictures, job.options
+    assert folders
+    label_of = {name: i for i, name in enumerate(folders.classes)}
+    encoder, key = PictureEncoder(len(label_of)), options.split.salt.encode()
+    faults, rows, records, splits = [], [], [], []
+    for file, content in zip(part.files, job.source.contents(part.files), strict=True):
+        found = check(file, content, options.pictures)
+        if isinstance(found, Unusable):
+            faults.append(Fault(file.name, 0, "", found.value, found.rule))
+            continue
+        assert content is not None
+        digest = blake2b(sha256(content).digest(), digest_size=8, key=key).digest()
+        content_hash, label = int.from_bytes(digest, "big"), label_of[folders.class_of(file.name)]
+        record = encoder.encode(label, content)
+        length = sum(map(len, record))
+        row = (content_hash, content_hash, label, part.number, 0, length, len(content))
+        format, mode = FORMATS.index(found.format), MODES.index(found.mode)
+        rows.append((*row, found.width, found.height, format, mode, found.is_turned))
+        records.append(record)
+        splits.append(SPLITS.index(file.split) if part.folders else 0)
+    index = np.array(rows, INDEX)
+    if part.folders:
+        fractions = list(options.split.fractions.values())
+        index["hash"] = place(index["content"], np.array(splits, np.int8), fractions, part.folders)
+    order = np.lexsort((index["label"], index["hash"]))
+    index = index[order]
+    index["start"] = np.cumsum(index["record"], dtype=np.uint64) - index["record"]
+    run = b"".join(piece for i in order.tolist() for piece in records[i])
+    name = document(job.name, part.number)
+    context.exchange.write(f"{name}.records", run)
+    done = PartDone(index.view(np.uint8), Faults.of_files(len(part.files), faults))
+    context.exchange.write_plain(name, done)
+    return len(part.files), sum(file.size for file in part.files)
+
+
+def write(context: Context, item: tuple[str, Shard]) -> tuple[int, int]:
+    """Write a shard and send it to the store; return its images and its bytes.
+
+    Raises:
+        DataError: A run is damaged.
+    """
+    job, shard = item
+    names = {run: f"{document(job, run)}.records" for run, _, _ in shard.pieces}
+    records = {
+        run: split_records(context.exchange.read(names[run], start, end))
+        for run, start, end in shard.pieces
+    }
+    path = context.folder / shard.name
+    try:
+        with open(path, "wb", buffering=1 << 20) as file:
+            for run in shard.order.tolist():
+                record = next(records[run], None)
+                if record is None:
+                    raise damaged(names[run])
+                file.write(record)
+        sent = context.store.send(path, shard.address, shard.name)
+    finally:
+        path.unlink(missing_ok=True)
+    found = ManifestObject(sent.key, sent.size, sent.crc64nvme, sent.sha256)
+    context.exchange.write_plain(f"{job}/shard-{shard.name}", found)
+    return len(shard.order), sent.size
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The pictures in the order of the dataset.
+    """The images in the order of the dataset.
 
     Attributes:
-        index: As in `parts.INDEX`, sorted by hash, then label.
-        run: int32 of shape [pictures], the number of the run that has each.
-        names: The names of the runs.
-        split: int64 of shape [pictures], the number of its split.
+        index: As in `INDEX`, sorted by hash, then label.
+        split: int64 of shape [images], the number of its split.
         classes: The names of the classes.
     """
 
     index: np.ndarray
-    run: np.ndarray
-    names: tuple[str, ...]
     split: np.ndarray
     classes: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls, runs: dict[str, np.ndarray], classes: tuple[str, ...], options: DataOptions
-    ) -> Plan:
-        """Merge the indices of the runs, in their order.
-
-        Args:
-            runs: The index of each run, by its name; emptied, to save memory.
-            classes: The names of the classes.
-            options: The typed `data_options`.
-        """
-        names = tuple(runs)
-        sizes = [len(run) for run in runs.values()]
-        numbers = np.repeat(np.arange(len(runs), dtype=np.int32), sizes)
-        index = np.concatenate(list(runs.values()))
-        runs.clear()
-        # Equal pictures of one label have equal records, so their order does not matter.
-        order = np.lexsort((numbers, index["label"], index["hash"]))
-        index = index[order]
+    def of(cls, runs: list[np.ndarray], classes: tuple[str, ...], options: DataOptions) -> Plan:
+        """Merge the indices of the runs, which are in their order; the list is emptied."""
+        index = np.concatenate(runs)
+        runs.clear()  # there may be millions of images
+        # Equal images of one label have equal records, so their order does not matter.
+        index = index[np.lexsort((index["label"], index["hash"]))]
         split = split_of(index["hash"], list(options.split.fractions.values()))
-        return cls(index, numbers[order], names, split, classes)
+        return cls(index, split, classes)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -153,32 +285,22 @@ class Plan:
         cells = np.bincount(self.split * size + self.index["label"], minlength=3 * size)
         return cells.reshape(3, size)
 
-    def shards(self, base: S3Address, split: int) -> Iterator[Shard]:
-        """Yield the shards of a split, given its number."""
-        record, starts = self.index["record"].astype(np.int64), self._starts
-        first, end = np.searchsorted(self.split, (split, split + 1)).tolist()
-        ends = first + _ends(record[first:end])
-        for number, (start, stop) in enumerate(zip([first, *ends], ends, strict=False)):
-            name = f"{SPLITS[split]}-{number:05d}.tfrecord"
-            runs, order = np.unique(self.run[start:stop], return_inverse=True)
-            low = np.full(len(runs), np.iinfo(np.int64).max)
-            high = np.zeros(len(runs), np.int64)
-            np.minimum.at(low, order, starts[start:stop])
-            np.maximum.at(high, order, (starts + record)[start:stop])
-            ranges = zip(runs.tolist(), low.tolist(), high.tolist(), strict=True)
-            pieces = [(self.names[run], at, to) for run, at, to in ranges]
-            yield Shard(name, base / name, pieces, order.astype(np.int32))
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        """Where each record begins in its run."""
-        record = self.index["record"].astype(np.int64)
-        by_run = np.argsort(self.run, kind="stable")
-        before = np.cumsum(record[by_run]) - record[by_run]
-        first_of_run = np.searchsorted(self.run[by_run], self.run[by_run])
-        starts = np.empty(len(record), np.int64)
-        starts[by_run] = before - before[first_of_run]
-        return starts
+    def shards(self, base: S3Address) -> Iterator[Shard]:
+        """Yield the shards: of each split, about equal bytes, at most about 64 MiB each."""
+        for split, word in enumerate(SPLITS):
+            index = self.index[self.split == split]
+            reached = np.cumsum(index["record"], dtype=np.int64)
+            count = max(1, -(-int(reached[-1]) // SHARD_BYTES))
+            wanted = reached[-1] * np.arange(1, count) // count
+            ends = np.unique(np.searchsorted(reached, wanted) + 1)
+            for number, rows in enumerate(np.split(index, ends)):
+                name = f"{word}-{number:05d}.tfrecord"
+                # A range of the shard is one of each run, as both are in the same order.
+                runs, first = np.unique(rows["run"], return_index=True)
+                last = len(rows) - 1 - np.unique(rows["run"][::-1], return_index=True)[1]
+                starts, stops = rows["start"][first], (rows["start"] + rows["record"])[last]
+                pieces = zip(runs.tolist(), starts.tolist(), stops.tolist(), strict=True)
+                yield Shard(name, base / name, list(pieces), rows["run"])
 
     def also_in_train(self) -> dict[str, int]:
         """Return the pictures of other splits that are also in train, where folders decide."""
@@ -270,14 +392,6 @@ class Plan:
             lacking = [name for name, count in zip(self.classes, row, strict=True) if not count]
             if lacking:
                 yield f"{split} has no image of these classes: {listed(lacking, 10)}"
-
-
-def _ends(sizes: np.ndarray) -> np.ndarray:
-    """Return where the shards of a split end: about equal bytes, at most about 64 MiB each."""
-    reached = np.cumsum(sizes)
-    shards = max(1, -(-int(reached[-1]) // SHARD_BYTES))
-    wanted = reached[-1] * np.arange(1, shards + 1) // shards
-    return np.unique(np.searchsorted(reached, wanted) + 1)
 
 
 def _named(numbers: np.ndarray, names: tuple[str, ...]) -> dict[str, int]:

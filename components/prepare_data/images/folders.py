@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kfp_tfjob.components.prepare_data.images.parts import faults_of
+from kfp_tfjob.components.prepare_data.faults import Fault, Faults
+from kfp_tfjob.components.prepare_data.images.header import Unusable, check
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, Folders, Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.listing import Listing, check_links
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
@@ -180,5 +181,10 @@ def _files(source: Source, options: DataOptions) -> list[Problem]:
         return []
     step = max(1, len(source.files) // _LOOKED)
     files = source.files[::step][:_LOOKED]
-    faults = faults_of(source, files, options)
-    return faults.image_problems() if faults.bad else []
+    pictures = options.pictures.model_copy(update={"verify": "header"})
+    faults = []
+    for file, content in zip(files, source.contents(files), strict=True):
+        found = check(file, content, pictures)
+        if isinstance(found, Unusable):
+            faults.append(Fault(file.name, 0, "", found.value, found.rule))
+    return Faults.of_files(len(files), faults).image_problems() if faults else []

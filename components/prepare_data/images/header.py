@@ -12,7 +12,9 @@ import warnings
 import zlib
 from typing import NamedTuple
 
+from kfp_tfjob.components.prepare_data.source.files import LARGEST_CONTENT, SourceFile
 from kfp_tfjob.components.prepare_data.source.foreign_files import recognise
+from kfp_tfjob.options.pictures import Pictures
 
 JPEG, PNG = "JPEG", "PNG"
 FORMATS = (JPEG, PNG)
@@ -79,6 +81,28 @@ class Unusable(NamedTuple):
 
     rule: str
     value: str
+
+
+def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header | Unusable:
+    """Return what a file says of itself, or why the options do not allow it.
+
+    Args:
+        file: Of the source.
+        content: Its bytes; None if there are too many.
+        options: The typed `data_options.pictures`.
+    """
+    if content is None:
+        expected = f"at most {LARGEST_CONTENT >> 20} MiB"
+        return Unusable("bytes", f"{file.size / 2**20:,.0f} MiB, {expected}")
+    found = look(content)
+    if isinstance(found, Unusable):
+        return found
+    if found.width * found.height > options.max_megapixels * 1e6:
+        return Unusable("pixels", f"{found.width:,} x {found.height:,} pixels")
+    if found.mode == CMYK and options.channels == 1:
+        return Unusable("channels", "data_options.pictures.channels is 1")
+    fault = decoding_fault(content) if options.verify == "decode" else ""
+    return Unusable("broken", fault) if fault else found
 
 
 def look(content: bytes) -> Header | Unusable:

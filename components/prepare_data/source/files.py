@@ -12,6 +12,7 @@ import os
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,8 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _LONGEST_MARK = 4  # bytes
+LARGEST_CONTENT = 64 << 20  # bytes of a file that is in memory as a whole, several times
+_REQUESTS = 16  # objects that are fetched at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +129,26 @@ class Source:
         """The size of all files together in bytes, as stored."""
         return sum(file.size for file in self.files)
 
-    def content(self, file: SourceFile) -> bytes:
-        """Return all bytes of a small file.
+    def contents(self, files: Sequence[SourceFile]) -> Iterator[bytes | None]:
+        """Yield the bytes of each file; None for one of more than LARGEST_CONTENT.
 
         Raises:
-            DataError: It changed since it was listed.
+            DataError: One changed since it was listed, or cannot be read.
         """
-        with self.raw(file) as stream:
-            return stream.read()
+
+        def content(file: SourceFile) -> bytes | None:
+            if file.size > LARGEST_CONTENT:
+                return None
+            with self.raw(file) as stream:
+                return stream.read()
+
+        if not any(isinstance(file.location, S3Address) for file in files):
+            yield from map(content, files)
+            return
+        # An answer takes milliseconds, however small the object.
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            for at in range(0, len(files), 2 * _REQUESTS):
+                yield from pool.map(content, files[at : at + 2 * _REQUESTS])
 
     @contextmanager
     def raw(self, file: SourceFile) -> Iterator[IO[bytes]]:
