@@ -43,6 +43,7 @@ from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import listed
 
 NO_MOMENTS = ColumnMoments(mean=0.0, std=0.0)
+_OF_CODES = ColumnMoments(mean=0.0, std=1.0)
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
@@ -51,10 +52,36 @@ _MOST_WARNED = 10  # names in one warning
 
 
 @dataclass
+class Ends:
+    """The number of dates in each column, and the smallest and the largest one, exact."""
+
+    count: Array
+    minimum: Array
+    maximum: Array
+
+    @classmethod
+    def empty(cls, columns: int) -> Ends:
+        """Return those of no values."""
+        return cls(
+            np.zeros(columns, np.int64), np.full(columns, _LATEST), np.full(columns, NO_DATE)
+        )
+
+    def add(self, values: np.ndarray) -> None:
+        """Add int64 values of shape [rows, columns], NO_DATE for a gap."""
+        gaps = values == NO_DATE
+        least, most = np.where(gaps, _LATEST, values).min(0), values.max(0)
+        self.merge(Ends(len(values) - gaps.sum(0), least, most))
+
+    def merge(self, later: Ends) -> None:
+        """Add those of other rows."""
+        self.count = self.count + later.count
+        self.minimum = np.minimum(self.minimum, later.minimum)
+        self.maximum = np.maximum(self.maximum, later.maximum)
+
+
+@dataclass
 class Moments:
     """Mean, deviation and range of columns, in float64, merged as in Chan et al. (1979).
-
-    Whole numbers keep their range exactly.
 
     Attributes:
         count: The values of each column that are not missing.
@@ -69,39 +96,34 @@ class Moments:
     maximum: Array
 
     @classmethod
-    def empty(cls, columns: int, whole: bool = False) -> Moments:
-        """Return the moments of no values: floats, or whole numbers."""
-        least, most = (NO_DATE, _LATEST) if whole else (-np.inf, np.inf)
-        ends = np.full(columns, most), np.full(columns, least)
+    def empty(cls, columns: int) -> Moments:
+        """Return the moments of no values."""
         counts, zeros = np.zeros((2, columns), np.int64)
         mean, squares = np.zeros((2, columns))
+        ends = np.full(columns, np.inf), np.full(columns, -np.inf)
         return cls(counts, zeros, mean, squares, *ends)
 
-    def add(self, values: np.ndarray) -> None:
-        """Add values of shape [rows, columns]: floats, NaN for a gap, or int64, NO_DATE for one."""
+    def add(self, values: np.ndarray, width: int = 0) -> None:
+        """Add floats of shape [rows, columns], NaN for a gap; the columns of `width` in a row."""
         if not values.shape[1]:
             return
-        step = max(1, _CHUNK_VALUES // values.shape[1])
+        # Another size would round the sums differently.
+        step = max(1, _CHUNK_VALUES // (width or values.shape[1]))
         for start in range(0, len(values), step):
             self._add(values[start : start + step])
 
     def _add(self, values: np.ndarray) -> None:
-        whole = values.dtype.kind == "i"
-        gaps = values == NO_DATE if whole else np.isnan(values)
+        gaps = np.isnan(values)
         part = values.astype(np.float64)
-        low = high = values
-        some = gaps.any()
         count = np.full(values.shape[1], len(values))
+        low = high = values
+        zeros = part == 0
+        zeros = zeros.sum(0) if zeros.any() else np.zeros_like(count)
+        some = gaps.any()
         if some:
             count -= gaps.sum(0)
             part[gaps] = 0
-            least, most = (NO_DATE, _LATEST) if whole else (-np.inf, np.inf)
-            low, high = np.where(gaps, most, values), np.where(gaps, least, values)
-        zeros = part == 0
-        if zeros.any():
-            zeros = (zeros & ~gaps if some else zeros).sum(0)
-        else:
-            zeros = np.zeros_like(count)
+            low, high = np.where(gaps, np.inf, values), np.where(gaps, -np.inf, values)
         mean = part.sum(0) / np.maximum(count, 1)
         part -= mean
         part *= part
@@ -165,7 +187,7 @@ class Statistics:
     Attributes:
         floats: Of the numbers of train.
         dates: Of the dates of train.
-        packed: Of the model's input over train; None if it is the numbers.
+        packed: Of the numbers in the model's input over train; None if they are those of `floats`.
         labels: Of a label that is a number, by split; none of classes.
         label_sample: Such labels of the first rows of train.
         duplicates: Rows with the features of the row before.
@@ -176,7 +198,7 @@ class Statistics:
     """
 
     floats: Moments
-    dates: Moments
+    dates: Ends
     packed: Moments | None
     labels: list[Moments]
     label_sample: Array = field(default_factory=lambda: np.empty(0, np.float32))
@@ -192,8 +214,8 @@ class Statistics:
         floats, _, dates = coding.lengths
         return cls(
             Moments.empty(floats),
-            Moments.empty(dates, whole=True),
-            None if coding.is_identity else Moments.empty(coding.width),
+            Ends.empty(dates),
+            None if coding.is_identity else Moments.empty(coding.numbers),
             [Moments.empty(1) for _ in SPLITS] if label.classes is None else [],
             classes=len(label.classes or ()),
         )
@@ -216,7 +238,8 @@ class Statistics:
             self.floats.add(floats)
             self.dates.add(dates)
             if self.packed:
-                self.packed.add(coding.pack(floats, rows["codes"].astype(np.int64), dates))
+                codes = rows["codes"].astype(np.int64)
+                self.packed.add(coding.pack_numbers(floats, codes, dates), coding.width)
             if self.labels:
                 self._sample(labels.astype(np.float32))
 
@@ -254,13 +277,14 @@ class Statistics:
         if field is CODES:
             rows = train.codes[j][1:]
             return Summary(int(rows.sum()), NO_MOMENTS, None, None, np.zeros(0), rows)
-        moments = self.floats if field is FLOATS else self.dates
-        count, sample = int(moments.count[j]), train.sampled(at)
+        column = self.floats if field is FLOATS else self.dates
+        count, sample = int(column.count[j]), train.sampled(at)
         ends = (None, None)
         if count:
-            ends = moments.minimum[j].item(), moments.maximum[j].item()
+            ends = column.minimum[j].item(), column.maximum[j].item()
+        moments = self.floats.column(j) if field is FLOATS else NO_MOMENTS
         sample = sample[~missing_in(sample)]
-        return Summary(count, moments.column(j), *ends, sample, np.zeros(0, np.int64))
+        return Summary(count, moments, *ends, sample, np.zeros(0, np.int64))
 
 
 def sample_rows(kind: np.dtype) -> int:
@@ -318,9 +342,8 @@ def _packed(found: Statistics, coding: Coding) -> Iterator[PackedColumn]:
     """Yield mean and deviation of each value that the model gets; codes stay as they are."""
     moments = found.packed or found.floats
     for i, name in enumerate(coding.names):
-        column = moments.column(i)
-        is_code = i >= coding.numbers
-        yield PackedColumn(name, *((0.0, 1.0) if is_code else (column.mean, column.std)))
+        column = moments.column(i) if i < coding.numbers else _OF_CODES
+        yield PackedColumn(name, column.mean, column.std)
 
 
 def _label(found: Statistics, classes: np.ndarray, label: Label) -> LabelStatistics:

@@ -196,9 +196,18 @@ class Coding:
         """
         if self.is_identity:
             return floats
-        fields = dict(zip(FIELDS, (floats, codes, dates), strict=True))
-        packed = np.empty((len(floats), self.width), np.float32)
-        for group in self.groups:
+        return self._packed(self.groups, self.width, floats, codes, dates)
+
+    def pack_numbers(self, floats: np.ndarray, codes: np.ndarray, dates: np.ndarray) -> np.ndarray:
+        """Return the packed rows, as `pack` does, but their `numbers` alone."""
+        groups = [group for group in self.groups if not group.columns[0].size]
+        return self._packed(groups, self.numbers, floats, codes, dates)
+
+    @staticmethod
+    def _packed(groups: Sequence[Group], width: int, *lists: np.ndarray) -> np.ndarray:
+        fields = dict(zip(FIELDS, lists, strict=True))
+        packed = np.empty((len(lists[0]), width), np.float32)
+        for group in groups:
             values = fields[group.type.field]
             if len(group.places) < values.shape[1]:
                 values = values[:, group.places]

@@ -123,7 +123,7 @@ class Summary:
 
     Attributes:
         count: How many are not missing.
-        moments: Of a type with floats or whole numbers; zeros of others.
+        moments: Of a type with floats; zeros of others.
         least: The smallest value, exact; None without a value.
         most: The largest one.
         sample: Values of some rows, without missing ones.
