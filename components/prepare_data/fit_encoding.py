@@ -1,16 +1,14 @@
 """Learns the coding of the columns from train: vocabularies, values for gaps, first dates.
 
-Counts, sums and first dates are exact whatever the order of the rows, so parts are counted alone
-and merged. Medians and most frequent values are those of the first 100,000 rows of train in the
-order of their hashes (fewer if rows are wide), which is all of train in most tables.
+Counts and first dates are those of all rows, so parts are counted alone and merged. What stands for
+a gap comes from the first 100,000 rows of train in the order of their hashes (fewer if rows are
+wide), which is all of train in most tables.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
@@ -20,7 +18,6 @@ from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import (
     CODES,
     FIELDS,
-    FLOATS,
     NO_DATE,
     WHOLES,
     TrainValues,
@@ -30,7 +27,6 @@ from kfp_tfjob.options.data import DataOptions
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
 GROUPS = 2  # rows whose label is a number, and other rows, which are bad in a regression
-_MANTISSA = 24  # bits of a float32
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -44,57 +40,33 @@ class Counted:
     """What rows of train say, in any order.
 
     Attributes:
-        count: The values of each number whose sum is taken.
-        sums: The exact sum of each of these numbers, by power of two.
-        dates: The values of each date.
-        first: The first one.
+        first: The first value of each date; _NEVER without one.
         codes: For each category and text, the rows by code.
     """
 
-    count: dict[int, int]
-    sums: dict[int, Counter[int]]
-    dates: Array
-    date_sums: list[int]
     first: Array
     codes: list[Array]
 
     @classmethod
     def empty(cls, kinds: Kinds) -> Counted:
         """Return the counts of a table without rows."""
-        floats, dates = kinds.in_field(FLOATS), len(kinds.in_field(WHOLES))
-        means = [j for j, item in enumerate(floats) if item.gaps and item.gaps.rule == "mean"]
         return cls(
-            dict.fromkeys(means, 0),
-            {j: Counter() for j in means},
-            np.zeros(dates, np.int64),
-            [0] * dates,
-            np.full(dates, _NEVER),
+            np.full(len(kinds.in_field(WHOLES)), _NEVER),
             [np.zeros(0, np.int64) for _ in kinds.in_field(CODES)],
         )
 
     @property
     def is_needed(self) -> bool:
         """Whether anything of the rows counts."""
-        return bool(self.count or self.codes or len(self.dates))
+        return bool(self.codes or len(self.first))
 
     def add(self, rows: np.ndarray) -> None:
         """Add rows of a run."""
         if not len(rows):
             return
-        for j in self.count:
-            values = rows["features"][:, j]
-            values = values[~np.isnan(values)]
-            self.count[j] += len(values)
-            self.sums[j].update(_exact_sum(values))
         dates = rows["dates"]
-        there = dates != NO_DATE
-        self.dates += there.sum(0)
-        # In two halves, because the sum of many dates does not fit into 64 bits.
-        whole = np.where(there, dates, 0)
-        high, low = (whole >> 20).sum(0), (whole & 0xFFFFF).sum(0)
-        for j, (upper, lower) in enumerate(zip(high.tolist(), low.tolist(), strict=True)):
-            self.date_sums[j] += (upper << 20) + lower
-        self.first = np.minimum(self.first, np.where(there, dates, _NEVER).min(0))
+        found = np.where(dates == NO_DATE, _NEVER, dates).min(0)
+        self.first = np.minimum(self.first, found)
         for j in range(len(self.codes)):
             self.codes[j] = added(self.codes[j], np.bincount(rows["codes"][:, j]))
 
@@ -103,13 +75,6 @@ class Counted:
 
         `maps` has for each column of codes the code here of each code there; None if equal.
         """
-        for j in self.count:
-            self.count[j] += later.count[j]
-            self.sums[j].update(later.sums[j])
-        self.dates += later.dates
-        self.date_sums = [
-            mine + other for mine, other in zip(self.date_sums, later.date_sums, strict=True)
-        ]
         self.first = np.minimum(self.first, later.first)
         for j, (rows, codes) in enumerate(zip(later.codes, maps, strict=True)):
             if codes is not None:
@@ -119,18 +84,6 @@ class Counted:
                 rows = found
             self.codes[j] = added(self.codes[j], rows)
 
-    def mean(self, j: int) -> float:
-        """Return the mean of a number whose sum is taken; 0 without a value."""
-        total = sum(
-            (Fraction(value) * Fraction(2) ** power for power, value in self.sums[j].items()),
-            Fraction(0),
-        )
-        return float(total / max(self.count[j], 1))
-
-    def mean_date(self, j: int) -> int:
-        """Return the mean of a date; 0 without a value."""
-        return self.date_sums[j] // max(int(self.dates[j]), 1)
-
 
 def added(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
     """Return the sum of two arrays of counts of different lengths."""
@@ -138,21 +91,6 @@ def added(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
     found[: len(counts)] += counts
     found[: len(more)] += more
     return found
-
-
-def _exact_sum(values: np.ndarray) -> dict[int, int]:
-    """Return the sum of float32 as whole numbers by the power of two that they are scaled by."""
-    values = values[values != 0].astype(np.float64)
-    if not len(values):
-        return {}
-    fractions, powers = np.frexp(values)
-    wholes = (fractions * (1 << _MANTISSA)).astype(np.int64)
-    found, places = np.unique(powers, return_inverse=True)
-    sums = np.zeros(len(found), np.int64)
-    np.add.at(sums, places, wholes)
-    return {
-        power - _MANTISSA: value for power, value in zip(found.tolist(), sums.tolist(), strict=True)
-    }
 
 
 def learn(
@@ -184,8 +122,6 @@ def _values(feature: Feature, counted: Counted, column: np.ndarray, j: int) -> T
     """Return the values of a column with floats or whole numbers, which is column `j` of these."""
     found = np.sort(column[~missing_in(column)])
     if feature.type.field is WHOLES:
-        first = int(counted.first[j]) if counted.dates[j] else 0
-        return TrainValues(feature.gaps, found, counted.mean_date(j), first)
-    is_mean = feature.gaps is not None and feature.gaps.rule == "mean"
-    mean = counted.mean(j) if is_mean else 0.0
-    return TrainValues(feature.gaps, found.astype(np.float64), mean)
+        first = int(counted.first[j])
+        return TrainValues(feature.gaps, found, 0 if first == _NEVER else first)
+    return TrainValues(feature.gaps, found.astype(np.float64))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from math import fsum
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -145,7 +146,6 @@ class TrainValues:
     Attributes:
         gaps: The rule for missing values; None if there is none.
         sample: Values of some rows, sorted, without missing ones.
-        mean: Of all rows; 0 without a value, or if the rule does not need it.
         first: The smallest whole number; 0 without a value.
         dictionary: The strings by their code, from 1.
         rows: The rows by code, from 0.
@@ -153,7 +153,6 @@ class TrainValues:
 
     gaps: Gaps | None
     sample: np.ndarray
-    mean: float | int = 0
     first: int = 0
     dictionary: tuple[str, ...] = ()
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -255,8 +254,10 @@ class ColumnType:
         value: Any = 0
         if gaps.rule == "constant":
             value = cls.constant(gaps.value or "")
-        elif gaps.rule == "mean":
-            value = values.mean
+        elif len(sample) and gaps.rule == "mean":
+            numbers = sample.tolist()  # the sum of many dates does not fit into 64 bits
+            whole = cls.field is WHOLES
+            value = sum(numbers) // len(numbers) if whole else fsum(numbers) / len(numbers)
         elif len(sample) and gaps.rule == "most_frequent":
             distinct, counts = np.unique(sample, return_counts=True)
             value = distinct[counts.argmax()]  # the smallest of several
