@@ -11,7 +11,7 @@ from functools import cached_property
 
 from kfp_tfjob.checks.placement import too_small
 from kfp_tfjob.checks.shortage import remedy, secret_remedy
-from kfp_tfjob.cluster import capacity, waiting
+from kfp_tfjob.cluster import waiting
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.components.launch_tfjob.launch import Launch
@@ -165,9 +165,6 @@ class Attempt:
         fix = remedy(found.verdict, self.launch.spec, seen.pods, events)
         if found.verdict == Verdict.OPERATOR_ABSENT:
             fix = kind_of(seen.job).absent
-        if found.verdict == Verdict.PARTLY_PLACED and (never := self._lacks_room(seen)):
-            # Releasing nodes helps only if other jobs hold the missing ones, not if too few exist.
-            return Judgement(Verdict.UNSCHEDULABLE, f"{never}; {found.sentence}", fix=fix)
         return replace(found, fix=fix)
 
     def _name_shortage(self, seen: Snapshot, seconds: float) -> bool:
@@ -180,21 +177,6 @@ class Attempt:
         where = f"{self.name} has been waiting for nodes for {seconds:.0f} s"
         log.warning("%s: %s. Fix: %s", where, "; ".join(said), fix or "add nodes")
         return True
-
-    def _lacks_room(self, seen: Snapshot) -> str:
-        """Return why the cluster at its present size can never hold the job, or "" if unknown.
-
-        After the first attempt, a node may have been lost or a new one may be starting. Then, and
-        without events, the answer is unknown: the job waits for its pending timeout.
-        """
-        nodes = self.launch.backend.nodes()
-        lagging = {role_of(pod): pod for pod in seen.pods if not waiting.is_placed(pod)}
-        said = [self.launch.backend.events(pod["metadata"]["name"]) for pod in lagging.values()]
-        if self.number > 1 or not nodes or not all(said):
-            return ""
-        if any(waiting.nodes_are_coming(events) for events in said):
-            return ""
-        return capacity.lacks_room(seen.job, nodes)  # as a queue has admitted it
 
     def _beat(self, pods: list[Object]) -> None:
         """Tell the chief that a launcher still waits for it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kfp_tfjob.cluster import quota, waiting
+from kfp_tfjob.cluster import waiting
 from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
@@ -141,8 +141,6 @@ class JobLimits:
         if secrets := waiting.missing_secrets(pods):
             said = _joined("a Secret is missing", [str(item) for item in secrets])
             found["secret"] = Limit(_MOMENT, Verdict.USER_ERROR, said)
-        if missing and (never := quota.never(seen.job, not_made)):
-            found["quota"] = Limit(0, Verdict.UNSCHEDULABLE, never)
         if missing and (forbidden := waiting.forbidden(events)):
             said = _joined("the cluster does not allow pods to be created", forbidden[-1:])
             found["forbidden"] = Limit(_MOMENT, Verdict.REFUSED, said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kfp_tfjob.cluster import quota, waiting
+from kfp_tfjob.cluster import waiting
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
@@ -47,9 +47,9 @@ def remedy(
             lower += _too_much(spec, role_of(pod), message)
             others += _elsewhere(spec, role_of(pod), message)
     names = set()
-    for refusal in quota.exceeded(waiting.not_made(events)):
-        names.add(refusal.name)
-        for resource in refusal.requested:
+    for name, resources in waiting.exceeded_quotas(events):
+        names.add(name)
+        for resource in resources:
             lower += _of_quota(spec, resource)
     others += [f"have the ResourceQuota {name} raised" for name in sorted(names)]
     ways = [f"lower {' or '.join(dict.fromkeys(lower))}"] if lower else []

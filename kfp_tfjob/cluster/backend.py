@@ -7,7 +7,7 @@ the launcher, the verdicts and the reports are the same everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from kfp_tfjob.cluster.log_lines import LogLine
@@ -29,14 +29,14 @@ class JobRefusedError(ConfigurationError):
 
 
 class Backend(Protocol):
-    """The operations that the launcher needs to run jobs.
+    """The operations that the launcher needs to run jobs; the defaults are those without a cluster.
 
     Every method may raise StepError if the back end is unreachable for longer than allowed.
     """
 
     def owner(self) -> Object | None:
         """Return the ownerReference that deletes jobs with their run, or None."""
-        ...
+        return None
 
     def watch_workflow(
         self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
@@ -53,7 +53,7 @@ class Backend(Protocol):
         Returns:
             A context; its value returns why the run ended, or "" while it has not.
         """
-        ...
+        return nullcontext(lambda: "")
 
     def create(self, manifest: Object) -> None:
         """Create a job.
@@ -86,15 +86,15 @@ class Backend(Protocol):
 
     def events(self, name: str) -> list[Object]:
         """Return the events of a job or pod, newest last; none without the right to read them."""
-        ...
+        return []
 
     def place_in_queue(self, queue: str, workload: str) -> int | None:
         """Return the place of a Workload in a LocalQueue, from 1; None if it is not known."""
-        ...
+        return None
 
     def nodes(self) -> list[Object] | None:
         """Return the nodes of the cluster, or None without the right to list them."""
-        ...
+        return None
 
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
         """Set annotations of a job; a failure is not an error."""

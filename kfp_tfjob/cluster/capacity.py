@@ -93,12 +93,7 @@ def no_room(
 
 
 def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
-    """Return why a job cannot fit on the nodes even if they were empty, or "" if it may."""
-    for replica in replicas(job):
-        pod, count = replica.pod, replica.count
-        most = room([node for node in nodes if fits(node, pod)], of_pod(pod))
-        if most < count:
-            return f"the nodes have room for {most} of {count} {replica.role} pods"
+    """Return which total of a job exceeds what the nodes have in all, or "" if none does."""
     pods = [replica.pod for replica in replicas(job)]
     usable = [allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
     for name, amount in of_job(job).items():

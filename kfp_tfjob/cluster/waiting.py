@@ -20,9 +20,8 @@ _NOT_MADE = frozenset(
     "FailedCreatePod FailedCreateService"
     " FailedCreate JobCreationFailed HeadlessServiceCreationFailed".split()
 )
-# Of the cluster autoscaler, and of Karpenter.
-_NODES_ARE_COMING = frozenset({"TriggeredScaleUp", "Nominated"})
 _WORKLOAD = re.compile(r"Created Workload: [^/\s]+/(\S+)")
+_EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: \S+, limited: \S+")
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 # The rest of the scheduler's message is about pods that it could evict for this one.
 _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
@@ -101,6 +100,13 @@ def not_made(events: Iterable[Object]) -> list[str]:
     return [str(item.get("message")) for item in events if item.get("reason") in _NOT_MADE]
 
 
+def exceeded_quotas(events: Iterable[Object]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the quotas that keep pods from being created, each with its resources."""
+    for text in not_made(events):
+        if found := _EXCEEDED.search(text):
+            yield found[1], [item.partition("=")[0] for item in found[2].split(",")]
+
+
 def workloads(events: Iterable[Object]) -> list[str]:
     """Return the names of what Kueue has created for a job: it tells why the job waits."""
     said = (_WORKLOAD.search(str(item.get("message"))) for item in events)
@@ -143,11 +149,6 @@ def secret_in(said: str) -> tuple[str, str] | None:
     if found := _NO_SECRET.search(said):
         return found[1], ""
     return None
-
-
-def nodes_are_coming(events: Iterable[Object]) -> bool:
-    """Tell whether an autoscaler has announced a node for a pod."""
-    return any(item.get("reason") in _NODES_ARE_COMING for item in events)
 
 
 def about(event: Object, pod: Object) -> bool:

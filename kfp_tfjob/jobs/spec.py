@@ -20,6 +20,10 @@ from kfp_tfjob.supervisor.environment import VARIABLES
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_STRINGS = (
+    *("output_uri", "storage_endpoint", "storage_region", "storage_secret"),
+    *("dataset_uri", "model_name", "model_entry", "code_uri"),
+)
 # Variables that the manifest sets itself; a user's own value would break the contract of a replica.
 RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in kinds.KINDS))
 
@@ -107,42 +111,27 @@ class JobSpec:
         return extra.gpus if extra else self.gpus
 
     @classmethod
-    def parse(
-        cls,
-        *,
-        output_uri: str,
-        storage_secret: str,
-        model_name: str,
-        model_entry: str,
-        model_hyperparameters: Mapping[str, Any],
-        train_workers: float,
-        train_gpus: float,
-        train_epochs: float,
-        train_batch_size: float,
-        train_image: str,
-        train_options: Mapping[str, Any],
-        pod: Mapping[str, Any],
-        storage_endpoint: str = "",
-        storage_region: str = "",
-        dataset_uri: str = "",
-        code_uri: str = "",
-        tools_image: str = images.TOOLS,
-    ) -> JobSpec:
-        """Check and type the run parameters; the attributes of the class describe them.
+    def parse(cls, **given: Any) -> JobSpec:
+        """Check and type the run parameters, and what preflight adds to them.
+
+        Args:
+            **given: The run parameters by their names, and any other attribute of the class; a
+                string that is not given is empty.
 
         Raises:
             ConfigurationError: Parameters are wrong; it lists every problem.
         """
         problems: list[Problem | str] = []
 
-        def typed(group: type[Any], name: str, value: Any) -> Any:
+        def typed(group: type[Any], name: str) -> Any:
             try:
-                return parse(group, name, value)
+                return parse(group, name, given[name])
             except ConfigurationError as error:
                 problems.extend(error.problems)
                 return group()
 
-        def whole(name: str, value: Any, least: int) -> int:
+        def whole(name: str, least: int) -> int:
+            value = given[name]
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if number and value % 1 == 0 and value >= least:
                 return int(value)
@@ -152,25 +141,18 @@ class JobSpec:
             )
             return least
 
-        options = typed(TrainOptions, "train_options", train_options)
+        options = typed(TrainOptions, "train_options")
         spec = cls(
-            output_uri=str(output_uri).strip(),
-            storage_endpoint=str(storage_endpoint).strip(),
-            storage_region=str(storage_region).strip(),
-            storage_secret=str(storage_secret).strip(),
-            dataset_uri=str(dataset_uri).strip(),
-            model_name=str(model_name).strip(),
-            model_entry=str(model_entry).strip(),
-            code_uri=str(code_uri).strip(),
-            hyperparameters=whole_numbers(model_hyperparameters),
-            workers=whole("train_workers", train_workers, 0),
-            gpus=whole("train_gpus", train_gpus, 0),
-            epochs=whole("train_epochs", train_epochs, 1),
-            batch_size=whole("train_batch_size", train_batch_size, 1),
-            image=str(train_image).strip(),
-            tools_image=tools_image,
+            **{name: str(given.get(name, "")).strip() for name in _STRINGS},
+            hyperparameters=whole_numbers(given["model_hyperparameters"]),
+            workers=whole("train_workers", 0),
+            gpus=whole("train_gpus", 0),
+            epochs=whole("train_epochs", 1),
+            batch_size=whole("train_batch_size", 1),
+            image=str(given["train_image"]).strip(),
+            tools_image=given.get("tools_image", images.TOOLS),
             options=options,
-            pod=typed(PodOptions, "pod", pod),
+            pod=typed(PodOptions, "pod"),
             kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
         )
         ConfigurationError.raise_if([*problems, *spec._problems(numbers_are_right=not problems)])

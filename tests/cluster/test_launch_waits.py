@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from kfp_tfjob.checks.engine import At, check
@@ -80,9 +78,8 @@ def test_many_replicas_that_wait_take_one_short_line(launch, row, said):
 
 def test_quota_that_can_never_hold_the_job(launch, row, said, figure):
     _quota(launch, **{f"requests.{GPU}": "3"})
-    ended = launch.run(launch.spec(workers=1, gpus=2))
+    ended = launch.run(launch.spec(workers=1, gpus=2, pending_timeout_seconds=4))
     row(launch, "unschedulable", 2, jobs=0)
-    assert f"4 requests.{GPU}" in ended.message and "allows 3 " in ended.message
     assert "exceeded quota: team" in ended.message
     assert "train_gpus (2 now)" in ended.message and "ResourceQuota team raised" in ended.message
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
@@ -109,21 +106,6 @@ def test_pods_that_the_namespace_never_admits(launch, row):
     ended = launch.run(launch.spec())
     row(launch, "refused", 2, jobs=0)
     assert "is 10m" in ended.message
-
-
-def test_nodes_that_have_no_room_for_the_whole_job(launch, row, scarce):
-    """Eight GPUs on one node, twelve asked for: letting go and trying again cannot help."""
-    with may_list_nodes(launch):
-        spec = launch.spec(
-            "time.sleep(600)", workers=2, gpus=4, pod={"all": scarce}, partly_placed_seconds=4
-        )
-        api = client_of(launch.kubeconfig, launch.namespace, 5)
-        launch.wait_for(lambda: _waits(api, spec, "12 "))
-        ended = launch.run(spec)
-    row(launch, "unschedulable", 2, jobs=0)
-    assert re.search(r"\b12 .*\b8\b", ended.message)
-    assert "lower train_workers or train_gpus (4 now)" in ended.message
-    assert launch.step.store.numbers(launch.step.run.attempts) == [1]
 
 
 def _waits(api: ClusterClient, spec: JobSpec, words: str) -> bool:

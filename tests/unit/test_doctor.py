@@ -6,10 +6,9 @@ import pytest
 
 from kfp_tfjob.checks.engine import findings
 from kfp_tfjob.checks.finding import ok
-from kfp_tfjob.checks.namespace import _compared
+from kfp_tfjob.checks.namespace import _compared, _left
 from kfp_tfjob.checks.placement import _largest
 from kfp_tfjob.cluster.errors import ForbiddenError
-from kfp_tfjob.cluster.quota import left
 from kfp_tfjob.pipelines.doctor import engine
 from kfp_tfjob.pipelines.doctor.back_end import _judged
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -59,7 +58,7 @@ def quota(used: str, hard: str) -> dict:
     ],
 )
 def test_a_quota_is_compared_with_the_job(used, hard, state, words):
-    (found,) = _compared("team", left(quota(used, hard)), {"requests.cpu": Decimal(8)})
+    (found,) = _compared("team", _left(quota(used, hard)), {"requests.cpu": Decimal(8)})
     assert found.status == state and words in found.what and "team" in found.what
 
 

@@ -141,23 +141,6 @@ def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not()
     assert dogs.look(Snapshot(job("Running"), BOTH, silence=40)).verdict == "stalled"
 
 
-def test_a_quota_that_can_never_hold_the_job_ends_it_at_once():
-    text = "exceeded quota: gpus, requested: pods=1, used: pods=1, limited: pods=1"
-    events = [{"reason": "FailedCreatePod", "message": text}]
-    never = job()
-    for replica in never["spec"]["tfReplicaSpecs"].values():
-        replica["template"] = {"spec": {"containers": []}}
-    found = JobLimits(OPTIONS, clock=lambda: 0.0).look(Snapshot(never, [], events=lambda: events))
-    assert found.verdict == "unschedulable" and not found.verdict.recoverable
-    assert "quota gpus allows 1 " in found.sentence and text in found.sentence
-    enough = text.replace("limited: pods=1", "limited: pods=2")
-    events[0]["message"] = enough
-    assert (
-        JobLimits(OPTIONS, clock=lambda: 0.0).look(Snapshot(never, [], events=lambda: events))
-        is None
-    )
-
-
 @pytest.mark.parametrize("seen", [Snapshot(job("Running"), BOTH), Snapshot(job(suspend=True), [])])
 def test_the_run_has_a_deadline_of_its_own(seen):
     now = 0.0

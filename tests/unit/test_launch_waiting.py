@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.checks.shortage import remedy, secret_remedy, secrets_of
-from kfp_tfjob.cluster import capacity, quota, waiting
+from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
 from kfp_tfjob.components.launch_tfjob.launch import Launch
@@ -191,30 +191,6 @@ def refused(requested: str, limited: str) -> dict:
     return event("j", "FailedCreatePod", text)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "requested", "limited", "why"),
-    [
-        # One pod, and the job of chief and two workers.
-        (spec(gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=3", "asks for 8 req"),
-        (spec(2, gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=8", "asks for 12"),
-        (spec(2, gpus=4), "requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=12", ""),
-        (spec(50), "pods=1", "pods=10", "asks for 51 pods, but quota team allows 10 in all"),
-        (spec(50), "pods=1", "pods=51", ""),
-        # The chief has its sidecar beside it: 4.25, and 5 as limits.
-        (spec(), "requests.cpu=4250m", "requests.cpu=8250m", ""),
-        (spec(), "cpu=4250m", "cpu=8200m", "asks for 8.25 cpu"),
-        (spec(), "limits.cpu=5,limits.memory=17Gi", "limits.cpu=8,limits.memory=1Ti", "for 9 lim"),
-        (spec(), "limits.memory=17Gi", "limits.memory=32Gi", "asks for 33 GiB limits.memory"),
-        # A quota of one priority class does not concern pods of another.
-        (spec(50, chief={"priority_class": "high"}), "pods=1", "pods=10", ""),
-    ],
-)
-def test_a_quota_that_can_never_hold_the_job(wanted, requested, limited, why):
-    (found,) = quota.exceeded(waiting.not_made([refused(requested, limited)]))
-    said = found.never(job(wanted))
-    assert why in said and bool(said) == bool(why), said
-
-
 def test_a_quota_names_itself_and_what_to_lower():
     asked = refused("requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=3")
     found = remedy(Verdict.UNSCHEDULABLE, spec(2, gpus=4), [], [asked])
@@ -251,18 +227,12 @@ TAINTED = {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
         # What is not known is not said: here each kind of pod has room, and the sum is enough.
         (spec(3, gpus=4), [node(8), node(6), node(2)], ""),
         (spec(2, gpus=4), [node(8), node(8, **TAINTED)], "asks for 12"),
-        (spec(5), [node(0, "8"), node(0, "8")], "have room for 4 of 5 worker pods"),
-        (spec(0, gpus=4), [node(2), node(2)], "have room for 0 of 1 chief pods"),
+        (spec(5), [node(0, "8"), node(0, "8")], "asks for 25.25 cpu in all"),
     ],
 )
 def test_nodes_that_have_no_room_for_a_whole_job(wanted, nodes, why):
     found = capacity.lacks_room(job(wanted), nodes)
     assert why in found and bool(found) == bool(why), found
-
-
-def test_an_autoscaler_that_makes_nodes_is_waited_for():
-    assert waiting.nodes_are_coming([event("j-worker-1", "TriggeredScaleUp", "pool 0->1")])
-    assert not waiting.nodes_are_coming([event("j-worker-1", "FailedScheduling", CPU)])
 
 
 KEY = {"secret": "hub", "key": "k"}
@@ -349,9 +319,3 @@ def test_after_a_minute_the_log_names_the_largest_node_and_the_parameter(caplog)
         (line,) = caplog.messages
         assert part in line and "61 s" in line and "lower pod.all.cpu (4 now)" in line
     assert not attempt._name_shortage(Snapshot(job(), [pod("chief-0")]), 61)
-
-
-def test_a_quota_in_words_that_cannot_be_read_decides_nothing():
-    assert not list(
-        quota.exceeded(["exceeded quota: q, requested: cpu=x:, used: cpu=, limited: cpu=2:"])
-    )

@@ -17,13 +17,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kfp_tfjob.cluster.backend import Farewell, JobExistsError, JobRefusedError
+from kfp_tfjob.cluster.backend import Backend, JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.local.container import now
 from kfp_tfjob.cluster.local.pod import LocalPod
 from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
@@ -43,7 +43,7 @@ _CLOSING_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """Runs jobs until it is closed; on SIGTERM it ends them and the program."""
 
     def __init__(self, folder: Path, secrets: Path) -> None:
@@ -55,16 +55,6 @@ class LocalBackend:
     def from_environment(cls) -> LocalBackend:
         """Return a back end for the folders that the local run names in the environment."""
         return cls(Path(os.environ[FOLDER]), Path(os.environ[SECRETS]))
-
-    def owner(self) -> Object | None:
-        """Return None: jobs end with this process."""
-        return None
-
-    def watch_workflow(
-        self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
-    ) -> AbstractContextManager[Callable[[], str]]:
-        """Return a context that reports no end: a signal to the command line ends a local run."""
-        return nullcontext(lambda: "")
 
     def create(self, manifest: Object) -> None:
         """Start the pods of a job."""
@@ -99,17 +89,6 @@ class LocalBackend:
         """Return the seconds since the chief's last line; None before the first."""
         job = self._jobs.get(name)
         return time.monotonic() - job.heard if job and job.heard else None
-
-    def events(self, name: str) -> list[Object]:
-        """Return no events: there are no controllers here."""
-        return []
-
-    def place_in_queue(self, queue: str, workload: str) -> None:
-        """Return None: there is no queue."""
-
-    def nodes(self) -> None:
-        """Return None: processes on one machine need no nodes."""
-        return None
 
     def annotate(self, name: str, values: Mapping[str, str]) -> None:
         """Set annotations of a job."""
