@@ -25,7 +25,7 @@ from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import CHIEF_END, UPLOADER, RunLayout
 from kfp_tfjob.supervisor import exit_codes, termination_message
 from kfp_tfjob.supervisor.files import read_json
-from kfp_tfjob.supervisor.stop_within import StopWithin
+from kfp_tfjob.supervisor.stop import StopWithin
 from kfp_tfjob.uploader.barrier import Barrier, Request
 from kfp_tfjob.uploader.folder import name_problem
 from kfp_tfjob.uploader.inventory import Scan, inventory, scan

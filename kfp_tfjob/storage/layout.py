@@ -12,7 +12,7 @@ from datetime import date, datetime
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.supervisor import barrier, completion, termination_message
+from kfp_tfjob.supervisor import barrier, termination_message
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
@@ -51,7 +51,7 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
 PROGRESS = "progress.jsonl"
-COMPLETION = completion.COMPLETION  # the supervisor imports no other package: it has the name
+COMPLETION = barrier.COMPLETION  # the supervisor imports no other package: it has the name
 SAVED_MODEL = "saved_model.pb"  # in MODEL
 # The same, below the folder of a run.
 RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"

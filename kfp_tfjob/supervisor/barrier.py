@@ -1,9 +1,13 @@
-"""The supervisor's side of the flush barrier: waits until the sidecar has stored all output."""
+"""The supervisor's side of the flush barrier: waits until the sidecar has stored all output.
+
+Before that, it writes completion.json, the record that the command of an attempt succeeded.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -11,9 +15,10 @@ from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.files import read_json, write_json
 from kfp_tfjob.supervisor.inventory import inventory
 from kfp_tfjob.supervisor.log import log
-from kfp_tfjob.supervisor.stop_order import Stop
+from kfp_tfjob.supervisor.stop import Stop
 
 # In OUTPUT_DIR.
+COMPLETION = "completion.json"
 FOLDER = ".uploader"
 REQUEST = "flush-request.json"
 REPLY = "flush-reply.json"
@@ -21,6 +26,17 @@ REPLY = "flush-reply.json"
 _PROGRESS_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _MOST_PATHS = 20
+
+
+def record_completion(output: Path, run_id: str, attempt: int) -> None:
+    """Write the record into OUTPUT_DIR.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    write_json(output / COMPLETION, {"run_id": run_id, "attempt": attempt, "finished": finished})
 
 
 def pass_barrier(output: Path, attempt: int, seconds: float, stop: Stop) -> tuple[int, str]:

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping
-
-from kfp_tfjob.supervisor import duration
 
 # Set by the job manifest, the operator or the supervisor; a user must not set them.
 VARIABLES = {
@@ -55,6 +54,9 @@ VARIABLES = {
 }
 TERMINATION_LOG = "TERMINATION_LOG"  # in a local run: the file for the termination message
 _STORE_SECONDS = 3600.0
+DURATION = "a number of seconds, or a number with the unit ms, s, m or h"
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
 class Refused(Exception):
@@ -119,9 +121,9 @@ class Environment:
 
         def seconds(name: str) -> float:
             text = variables.get(name) or "0"
-            found = duration.parse(text)
+            found = seconds_of(text)
             if found is None:
-                raise Refused(name, f"{name} is not valid", repr(text), duration.GRAMMAR)
+                raise Refused(name, f"{name} is not valid", repr(text), DURATION)
             return found
 
         def folder(name: str) -> Path | None:
@@ -138,3 +140,9 @@ class Environment:
             folder("PODINFO_DIR"),
             variables.get("FLUSH_BARRIER") == "1",
         )
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a duration, such as `60`, `500ms` or `1.5h`; None for other text."""
+    found = _DURATION.fullmatch(text.strip())
+    return float(found[1]) * _SECONDS[found[2]] if found else None

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Mapping
 
-from kfp_tfjob.supervisor.stop_order import Stop
+from kfp_tfjob.supervisor.stop import Stop
 from kfp_tfjob.supervisor.tf_config import split
 
 _LOOK_SECONDS = 0.5

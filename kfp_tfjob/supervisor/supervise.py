@@ -9,21 +9,14 @@ import threading
 import time
 from typing import Mapping, Sequence
 
-from kfp_tfjob.supervisor import (
-    completion,
-    exit_codes,
-    keras,
-    peers,
-    pod_annotations,
-    termination_message,
-)
-from kfp_tfjob.supervisor.barrier import pass_barrier
+from kfp_tfjob.supervisor import exit_codes, keras, peers, termination_message
+from kfp_tfjob.supervisor.barrier import pass_barrier, record_completion
 from kfp_tfjob.supervisor.child import Child
 from kfp_tfjob.supervisor.environment import Environment, Refused
 from kfp_tfjob.supervisor.kernel import adopt_orphans, children
 from kfp_tfjob.supervisor.log import log
 from kfp_tfjob.supervisor.restarts import Restarts
-from kfp_tfjob.supervisor.stop_order import Stop
+from kfp_tfjob.supervisor.stop import Stop
 from kfp_tfjob.supervisor.tf_config import Topology
 
 _POLL_SECONDS = 0.05
@@ -66,7 +59,7 @@ class Supervisor:
         self.variables = {**self._cluster.variables, **self.variables, **chosen}
         self._restarts, self._patience = Restarts(told), told.start_deadline
         if told.podinfo_dir:
-            pod_annotations.follow(told.podinfo_dir, told.orphan_timeout, self._stop)
+            self._stop.follow(told.podinfo_dir, told.orphan_timeout)
         began, chief = time.monotonic(), self._cluster.peers.get("chief", "")
         absent = peers.wait_for_chief(chief, self._patience, self._stop)
         self._patience -= time.monotonic() - began
@@ -88,7 +81,7 @@ class Supervisor:
         if not self._cluster.writes or not told.output_dir:
             return exit_codes.DONE, ""
         try:
-            completion.record(told.output_dir, told.run_id, told.attempt)
+            record_completion(told.output_dir, told.run_id, told.attempt)
             if self._stop:
                 return exit_codes.STOPPED, ""
             if told.flush_barrier:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from kfp_tfjob.supervisor.environment import Refused
 
@@ -35,16 +35,18 @@ class Topology:
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Topology:
-        """Read TF_CONFIG and compare it with EXPECTED_REPLICAS.
+        """Read TF_CONFIG or TOPOLOGY, and compare it with EXPECTED_REPLICAS.
 
         Raises:
-            Refused: TF_CONFIG is damaged, does not contain this replica, has two replicas at one
-                address, names a replica type that TensorFlow 2 does not have, or differs from
+            Refused: It is damaged, does not contain this replica, has two replicas at one address,
+                names a replica type that TensorFlow 2 does not have, or differs from
                 EXPECTED_REPLICAS in its number of replicas.
         """
-        readers = (read for name, read in READERS.items() if variables.get(name))
-        read = next(readers, None)
-        cluster = read(variables) if read else cls()
+        cluster = cls()
+        if variables.get(_TF_CONFIG):  # a local run sets it for every kind of job
+            cluster = cls._of_tf_config(variables[_TF_CONFIG])
+        elif variables.get(_TOPOLOGY):
+            cluster = cls._of_topology(variables)
         if "master" in cluster.members or cluster.kind == "master":
             raise Refused(
                 _TF_CONFIG,
@@ -74,13 +76,7 @@ class Topology:
         return cluster
 
     @classmethod
-    def of_tf_config(cls, variables: Mapping[str, str]) -> Topology:
-        """Read TF_CONFIG.
-
-        Raises:
-            Refused: It is damaged.
-        """
-        text = variables[_TF_CONFIG]
+    def _of_tf_config(cls, text: str) -> Topology:
         try:
             config = json.loads(text)
             members = config["cluster"].items()
@@ -99,12 +95,8 @@ class Topology:
             ) from None
 
     @classmethod
-    def of_topology(cls, variables: Mapping[str, str]) -> Topology:
-        """Read TOPOLOGY and REPLICA_INDEX; one replica alone needs no addresses.
-
-        Raises:
-            Refused: One of them is damaged.
-        """
+    def _of_topology(cls, variables: Mapping[str, str]) -> Topology:
+        """Read TOPOLOGY and REPLICA_INDEX; one replica alone needs no addresses."""
         text = variables[_TOPOLOGY]
         try:
             found = json.loads(text)
@@ -206,13 +198,6 @@ class Topology:
             for at, address in enumerate(self.members.get(kind, ()))
             if (kind, at) != (self.kind, self.index)
         }
-
-
-# The readers of the cluster, by variable; a local run sets TF_CONFIG for every kind of job.
-READERS: Mapping[str, Callable[[Mapping[str, str]], Topology]] = {
-    _TF_CONFIG: Topology.of_tf_config,
-    _TOPOLOGY: Topology.of_topology,
-}
 
 
 def split(address: str) -> tuple[str, str]:

@@ -227,7 +227,7 @@ TAINTED = {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
         # What is not known is not said: here each kind of pod has room, and the sum is enough.
         (spec(3, gpus=4), [node(8), node(6), node(2)], ""),
         (spec(2, gpus=4), [node(8), node(8, **TAINTED)], "asks for 12"),
-        (spec(5), [node(0, "8"), node(0, "8")], "asks for 25.25 cpu in all"),
+        (spec(5), [node(0, "8"), node(0, "8")], "asks for 24.25 cpu in all"),
     ],
 )
 def test_nodes_that_have_no_room_for_a_whole_job(wanted, nodes, why):

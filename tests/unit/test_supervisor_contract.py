@@ -10,8 +10,8 @@ import pytest
 
 from kfp_tfjob.jobs.verdict import ContainerFailure
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.supervisor import duration, exit_codes
-from kfp_tfjob.supervisor.environment import Environment, Refused
+from kfp_tfjob.supervisor import exit_codes
+from kfp_tfjob.supervisor.environment import Environment, Refused, seconds_of
 from kfp_tfjob.supervisor.pack import NAME, pack
 from kfp_tfjob.trainer import exits  # noqa: F401 - its errors are subclasses of StepError
 from kfp_tfjob.uploader import ownership  # noqa: F401
@@ -30,7 +30,7 @@ from kfp_tfjob.uploader import ownership  # noqa: F401
     ],
 )
 def test_a_duration(text: str, seconds: float | None) -> None:
-    assert duration.parse(text) == seconds
+    assert seconds_of(text) == seconds
 
 
 def test_limits_are_durations_and_counts_are_whole() -> None:

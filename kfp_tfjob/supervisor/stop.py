@@ -1,0 +1,127 @@
+"""Orders to stop a replica: a signal, or an annotation of the chief's pod.
+
+The launcher renews the annotation `heartbeat`. `stop-within` has the time left, even for a
+terminating pod.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Callable, Sequence
+
+from kfp_tfjob.supervisor.environment import DURATION, seconds_of
+from kfp_tfjob.supervisor.files import read_text
+from kfp_tfjob.supervisor.log import log
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_SECONDS = 0.5
+
+
+class StopWithin:
+    """The annotation as a file, which the supervisor and the sidecar read repeatedly.
+
+    Args:
+        podinfo: PODINFO_DIR; None if there is no pod.
+        say: Logs a value that is not a duration, once.
+    """
+
+    def __init__(self, podinfo: Path | None, say: Callable[[str], None]) -> None:
+        self._path, self._say, self._said = podinfo and podinfo / "stop-within", say, ""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a pod whose annotation can be read."""
+        return self._path is not None
+
+    def seconds(self) -> float | None:
+        """Return its value in seconds; None if it is not set or not valid."""
+        text = read_text(self._path) if self._path else ""
+        found = seconds_of(text)
+        if found is None and text != self._said:
+            self._said = text
+            if text:
+                self._say(
+                    f"the annotation stop-within is ignored. Received: {text[:100]!r}."
+                    f" Expected: {DURATION}."
+                )
+        return found
+
+
+class Stop:
+    """Whether this replica has to stop, and how.
+
+    Args:
+        early: Signals that arrived before this object was made.
+
+    Attributes:
+        signal: The number of the signal that asked for it; 0 to continue.
+        by_force: Whether there is no time left to save.
+        orphaned: Whether the reason is that no launcher waits for this job.
+        bell: A descriptor that is readable after a signal or the end of a child; -1 for none.
+    """
+
+    def __init__(self, early: Sequence[int] = ()) -> None:
+        self.signal = early[-1] if early else 0
+        self.by_force = self.orphaned = False
+        self.bell = -1
+
+    def __bool__(self) -> bool:
+        return bool(self.signal)
+
+    def listen(self) -> None:
+        """Start to handle signals, and wake up when a child ends."""
+        self.bell, clapper = os.pipe()
+        os.set_blocking(clapper, False)
+        signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in _SIGNALS:
+            signal.signal(number, self._take)
+
+    def follow(self, podinfo: Path, orphan_timeout: float) -> None:
+        """Start to follow the annotations in the background.
+
+        Args:
+            podinfo: Their folder.
+            orphan_timeout: After so many seconds without a heartbeat, no launcher waits for this
+                job.
+        """
+        threading.Thread(target=self._follow, args=(podinfo, orphan_timeout), daemon=True).start()
+
+    def _follow(self, podinfo: Path, orphan_timeout: float) -> None:
+        """Use only this machine's clock, from the start: the launcher may already be gone."""
+        stop_within, told = StopWithin(podinfo, log), False
+        heartbeat, heard, kill_at = "", time.monotonic(), math.inf
+        while not self.by_force:
+            now, found = time.monotonic(), read_text(podinfo / "heartbeat")
+            if found != heartbeat:
+                heartbeat, heard = found, now
+            if now - heard >= orphan_timeout and not self.orphaned:
+                self.orphaned = True
+                log(
+                    f"no heartbeat from the launcher for {orphan_timeout:.0f} s: saving and"
+                    " stopping"
+                )
+                # A command that does not react must not keep its GPUs.
+                kill_at = min(kill_at, now + orphan_timeout)
+                self._ask()
+            seconds = stop_within.seconds()
+            if seconds is not None and not told:
+                told = True
+                log(f"told to stop within {seconds:g} s")
+                # The sidecar counts its own time from the end of the command.
+                kill_at = min(kill_at, now + seconds / 3)
+                self._ask()
+            self.by_force = now >= kill_at
+            time.sleep(_LOOK_SECONDS)
+
+    def _ask(self) -> None:
+        """Stop as if SIGTERM had arrived, unless a signal has already arrived."""
+        self.signal = self.signal or signal.SIGTERM
+
+    def _take(self, number: int, _frame: object) -> None:
+        self.signal = number
