@@ -11,6 +11,7 @@ can), the same lock, code and base give the same digest.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -23,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in, trainer_in
-from kfp_tfjob.pipelines.references import REFERENCES, References
+from kfp_tfjob.options.images import PLACEHOLDER, serving_in, tools_in, trainer_in
+from kfp_tfjob.pipelines.compilation import DIGESTS
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 ROOT = Path(__file__).parents[1]
@@ -191,20 +192,18 @@ class Builder:
             _run([*self.command, *command, *self.arguments, *said, context])
 
     def push(self, reference: str) -> str:
-        """Push an image to its registry; return its name with its digest."""
+        """Push an image to its registry; return its digest."""
         if self.kind == "docker":
             _run([*self.command, "push", reference])
             form = "{{range .RepoDigests}}{{println .}}{{end}}"
             inspect = [*self.command, "inspect", "--format", form, reference]
             said = _run(inspect, capture_output=True).stdout.split()
             repository = reference.rpartition(":")[0]
-            digest = next(one for one in said if one.startswith(f"{repository}@")).split("@")[1]
-        else:
-            file = CONTEXT / "digest"
-            tls = [one for one in self.arguments if one.startswith("--tls-verify")]
-            _run([*self.command, "push", f"--digestfile={file}", *tls, reference])
-            digest = file.read_text().strip()
-        return f"{reference}@{digest}"
+            return next(one for one in said if one.startswith(f"{repository}@")).split("@")[1]
+        file = CONTEXT / "digest"
+        tls = [one for one in self.arguments if one.startswith("--tls-verify")]
+        _run([*self.command, "push", f"--digestfile={file}", *tls, reference])
+        return file.read_text().strip()
 
 
 def _pip_conf() -> str:
@@ -228,13 +227,13 @@ def _run(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build, and with --push push and write the file of references."""
+    """Build, and with --push push and write the file of digests."""
     parser = argparse.ArgumentParser(
         prog="make images", description=str(__doc__).partition("\n")[0]
     )
     add = parser.add_argument
     add("--registry", default="", help="registry and path, for instance ghcr.io/me")
-    add("--push", action="store_true", help="push, and write images/references.json")
+    add("--push", action="store_true", help="push, and write images/digests.json")
     add("--gpu", action="store_true", help="build the trainer image for GPUs too")
     add("--serving", action="store_true", help="build the image of `kfp-tfjob serve` too")
     add("--builder", default="", help="docker, podman or buildah, with global options")
@@ -264,13 +263,12 @@ def _build(given: argparse.Namespace) -> None:
     builder = Builder.find(given.builder, given.build_arguments, given.base)
     names = chosen(given.gpu, given.serving)
     make_context(names)
-    images = {}
-    for name in names:
-        images[name] = IMAGES[name].reference(registry or PLACEHOLDER)
-        builder.build(name, images[name])
+    images = {name: IMAGES[name].reference(registry or PLACEHOLDER) for name in names}
+    for name, image in images.items():
+        builder.build(name, image)
     if given.push:
-        images = {name: builder.push(reference) for name, reference in images.items()}
-        References(VERSION, registry, images).write(REFERENCES)
+        digests = {image: builder.push(image) for image in images.values()}
+        DIGESTS.write_text(json.dumps(digests, indent=1) + "\n")
     print(*images.values(), sep="\n")
 
 

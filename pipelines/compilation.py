@@ -29,6 +29,14 @@ _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 _HERE = Path(__file__).resolve()  # in a checkout, kfp_tfjob/pipelines is a link
 _IN_CHECKOUT = (_HERE.parents[1] / "pyproject.toml").exists()
 FOLDER = _HERE.with_name("compiled") if _IN_CHECKOUT else Path("compiled")
+# The digests of what `make images PUSH=1` has pushed from this checkout, by the name of the image.
+DIGESTS = _HERE.parents[1] / "images" / "digests.json"
+
+
+def pinned(image: str) -> str:
+    """Return an image with its digest, if it was pushed from this checkout."""
+    digests = json.loads(DIGESTS.read_text()) if DIGESTS.is_file() else {}
+    return f"{image}@{digests[image]}" if image in digests else image
 
 
 def compile_all(

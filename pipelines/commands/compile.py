@@ -19,13 +19,8 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 @click.option(
     "--registry",
     metavar="REGISTRY",
-    help="registry and path of the images, for instance ghcr.io/me; with their digests if"
-    " images/references.json lists them",
-)
-@click.option(
-    "--references",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="the file that `make images PUSH=1` wrote, instead of images/references.json",
+    help="registry and path of the images, for instance ghcr.io/me; with their digests, if"
+    " `make images PUSH=1` has pushed them from this checkout",
 )
 @click.option("--gpu", is_flag=True, help="make the trainer image for GPUs the default train_image")
 @click.option("--tools-image", metavar="IMAGE", help="the steps' image")
@@ -56,7 +51,6 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 def compile_(
     output: Path | None,
     registry: str | None,
-    references: Path | None,
     gpu: bool,
     tools_image: str | None,
     trainer_image: str | None,
@@ -78,8 +72,8 @@ def compile_(
     Use none if the cluster assigns user ids itself, as OpenShift does. The steps work as any user
     in group 0.
     """
-    from kfp_tfjob.pipelines.compilation import FOLDER, compile_all
-    from kfp_tfjob.pipelines.references import References
+    from kfp_tfjob.options.images import tools_in, trainer_in
+    from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, pinned
 
     if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
         raise ConfigurationError(
@@ -90,20 +84,16 @@ def compile_(
                 fix="omit it to use 1000",
             )
         )
-    images: dict[str, str | None] = {
-        "tools": tools_image,
-        "trainer": trainer_image,
-        "train": train_image,
-    }
-    if registry is not None or references:
-        found = References.in_registry(registry or "", references)
-        named: dict[str, str | None] = {}
-        named |= {"tools": found.image("tools"), "trainer": found.image("trainer")}
-        named["train"] = found.image("trainer-gpu") if gpu else trainer_image
-        images = {name: image or named[name] for name, image in images.items()}
-        if not found.pinned:
+    if registry:
+        registry = registry.rstrip("/")
+        tools_image = tools_image or pinned(tools_in(registry))
+        trainer_image = trainer_image or pinned(trainer_in(registry))
+        if gpu:
+            train_image = train_image or pinned(trainer_in(registry, gpu=True))
+        images = (tools_image, trainer_image, train_image or trainer_image)
+        if tags := [image for image in images if "@" not in image]:
             click.echo(
-                f"note: the digests of the images in {found.registry} are not known, so tags are"
+                f"note: the digests of {', '.join(dict.fromkeys(tags))} are not known, so tags are"
                 " compiled in. To use digests: make images PUSH=1",
                 err=True,
             )
@@ -117,10 +107,10 @@ def compile_(
         )
     files = compile_all(
         output or FOLDER,
-        images["tools"] or "",
-        images["trainer"] or "",
+        tools_image or "",
+        trainer_image or "",
         run_as_user,
-        images["train"] or "",
+        train_image or "",
         step_resources,
         plain_steps,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ from click.testing import CliRunner
 
 from images.build import IMAGES
 from images.build import main as make_images
+from kfp_tfjob.options.images import tools_in, trainer_in
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import images_of
-from kfp_tfjob.pipelines.references import References
 from tests.cluster.processes import Process
 from tests.ports import free_port
 
@@ -50,24 +51,23 @@ def test_what_is_pushed_is_compiled_in_by_its_digest(
         (tmp_path / name).write_text(_TINY)
     (tmp_path / "install.sh").touch()
     monkeypatch.setattr("images.build.FILES", tmp_path)
-    references = tmp_path / "references.json"
-    for user in ("images.build", "kfp_tfjob.pipelines.references"):
-        monkeypatch.setattr(f"{user}.REFERENCES", references)
+    digests = tmp_path / "digests.json"
+    for user in ("images.build", "kfp_tfjob.pipelines.compilation"):
+        monkeypatch.setattr(f"{user}.DIGESTS", digests)
     registry += "/team"
 
     options = ["--registry", registry, "--push", "--base", "scratch"]
     options += ["--builder", _buildah(tmp_path / "a"), "--build-arguments=--tls-verify=false"]
     assert make_images(options) == 0
-    pushed = References.read(references)
-    assert (pushed.registry, set(pushed.images)) == (registry, {"tools", "trainer"})
-    assert pushed.pinned
+    pushed = json.loads(digests.read_text())
+    assert set(pushed) == {tools_in(registry), trainer_in(registry)}
 
     done = CliRunner().invoke(
         main, ["compile", "--registry", registry, "--output", str(tmp_path / "compiled")]
     )
     assert done.exit_code == 0, done.output
     compiled = images_of((tmp_path / "compiled" / "tfjob_training.yaml").read_text())
-    assert compiled == sorted(pushed.images.values())
+    assert compiled == sorted(f"{image}@{digest}" for image, digest in pushed.items())
     other = _buildah(tmp_path / "b").split()  # what it pulls cannot be there already
     for image in compiled:
         subprocess.run([*other, "pull", "--quiet", "--tls-verify=false", image], check=True)

@@ -163,4 +163,4 @@ def test_keys_that_the_documents_name_exist() -> None:
 
 def _of_a_run(name: str) -> bool:
     """Tell whether a name is made by a command, or belongs to the output of a run."""
-    return Path(name).suffix == "" or name == "images/references.json"
+    return Path(name).suffix == "" or name == "images/digests.json"

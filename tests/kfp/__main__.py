@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         package = Path(folder, "tfjob_training.yaml")
         compiled = prerequisites.compile_pipeline(settings, Path(folder))
         problems = list(prerequisites.missing(settings, package, name))
-        if not package.is_file() and Path(settings.references).is_file():
+        if not package.is_file() and settings.registry:
             problems.append(compiled.stderr.strip())
         if problems:
             print(prerequisites.shown(problems), file=sys.stderr)

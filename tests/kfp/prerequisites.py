@@ -20,7 +20,7 @@ from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT, UI_ENDPOINT
 from kfp_tfjob.storage.errors import Problem
 from tests.kfp import cluster
 from tests.kfp.parameters import POD, STEP_RESOURCES
-from tests.kfp.settings import BUCKET, IMAGES, SECRET, Settings
+from tests.kfp.settings import BUCKET, REGISTRY, SECRET, Settings
 
 # Verb, resource, API group.
 _RIGHTS = (
@@ -36,7 +36,7 @@ _RIGHTS = (
 def compile_pipeline(settings: Settings, folder: Path) -> subprocess.CompletedProcess[str]:
     """Compile the pipeline with the pushed images, and requests that fit on a small node."""
     resources = [word for it in STEP_RESOURCES for word in ("--step-resources", it)]
-    options = ["--output", str(folder), "--references", settings.references]
+    options = ["--output", str(folder), "--registry", settings.registry]
     return command("compile", *options, *resources)
 
 
@@ -56,13 +56,12 @@ def missing(settings: Settings, pipeline: Path, prefix: str) -> Iterator[str]:
                 fix=f"export {BUCKET}=my-bucket; everything below one prefix is deleted afterwards",
             )
         )
-    if not Path(settings.references).is_file():
+    if not settings.registry:
         yield str(
             Problem(
-                "there are no references of pushed images",
-                received=settings.references,
-                expected="the file that `make images PUSH=1` writes",
-                fix=f"make images PUSH=1 REGISTRY=..., or name the file with {IMAGES}",
+                f"{REGISTRY} is not set",
+                expected="the registry to which `make images PUSH=1` has pushed the images",
+                fix=f"make images PUSH=1 REGISTRY=..., and export {REGISTRY}=...",
             )
         )
     if settings.chromium and settings.ui and not _is_page(settings.ui):

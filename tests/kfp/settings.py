@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kfp_tfjob.pipelines.kubeflow.environment import ENDPOINT, UI_ENDPOINT
-from kfp_tfjob.pipelines.references import REFERENCES
 
 BUCKET, SECRET, CHROMIUM = "TEST_KFP_BUCKET", "TEST_KFP_SECRET", "TEST_KFP_CHROMIUM"
-IMAGES, PICTURES = "TEST_KFP_REFERENCES", "TEST_KFP_OUTPUT"
+REGISTRY, PICTURES = "TEST_KFP_REGISTRY", "TEST_KFP_OUTPUT"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -23,7 +22,7 @@ class Settings:
     ui: str
     bucket: str  # that runs and this machine may read and write
     secret: str  # with its keys, in the namespace of the runs
-    references: str  # the file that `make images PUSH=1` wrote
+    registry: str  # to which `make images PUSH=1` has pushed
     chromium: str  # empty if there is none
     pictures: str  # the folder for screenshots
 
@@ -37,7 +36,7 @@ class Settings:
             ui=os.environ.get(UI_ENDPOINT, "").rstrip("/") or endpoint,
             bucket=os.environ.get(BUCKET, ""),
             secret=os.environ.get(SECRET, "objstore-cred"),
-            references=os.environ.get(IMAGES, str(REFERENCES)),
+            registry=os.environ.get(REGISTRY, "").rstrip("/"),
             chromium=os.environ.get(CHROMIUM) or next(filter(None, known), ""),
             pictures=str(Path(os.environ.get(PICTURES, "test-kfp")).absolute()),
         )

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.pipelines.references import References
+from kfp_tfjob.options.images import tools_in, trainer_in
+from kfp_tfjob.pipelines.compilation import pinned
 from tests.kfp import cluster
 from tests.kfp.lab import Lab
 from tests.kfp.parameters import POD
@@ -24,22 +25,22 @@ _PODS = {
 }
 # The pods of steps that a run sizes: the key of `pod`, and the image.
 _SIZED = {
-    "prepare-data": ("prepare", "tools"),
-    "evaluate": ("evaluate", "trainer"),
-    "publish": ("evaluate", "trainer"),
+    "prepare-data": ("prepare", tools_in),
+    "evaluate": ("evaluate", trainer_in),
+    "publish": ("evaluate", trainer_in),
 }
 
 
 def test_champion(lab: Lab, row) -> None:
     run = lab.start("champion", train_workers=1, pod=POD | _PODS)
     assert lab.finished(run) == "SUCCEEDED"
-    pods, images = _specs(run), References.read(Path(lab.settings.references))
+    pods = _specs(run)
     for step, (key, image) in _SIZED.items():
         main = _main(pods[step])
         cpu, memory = _PODS[key]["cpu"], _PODS[key]["memory"]
         requests = {"cpu": cpu, "memory": memory}
         assert main["resources"] == {"requests": requests, "limits": {"memory": memory}}
-        assert main["image"] == images.image(image)
+        assert main["image"] == pinned(image(lab.settings.registry))
         assert pods[step]["nodeSelector"] == _PLACE["node_selector"]
         assert _TOLERATION in pods[step]["tolerations"]
     assert "nodeSelector" not in pods["sync-output"]

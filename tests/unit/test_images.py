@@ -1,5 +1,6 @@
-"""The context of the images, and the references that `compile` takes from `make images PUSH=1`."""
+"""The context of the images, and the digests that `compile` takes from `make images PUSH=1`."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -11,11 +12,10 @@ from click.testing import CliRunner
 from images.build import BASE, IMAGES, ROOT, Builder, requirements
 from images.build import main as make_images
 from kfp_tfjob.checks.step_pods import KEYS
-from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in
-from kfp_tfjob.pipelines import references as module
+from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in, trainer_in
+from kfp_tfjob.pipelines import compilation as module
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import images_of
-from kfp_tfjob.pipelines.references import References
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
 from kfp_tfjob.storage.errors import ConfigurationError
 
@@ -77,15 +77,14 @@ def test_a_push_needs_a_registry(capsys) -> None:
 
 
 @pytest.fixture
-def pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> References:
+def pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What `make images PUSH=1` leaves in a checkout."""
-    file = tmp_path / "references.json"
-    monkeypatch.setattr(module, "REFERENCES", file)
-    found = References.by_tag("r.example.com/me")
-    images = {name: f"{image}@{DIGEST}" for name, image in found.images.items()}
-    found = References(VERSION, "r.example.com/me", images)
-    found.write(file)
-    return found
+    registry = "r.example.com/me"
+    images = [tools_in(registry), trainer_in(registry), trainer_in(registry, gpu=True)]
+    digests = dict.fromkeys(images, DIGEST)
+    (tmp_path / "digests.json").write_text(json.dumps(digests))
+    monkeypatch.setattr(module, "DIGESTS", tmp_path / "digests.json")
+    return digests
 
 
 def compiled(folder: Path, *arguments: str) -> tuple[str, list[str]]:
@@ -94,40 +93,21 @@ def compiled(folder: Path, *arguments: str) -> tuple[str, list[str]]:
     return done.output, images_of((folder / "tfjob_training.yaml").read_text())
 
 
-def test_compile_takes_the_digests_of_the_registry(pushed: References, tmp_path: Path) -> None:
+def test_compile_takes_the_digests_of_the_registry(pushed: dict[str, str], tmp_path: Path) -> None:
     said, images = compiled(tmp_path / "a", "--registry", "r.example.com/me/", "--gpu")
-    wanted = sorted(image for name, image in pushed.images.items() if name != "serving")
-    assert images == wanted and "note" not in said
+    assert images == sorted(f"{image}@{DIGEST}" for image in pushed) and "note" not in said
 
 
-def test_compile_takes_images_and_resources(pushed: References, tmp_path: Path) -> None:
+def test_compile_takes_images_and_resources(pushed: dict[str, str], tmp_path: Path) -> None:
     resources = ["--step-resources", "evaluate.cpu_limit=2", "--step-resources", "all.cpu=1"]
     other = ["--registry", "other.example.com", "--tools-image", "tools:1", *resources]
     said, images = compiled(tmp_path, *other)
     assert images == [f"other.example.com/kfp-tfjob-trainer:{VERSION}", "tools:1"]
-    assert "other.example.com" in said and "make images PUSH=1" in said
+    assert "other.example.com" in said and "tools:1" in said and "make images PUSH=1" in said
     text = (tmp_path / "tfjob_training.yaml").read_text()
     assert text.count("resourceCpuRequest: '1'") == len(DEFAULTS) - len(KEYS)
     assert text.count("cpu: '1'") == len(KEYS)  # which preflight returns
     assert text.count("resourceCpuLimit: '2'") == 1
-
-
-def test_compile_names_the_registry_of_references_without_digests(tmp_path: Path) -> None:
-    file = tmp_path / "references.json"
-    References.by_tag("r.example.com/me").write(file)
-    said, _ = compiled(tmp_path, "--references", str(file))
-    assert "r.example.com/me" in said
-
-
-def test_references_of_another_version_are_not_used(tmp_path: Path, pushed: References) -> None:
-    old = tmp_path / "old.json"
-    References("0.0.1", pushed.registry, pushed.images).write(old)
-    with pytest.raises(ConfigurationError, match="old.json"):
-        References.in_registry(pushed.registry, old)
-    with pytest.raises(ConfigurationError, match="none.json"):
-        References.in_registry("", tmp_path / "none.json")
-    with pytest.raises(ConfigurationError, match="trainer-gpu"):
-        References(VERSION, "r", {"tools": "t"}).image("trainer-gpu")
 
 
 def test_wrong_resources_are_named_all_at_once(tmp_path: Path) -> None:
