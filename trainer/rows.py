@@ -28,7 +28,8 @@ class Rows:
         self._classification = dataset.task == CLASSIFICATION
         self._records = records
         self._is_weighted = dataset.row_weights is not None
-        self._layout: Layout | None = None
+        classes = self._classes if self._classification else None
+        self._layout = Layout.of(self._coding.lengths, classes, self._is_weighted)
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the features and labels of these rows, as `take_weighted` does."""
@@ -86,14 +87,7 @@ class Rows:
 
     def _values(self, records: list[memoryview]) -> dict[str, np.ndarray]:
         try:
-            if self._layout is None:
-                first = bytes(self._records.take(np.zeros(1, int))[0])
-                kind = (self._coding, self._classification, self._is_weighted)
-                self._layout = Layout.of(first, *kind)
-            if other := next((it for it in records if len(it) != len(self._layout.record)), None):
-                raise ValueError(f"a record of {len(other)} bytes, unlike the first")
-            block = np.frombuffer(b"".join(records), np.uint8)
-            return self._layout.values(block.reshape(-1, len(self._layout.record)))
+            return self._layout.decode(records)
         except ValueError as error:
             raise DataError(
                 Problem(

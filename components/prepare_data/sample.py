@@ -48,7 +48,7 @@ def read(
         if len(data) < wanted:
             data += store.read_range(base / name, 0, wanted - len(data))
     try:
-        found = encoder.decode(data, schema.encoding)
+        found = encoder.decode(data)
     except ValueError as error:
         raise DataError(
             Problem(

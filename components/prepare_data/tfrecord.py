@@ -1,18 +1,7 @@
 """Encodes rows as TFRecord, without TensorFlow.
 
-A record is a `tf.train.Example` with these packed lists of fixed length; one that would be empty is
-absent:
-
-- `codes`: int64, a code for each category or text column, as varints of 4 bytes
-- `dates`: int64, microseconds for each date column, as varints of 10 bytes
-- `features`: floats, the numbers and booleans
-- `label`: one int64 (the index of the class) or one float
-- `weight`: one float, how much the row counts
-
-A record of a picture has `label` and `picture`, the bytes of the file.
-
-All records of a table have the same length, so the bytes that never change are laid out once and
-only the values are filled in.
+The records of a table are those of features/record_layout.py. A record of a picture has `label` and
+`picture`, the bytes of the file.
 
 TFRecord framing: length (8 bytes), masked CRC32C of the length, the record, masked CRC32C of the
 record; all little endian.
@@ -27,16 +16,13 @@ from itertools import starmap
 import google_crc32c
 import numpy as np
 
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.record_layout import Layout
+from kfp_tfjob.features.record_layout import CODE_BYTES, Layout, field, varint
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 HEAD, TAIL = 12, 4  # bytes of framing before and after a record
 _MASK_DELTA = 0xA282EAD8
-_FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature
-_CODE_BYTES, _DATE_BYTES = 4, 10  # a negative number takes ten
-MOST_CODES = 1 << (7 * _CODE_BYTES)
+MOST_CODES = 1 << (7 * CODE_BYTES)
 
 
 class Encoder:
@@ -53,32 +39,11 @@ class Encoder:
         dates: int = 0,
         weighted: bool = False,
     ) -> None:
-        # A varint may have leading zero groups, so every class index gets the width of the last.
-        self._label_bytes = 4 if classes is None else len(varint(max(classes - 1, 0)))
-        self._is_class = classes is not None
-        self._features, self._codes, self._dates = features, codes, dates
-        self._weighted = weighted
-        lists = {
-            "codes": (_INTEGERS, _CODE_BYTES * codes),
-            "dates": (_INTEGERS, _DATE_BYTES * dates),
-            "features": (_FLOATS, 4 * features),
-            "label": (_INTEGERS if self._is_class else _FLOATS, self._label_bytes),
-            "weight": (_FLOATS, 4 * weighted),
-        }
-        example, ends = _example(
-            {
-                name: field(kind, field(1, bytes(size)))
-                for name, (kind, size) in lists.items()
-                if size
-            }
-        )
-        length = struct.pack("<Q", len(example))
-        self._head = len(length) + 4
-        self._example_bytes = len(example)
-        # A value is at the end of its entry, after the fixed bytes.
-        self._at = {name: self._head + end - lists[name][1] for name, end in ends.items()}
-        template = length + struct.pack("<I", masked(google_crc32c.value(length))) + example
-        self._template = np.frombuffer(template + bytes(4), np.uint8)
+        self._layout = Layout.of((features, codes, dates), classes, weighted)
+        record = self._layout.record.tobytes()
+        length = _LENGTH.pack(len(record))
+        head = length + _CHECKSUM.pack(masked(google_crc32c.value(length)))
+        self._template = np.frombuffer(head + record + bytes(TAIL), np.uint8)
 
     @property
     def record_bytes(self) -> int:
@@ -107,27 +72,22 @@ class Encoder:
             return memoryview(b"")
         buffer = np.empty((rows, size), np.uint8)
         buffer[:] = self._template
-        if self._features:
-            at = self._at["features"]
-            values = np.ndarray((rows, self._features), "<f4", buffer, at, (size, 4))
-            values[:] = features
-        if codes is not None and self._codes:
-            _write_varints(buffer, self._at["codes"], _CODE_BYTES, codes)
-        if dates is not None and self._dates:
-            _write_varints(buffer, self._at["dates"], _DATE_BYTES, dates)
-        if self._is_class:
-            _write_varints(buffer, self._at["label"], self._label_bytes, labels[:, None])
-        else:
-            np.ndarray((rows,), "<f4", buffer, self._at["label"], (size,))[:] = labels
-        if weights is not None and self._weighted:
-            np.ndarray((rows,), "<f4", buffer, self._at["weight"], (size,))[:] = weights
-        found, end = buffer.data.cast("B"), self._head + self._example_bytes
-        examples = struct.iter_unpack(f"{self._head}x{self._example_bytes}s4x", found)
+        given = {"features": features, "codes": codes, "dates": dates, "label": labels[:, None]}
+        given["weight"] = None if weights is None else weights[:, None]
+        for place in self._layout.places:
+            values, at = given[place.name], HEAD + place.start
+            assert values is not None
+            if place.is_float:
+                np.ndarray((rows, place.length), "<f4", buffer, at, (size, 4))[:] = values
+            else:
+                _write_varints(buffer, at, place.width, values)
+        found, record_bytes = buffer.data.cast("B"), size - HEAD - TAIL
+        examples = struct.iter_unpack(f"{HEAD}x{record_bytes}s{TAIL}x", found)
         checksums = np.fromiter(starmap(google_crc32c.value, examples), np.uint32, rows)
-        np.ndarray((rows,), "<u4", buffer, end, (size,))[:] = masked(checksums)
+        np.ndarray((rows,), "<u4", buffer, size - TAIL, (size,))[:] = masked(checksums)
         return found
 
-    def decode(self, data: bytes, coding: Coding) -> dict[str, np.ndarray]:
+    def decode(self, data: bytes) -> dict[str, np.ndarray]:
         """Return (rows, values) of each list in records of these columns, by its name.
 
         Raises:
@@ -137,9 +97,9 @@ class Encoder:
         rows, rest = divmod(len(data), size)
         if rest or not rows:
             raise ValueError(f"{len(data):,} bytes are not whole records of {size:,} bytes")
-        records = np.frombuffer(data, np.uint8).reshape(rows, size)[:, HEAD:-TAIL]
-        layout = Layout.of(records[0].tobytes(), coding, self._is_class, self._weighted)
-        found = layout.values(records)
+        found = self._layout.values(
+            np.frombuffer(data, np.uint8).reshape(rows, size)[:, HEAD:-TAIL]
+        )
         features = found.get("features", np.empty((rows, 0), np.float32))
         weights = found["weight"][:, 0] if "weight" in found else None
         labels, codes, dates = found["label"][:, 0], found.get("codes"), found.get("dates")
@@ -165,30 +125,6 @@ def masked(checksum: int | np.ndarray) -> int | np.ndarray:
         rotated = (checksum >> np.uint32(15)) | (checksum << np.uint32(17))
         return rotated + np.uint32(_MASK_DELTA)  # wraps at 32 bits
     return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & 0xFFFFFFFF
-
-
-def varint(value: int) -> bytes:
-    """Return a number of 0 or more as a protocol buffer writes it."""
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    return bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
-
-
-def field(number: int, content: bytes) -> bytes:
-    """Return a length-delimited field of a protocol buffer."""
-    return bytes((number << 3 | 2,)) + varint(len(content)) + content
-
-
-def _example(entries: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
-    """Return a tf.train.Example, and where in it the value of each entry ends."""
-    features, ends = b"", {}
-    for name, feature in entries.items():
-        features += field(1, field(1, name.encode()) + field(2, feature))
-        ends[name] = len(features)
-    example = field(1, features)
-    return example, {name: end + len(example) - len(features) for name, end in ends.items()}
 
 
 class PictureEncoder:

@@ -1,36 +1,43 @@
-"""Where the values of a record are.
+"""Where the values of a record of a table are.
 
-The records of a table that prepare_data wrote differ only in their values. So the offsets of the
-values are found once, in the first record, and many rows take two copies. Parsing every record
-takes several times as long (benchmarks/input_pipeline.py).
+A record is a `tf.train.Example` with these packed lists of fixed length; one that would be empty is
+absent:
+
+- `codes`: int64, a code for each category or text column, as varints of 4 bytes
+- `dates`: int64, microseconds for each date column, as varints of 10 bytes
+- `features`: floats, the numbers and booleans
+- `label`: one int64 (the index of the class) or one float
+- `weight`: one float, how much the row counts
+
+So the records of a table differ only in their values, which are copied from and to their places.
+Parsing every record takes several times as long (benchmarks/input_pipeline.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from kfp_tfjob.features.coding import Coding
-
-_BYTES = 2  # the wire type of fields with a length: texts, messages, packed numbers
 _FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature
+CODE_BYTES, _DATE_BYTES = 4, 10  # a negative number takes ten
 
 
-class _Place(NamedTuple):
-    """Where the values of a list are: [start, end) of a record, and the bytes of one value."""
+class Place(NamedTuple):
+    """Where the values of a list are: from a byte of the record on, and the bytes of one value."""
 
     name: str
-    kind: int
+    is_float: bool
     length: int
+    width: int
     start: int
-    end: int
 
     @property
-    def width(self) -> int:
-        return (self.end - self.start) // self.length
+    def end(self) -> int:
+        """The byte after the last value."""
+        return self.start + self.length * self.width
 
 
 @dataclass(frozen=True)
@@ -38,49 +45,53 @@ class Layout:
     """The places of the values in a record.
 
     Attributes:
-        record: A record with the right bytes between the values.
+        record: A record with zeros as values.
         places: The lists, in the order of their bytes.
     """
 
     record: np.ndarray
-    places: tuple[_Place, ...]
+    places: tuple[Place, ...]
 
     @classmethod
-    def of(cls, record: bytes, coding: Coding, is_class: bool, is_weighted: bool) -> Layout:
-        """Return the layout of a record.
+    def of(
+        cls, lengths: tuple[int, int, int], classes: int | None, weighted: bool = False
+    ) -> Layout:
+        """Return the layout of the records of a table.
 
         Args:
-            record: The first record.
-            coding: The columns.
-            is_class: Whether the label is a class, and not a number.
-            is_weighted: Whether rows have weights.
-
-        Raises:
-            ValueError: It has other values.
+            lengths: The number of floats, codes and dates.
+            classes: The number of classes; None if the label is a number.
+            weighted: Whether rows have weights.
         """
-        floats, codes, dates = coding.lengths
+        floats, codes, dates = lengths
+        # A varint may have leading zero groups, so every class index gets the width of the last.
+        label = (True, 1, 4) if classes is None else (False, 1, len(varint(max(classes - 1, 0))))
         lists = {
-            "features": (_FLOATS, floats),
-            "codes": (_INTEGERS, codes),
-            "dates": (_INTEGERS, dates),
-            "label": (_INTEGERS if is_class else _FLOATS, 1),
-            "weight": (_FLOATS, int(is_weighted)),
+            "codes": (False, codes, CODE_BYTES),
+            "dates": (False, dates, _DATE_BYTES),
+            "features": (True, floats, 4),
+            "label": label,
+            "weight": (True, int(weighted), 4),
         }
-        expected = {name: it for name, it in lists.items() if it[1]}
-        try:
-            found = dict(_lists(record))
-        except (IndexError, ValueError):
-            found = {}
-        places = []
-        for name, (kind, length) in expected.items():
-            number, start, end = found.get(name, (0, 0, 0))
-            place = _Place(name, kind, length, start, end)
-            if number != kind or not _fits(record, place):
-                values = "floats" if kind == _FLOATS else "int64"
-                raise ValueError(f"no record with {length} {values} in `{name}`")
-            places.append(place)
-        places.sort(key=lambda place: place.start)
-        return cls(np.frombuffer(record, np.uint8), tuple(places))
+        features, places = b"", []
+        for name, (is_float, length, width) in lists.items():
+            if length:
+                zero = bytes(width) if is_float else b"\x80" * (width - 1) + b"\0"
+                values = field(_FLOATS if is_float else _INTEGERS, field(1, zero * length))
+                features += field(1, field(1, name.encode()) + field(2, values))
+                # The values are at the end of their entry.
+                places.append(Place(name, is_float, length, width, len(features) - length * width))
+        record = field(1, features)
+        before = len(record) - len(features)
+        moved = tuple(place._replace(start=place.start + before) for place in places)
+        return cls(np.frombuffer(record, np.uint8), moved)
+
+    def decode(self, records: Sequence[bytes | memoryview]) -> dict[str, np.ndarray]:
+        """Return what `values` does of records one by one."""
+        if others := set(map(len, records)) - {len(self.record)}:
+            raise ValueError(f"a record of {min(others)} bytes instead of {len(self.record)}")
+        block = np.frombuffer(b"".join(records), np.uint8)
+        return self.values(block.reshape(-1, len(self.record)))
 
     def values(self, block: np.ndarray) -> dict[str, np.ndarray]:
         """Return (rows, length) of each list: float32 or int64.
@@ -91,21 +102,19 @@ class Layout:
         Raises:
             ValueError: A record has another layout.
         """
-        size, at = len(self.record), 0
-        if block.shape[1] != size:
-            raise ValueError(f"a record of {block.shape[1]} bytes, where the first has {size}")
-        for start, end in (*((it.start, it.end) for it in self.places), (size, size)):
+        at = 0
+        for start, end in (*((it.start, it.end) for it in self.places), (len(self.record),) * 2):
             if (block[:, at:start] != self.record[at:start]).any():
-                raise ValueError(f"a record whose bytes {at} to {start} differ from the first's")
+                raise ValueError(f"a record of other columns: its bytes {at} to {start} differ")
             at = end
         return {place.name: self._decoded(block, place) for place in self.places}
 
-    def _decoded(self, block: np.ndarray, place: _Place) -> np.ndarray:
+    def _decoded(self, block: np.ndarray, place: Place) -> np.ndarray:
         part = np.ascontiguousarray(block[:, place.start : place.end])
-        if place.kind == _FLOATS:
+        if place.is_float:
             return part.view("<f4")
         if ((part ^ self.record[place.start : place.end]) & 0x80).any():
-            raise ValueError(f"a number in `{place.name}` with another width than in the first row")
+            raise ValueError(f"a number in `{place.name}` of another width")
         groups = part.reshape(len(block), place.length, place.width) & 0x7F
         found = np.zeros(groups.shape[:2], np.uint64)
         for at in range(place.width):
@@ -113,44 +122,15 @@ class Layout:
         return found.view(np.int64)
 
 
-def _fits(record: bytes, place: _Place) -> bool:
-    """Tell whether a list has its number of values, all of the same width."""
-    if (place.end - place.start) % place.length:
-        return False
-    if place.kind == _FLOATS:
-        return place.width == 4
-    more = np.frombuffer(record, np.uint8)[place.start : place.end] >= 0x80
-    more = more.reshape(place.length, place.width)
-    return 1 <= place.width <= 10 and bool(more[:, :-1].all() and not more[:, -1].any())
+def varint(value: int) -> bytes:
+    """Return a number of 0 or more as a protocol buffer writes it."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
 
 
-def _lists(record: bytes) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Yield for each entry of an Example its name, the field of its list, and [start, end).
-
-    Each is an entry of a map: {1: name, 2: Feature {kind: list {1: packed values}}}.
-    """
-    [(_, *entries)] = _fields(record, 0, len(record))
-    for _, *entry in _fields(record, *entries):
-        (_, *name), (_, *feature) = _fields(record, *entry)
-        [(kind, *values)] = _fields(record, *feature)
-        [(_, start, end)] = _fields(record, *values)
-        yield record[slice(*name)].decode(), (kind, start, end)
-
-
-def _fields(record: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of each field of a message, and [start, end) of its content."""
-    while at < end:
-        tag, at = _varint(record, at)
-        length, at = _varint(record, at)
-        if tag & 7 != _BYTES or at + length > end:
-            raise ValueError
-        yield tag >> 3, at, at + length
-        at += length
-
-
-def _varint(record: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while record[at] >= 0x80:
-        value |= (record[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | record[at] << shift, at + 1
+def field(number: int, content: bytes) -> bytes:
+    """Return a length-delimited field of a protocol buffer."""
+    return bytes((number << 3 | 2,)) + varint(len(content)) + content

@@ -59,35 +59,6 @@ class TFRecords:
         return [self._maps[file][start:end] for file, start, end in places]
 
 
-def blocks(path: Path, size: int) -> Iterator[np.ndarray]:
-    """Yield the records of a file in order; unlike `TFRecords`, it keeps nothing in memory.
-
-    Args:
-        path: An uncompressed TFRecord file with records of equal length.
-        size: The most records of a block.
-
-    Yields:
-        (rows, bytes) uint8, the records of a block.
-
-    Raises:
-        ValueError: Their lengths differ, or the file ends within one.
-    """
-    left = path.stat().st_size
-    with path.open("rb") as file:
-        first = file.read(_BEFORE)
-        file.seek(0)
-        length = _LENGTH.unpack_from(first)[0] if len(first) == _BEFORE else left
-        stride = _BEFORE + length + _AFTER
-        if left % stride:
-            raise ValueError(f"{path.name} has {left:,} bytes, no multiple of {stride:,}")
-        while left:
-            block = np.fromfile(file, np.uint8, min(size * stride, left)).reshape(-1, stride)
-            if (block[:, : _LENGTH.size] != block[0, : _LENGTH.size]).any():
-                raise ValueError(f"{path.name} has records of several lengths")
-            left -= block.size
-            yield block[:, _BEFORE:-_AFTER]
-
-
 def _index(content: mmap.mmap, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the (rows,) int64 offsets and (rows,) lengths of the records of a file."""
     size = len(content)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kfp_tfjob.features.record_layout import Layout
-from kfp_tfjob.features.records import blocks
+from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.features.statistics import StatisticsDocument
@@ -153,14 +153,15 @@ class TestData:
         fast as to parse them. The files were verified when they were downloaded, so the checksums
         of the records are not looked at again.
         """
-        names = self.schema.names
-        about = (self.schema.encoding, self._is_classification, bool(self._weight))
-        layout: Layout | None = None
+        names, classes = self.schema.names, self.schema.label.classes
+        count = None if classes is None else len(classes)
+        layout = Layout.of(self.schema.encoding.lengths, count, bool(self._weight))
         try:
             for shard in self.shards:
-                for block in blocks(shard, size):
-                    layout = layout or Layout.of(block[0].tobytes(), *about)
-                    found = layout.values(block)
+                records = TFRecords([shard])
+                for at in range(0, len(records), size):
+                    rows = np.arange(at, min(at + size, len(records)))
+                    found = layout.decode(records.take(rows))
                     weights = found["weight"][:, 0] if self._weight else None
                     yield Batch(Block(names, found["features"]), found["label"][:, 0], weights)
         except ValueError as error:

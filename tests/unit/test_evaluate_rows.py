@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.records import blocks
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.judging import rows
 from kfp_tfjob.judging.rows import TestData as Split
@@ -64,7 +62,7 @@ def test_damaged_test_rows_are_named(tmp_path: Path) -> None:
     wrong[30] ^= 0xFF  # within the names of the first record
     for damaged, count in ((content[:-3], 9), (bytes(wrong), 9), (content, 8), (b"", 9)):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match="match its schema"):
+        with pytest.raises(DataError, match="match its schema|truncated"):
             list(_split([path], count, 2, False).batches(4))
 
 
@@ -77,14 +75,3 @@ def test_a_batch_of_a_wide_table_has_fewer_rows(
         monkeypatch.setattr(rows, "_VALUES", values)
         found = _split([path], 9, 2, False).batches(5)
         assert [len(it.labels) for it in found] == sizes
-
-
-def test_records_of_other_lengths_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.tfrecord"
-    framed = [struct.pack("<QI", size, 0) + bytes(size) + bytes(4) for size in (8, 8, 8, 32)]
-    path.write_bytes(b"".join(framed[:3]))
-    assert [it.shape for it in blocks(path, 2)] == [(2, 8), (1, 8)]
-    for content in (b"".join(framed), b"".join([*framed[:3], framed[0][:-1]]), b"short"):
-        path.write_bytes(content)
-        with pytest.raises(ValueError):
-            list(blocks(path, 2))

@@ -14,11 +14,6 @@ from kfp_tfjob.components.prepare_data.source.readers import tfrecord_table
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.types.base import Missing
-from kfp_tfjob.features.types.date import Date
-from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.features.types.string import String
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store
@@ -151,9 +146,7 @@ def test_records_decode_to_the_rows_they_were_made_of(classes: int | None, weigh
     labels = random.integers(0, classes, 50) if classes else features[:, 1]
     weights = random.uniform(size=50).astype(np.float32) if weighted else np.ones(50, np.float32)
     data = bytes(encoder.encode(features, labels, codes, dates, weights))
-    texts = (String(name, bins=8) for name in "de")
-    columns = Coding((*map(Number, "abc"), *texts, Date("f", Missing("median", 0), origin=0)))
-    found = encoder.decode(data, columns)
+    found = encoder.decode(data)
     expected = {"features": features, "codes": codes, "dates": dates, "label": labels[:, None]}
     if weighted:
         expected["weight"] = weights[:, None]
@@ -162,6 +155,6 @@ def test_records_decode_to_the_rows_they_were_made_of(classes: int | None, weigh
         np.testing.assert_array_equal(found[name], values)
     for wrong in (data[:-1], data[:40] + bytes([data[40] ^ 1]) + data[41:]):
         with pytest.raises(ValueError):
-            encoder.decode(wrong, columns)
+            encoder.decode(wrong)
     with pytest.raises(ValueError):
-        Encoder(5, classes).decode(data, columns)
+        Encoder(5, classes).decode(data)
