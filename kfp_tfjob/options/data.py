@@ -42,7 +42,7 @@ class Format(NamedTuple):
         name: The value of `data_options.format`.
         suffixes: Endings of the file names that count as data in a folder.
         words: The format in messages.
-        reader: The module with its `FORMAT`, which recognises and opens such files.
+        reader: The class that recognises and reads such files, as `module:class`.
     """
 
     name: str
@@ -58,11 +58,14 @@ def _packed(*suffixes: str) -> tuple[str, ...]:
 _READERS = "kfp_tfjob.components.prepare_data.source.readers"
 # A file is read by the last that recognises it: any text may be a CSV.
 FORMATS = (
-    Format("csv", _packed(".csv"), "CSV", f"{_READERS}.csv_table"),
-    Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines", f"{_READERS}.json_table"),
-    Format("parquet", (".parquet",), "Parquet", f"{_READERS}.parquet_table"),
+    Format("csv", _packed(".csv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
+    Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines", f"{_READERS}.json_table:JsonTable"),
+    Format("parquet", (".parquet",), "Parquet", f"{_READERS}.parquet_table:ParquetTable"),
     Format(
-        "tfrecord", _packed(".tfrecord", ".tfrecords"), "TFRecord", f"{_READERS}.tfrecord_table"
+        "tfrecord",
+        _packed(".tfrecord", ".tfrecords"),
+        "TFRecord",
+        f"{_READERS}.tfrecord_table:TFRecordTable",
     ),
 )
 

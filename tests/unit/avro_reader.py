@@ -12,13 +12,9 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-    Content,
-    FileFormat,
-    Reader,
-    undamaged,
-)
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Reader, undamaged
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.options.data import DataOptions
 
 _TYPES = {
     "boolean": pa.bool_(),
@@ -31,19 +27,21 @@ _TYPES = {
 
 
 class AvroTable(Reader):
-    """A file of Avro records.
+    """A file of Avro records."""
 
-    Args:
-        stream: Its bytes.
-        name: Name of the file, for messages.
-    """
-
-    def __init__(self, stream: IO[bytes], name: str) -> None:
+    def __init__(
+        self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
+    ) -> None:
         self._name = name
         with undamaged(name):
             self._records = fastavro.reader(stream)
             fields: Any = self._records.writer_schema
             self.schema = pa.schema([(item["name"], _type(item)) for item in fields["fields"]])
+
+    @staticmethod
+    def recognise(head: bytes) -> bool:
+        """Tell whether a file begins as Avro does."""
+        return head.startswith(b"Obj\x01")
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` records at a time."""
@@ -68,10 +66,3 @@ def _type(field: Any) -> pa.DataType:
     kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
     (kind,) = [kind for kind in kinds if kind != "null"]
     return _TYPES[kind]
-
-
-FORMAT = FileFormat(
-    lambda head: head.startswith(b"Obj\x01"),
-    lambda stream, name, options, block, span: AvroTable(stream, name),
-    Content.STORED,
-)

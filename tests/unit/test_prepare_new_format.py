@@ -9,7 +9,7 @@ from kfp_tfjob.options import data
 from kfp_tfjob.storage.errors import DataError
 from tests.unit.prepared_files import check, header_of, read
 
-AVRO = data.Format("avro", (".avro",), "Avro", "tests.unit.avro_reader")
+AVRO = data.Format("avro", (".avro",), "Avro", "tests.unit.avro_reader:AvroTable")
 SCHEMA = {
     "type": "record",
     "name": "Row",

@@ -1,10 +1,10 @@
 """data_options: what is refused, what is cast, and what names a dataset."""
 
 import json
+from pkgutil import resolve_name
 
 import pytest
 
-from kfp_tfjob.components.prepare_data.source.readers import open_table
 from kfp_tfjob.options.data import FORMATS, DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -87,5 +87,5 @@ def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():
 
 def test_every_format_has_a_reader_and_is_a_value_of_the_option() -> None:
     names = {known.name for known in FORMATS}
-    assert all(open_table.reader_of(known.reader).recognise for known in FORMATS)
+    assert all(resolve_name(known.reader).recognise for known in FORMATS)
     assert {_options(format=name).format for name in names} == names

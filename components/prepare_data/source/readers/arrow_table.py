@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property
-from typing import IO, Any, Protocol
+from typing import IO, Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -106,14 +105,33 @@ class Chunk:
 
 
 class Reader(Protocol):
-    """One open file of any format.
+    """One open file of a format.
 
     Attributes:
         schema: The names of its columns, in the order of the file, and their types. The type of a
             column is binary if the file has text without types. Names may repeat.
+        is_text: Whether it is opened with the text of the file as UTF-8, in which each line ends a
+            record or is within one, so that a range of bytes can be read. Others get the bytes of
+            the file, unpacked if it is packed with gzip or zstd.
     """
 
     schema: pa.Schema
+    is_text: ClassVar[bool] = False
+
+    def __init__(
+        self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
+    ) -> None:
+        """Open a file, given the bytes of text to parse at a time, and the range to read."""
+
+    @staticmethod
+    def recognise(head: bytes) -> bool:
+        """Tell whether a file has the format, by the first 512 bytes of what is opened."""
+        return False
+
+    @staticmethod
+    def units(stream: IO[bytes], name: str) -> list[int]:
+        """Return the bytes of each unit that can be read alone, if a range is one of units."""
+        return []
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns chunk by chunk; a reader of text parses features as numbers if it can.
@@ -307,36 +325,3 @@ def _pandas_index(name: str, file: str) -> Problem:
         expected="columns that a model may learn from",
         fix=f'drop it with data_options.drop=["{name}"], or write the file with index=False',
     )
-
-
-HEAD = 512  # bytes by which a format is recognised
-
-
-class Content(Enum):
-    """What a reader gets of a file."""
-
-    STORED = "as it is stored"
-    UNPACKED = "unpacked"
-    TEXT = "unpacked, as UTF-8"
-
-
-@dataclass(frozen=True)
-class FileFormat:
-    """How the files of a format are recognised and opened.
-
-    Attributes:
-        recognise: Tells whether a file has the format, by the first HEAD bytes of its content.
-        open: Returns the reader of a stream, given the stream, the name of the file, the options,
-            the bytes of text to parse at a time, and the range to read.
-        content: What is in the stream.
-        has_lines: Whether each line ends a record or is within one, so that a range of bytes can
-            be read.
-        units: Of a format whose files consist of units that can be read alone: returns the bytes
-            of each, given a stream and the name of the file. A range is one of units then.
-    """
-
-    recognise: Callable[[bytes], bool]
-    open: Callable[[Any, str, DataOptions, int, Span | None], Reader]
-    content: Content
-    has_lines: bool = False
-    units: Callable[[IO[bytes], str], list[int]] | None = None

@@ -29,8 +29,6 @@ from kfp_tfjob.components.prepare_data.source.header import (
 )
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
-    Content,
-    FileFormat,
     Reader,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
@@ -244,6 +242,8 @@ class CsvRecords:
 class CsvTable(Reader):
     """A CSV with a header, or its header and a range of it."""
 
+    is_text = True
+
     def __init__(
         self,
         stream: IO[bytes],
@@ -271,6 +271,11 @@ class CsvTable(Reader):
         self._nulls = pa.array(sorted({*options.null_values, *same, ""}))
         # A number that means "missing" can be found only while the values are text.
         self._direct = not numbers
+
+    @staticmethod
+    def recognise(head: bytes) -> bool:
+        """Return True: any text may be a CSV."""
+        return True
 
     def _take_header(self) -> Block:
         looked, block = 0, next(self._blocks, None)
@@ -442,6 +447,3 @@ def _first_record(data: bytes, delimiter: str) -> tuple[bytes, bytes]:
         if data[start:end].strip(b"\r\n"):
             return data[start:end], data[end:]
         start = end
-
-
-FORMAT = FileFormat(lambda head: True, CsvTable, Content.TEXT, has_lines=True)  # any other text

@@ -21,8 +21,6 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
-    Content,
-    FileFormat,
     Reader,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
@@ -43,6 +41,7 @@ _EXACT = 2**53 - 1  # whole numbers up to it are exact as float64
 _LONGEST_NUMBER = 300  # characters; int() refuses some thousand
 _DEEPEST = 1000  # lists and objects that a line opens; ten thousand inside each other crash
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
+_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')
 
 
 class _Literal(str):
@@ -117,6 +116,8 @@ class JsonTable(Reader):
         DataError: None of the first lines is an object.
     """
 
+    is_text = True
+
     def __init__(
         self,
         stream: IO[bytes],
@@ -135,6 +136,11 @@ class JsonTable(Reader):
         self.schema = pa.schema([(key, found.type) for key, found in self._keys.items()])
         if span and span.start:
             self.reach, self._head = begin(stream, span), b""
+
+    @staticmethod
+    def recognise(head: bytes) -> bool:
+        """Tell whether a text begins with an object, as no header of a CSV does."""
+        return bool(_OBJECT.match(head))
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block."""
@@ -374,7 +380,3 @@ def _filled_lines(data: bytes) -> np.ndarray:
     starts = np.concatenate(([0], ends[:-1] + 1))
     length = ends - starts
     return np.flatnonzero((length > 1) | ((length == 1) & (text[starts] != ord("\r"))))
-
-
-_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')  # no header of a CSV begins with it
-FORMAT = FileFormat(lambda head: bool(_OBJECT.match(head)), JsonTable, Content.TEXT, has_lines=True)

@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from typing import IO
+from pkgutil import resolve_name
 
 from kfp_tfjob.components.prepare_data.source import foreign_files
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile, text_of, unpacked
 from kfp_tfjob.components.prepare_data.source.header import empty
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    HEAD,
     ArrowTable,
-    Content,
-    FileFormat,
+    Reader,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.options import data
-from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
+from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions, Format
 from kfp_tfjob.storage.errors import DataError, Problem
 
 PART_BYTES = 32 << 20
+_HEAD = 512  # bytes by which a format is recognised
 
 
 @dataclass(frozen=True)
@@ -109,10 +106,11 @@ def open_table(
         with closing(OwnTable(source.reader, lambda: source.raw(file), file.name)) as rows:
             yield ArrowTable(rows, file.name, options)
         return
-    known = _format_of(source, file, options)
-    with _opened(source, file, options, known.content) as stream:
-        reader = known.open(stream, file.name, options, block, span)
-        yield ArrowTable(reader, file.name, options)
+    reader = _reader_of(source, file, options)
+    with (
+        text_of(source, file, options.encoding) if reader.is_text else unpacked(source, file)
+    ) as stream:
+        yield ArrowTable(reader(stream, file.name, options, block, span), file.name, options)
 
 
 def spans_of(
@@ -125,14 +123,14 @@ def spans_of(
     """
     if source.reader:
         return [], False
-    known = _format_of(source, file, options)
-    if known.units:
-        with source.raw(file) as stream:
-            return _ranges(known.units(stream, file.name), size), False
-    if not known.has_lines or options.encoding not in ("auto", "utf-8"):
+    reader = _reader_of(source, file, options)
+    if not reader.is_text:
+        with unpacked(source, file) as stream:
+            return _ranges(reader.units(stream, file.name), size), False
+    if options.encoding not in ("auto", "utf-8"):
         return [], False
-    with _opened(source, file, options, Content.TEXT) as stream, source.raw(file) as raw:
-        if stream.read(HEAD) != raw.read(HEAD):
+    with text_of(source, file, options.encoding) as stream, source.raw(file) as raw:
+        if stream.read(_HEAD) != raw.read(_HEAD):
             return [], False  # packed, or in another encoding
     return [Span(at, min(at + size, file.size)) for at in range(0, file.size, size)], True
 
@@ -148,45 +146,27 @@ def _ranges(sizes: list[int], most: int) -> list[Span]:
     return [*found, Span(start, len(sizes))]
 
 
-def _opened(
-    source: Source, file: SourceFile, options: DataOptions, content: Content
-) -> AbstractContextManager[IO[bytes]]:
-    if content is Content.STORED:
-        return source.raw(file)
-    if content is Content.UNPACKED:
-        return unpacked(source, file)
-    return text_of(source, file, options.encoding)
-
-
-@cache
-def reader_of(module: str) -> FileFormat:
-    """Return what the module of a reader says of its format."""
-    return import_module(module).FORMAT
-
-
-def _format_of(source: Source, file: SourceFile, options: DataOptions) -> FileFormat:
-    """Return the format of a file, from its first bytes.
+def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[Reader]:
+    """Return the reader of a file, by its first bytes.
 
     Raises:
         DataError: The format is not supported, or it is not the one in data_options.format.
     """
-    head, found = b"", None
-    for content in Content:
-        with _opened(source, file, options, content) as stream:
-            head = stream.read(HEAD)
-        for item in reversed(data.FORMATS):  # CSV is the first, as any text may be one
-            known = reader_of(item.reader)
-            if not found and known.content is content and known.recognise(head):
-                found = item
-        if found:
-            break
+    with unpacked(source, file) as stream:
+        head = stream.read(_HEAD)
+    known = _recognised(head, is_text=False)
+    if known is None:
         if foreign := foreign_files.recognise(head):
             kind, fix = foreign
             expected = f"{FORMAT_WORDS}; text may be compressed with gzip or zstd"
             raise _unreadable(file, f"a file that is {kind}", expected, fix)
-    if found is None or _JSON_ARRAY.match(head):
+        with text_of(source, file, options.encoding) as stream:
+            head = stream.read(_HEAD)
+        known = _recognised(head, is_text=True)
+    if known is None or _JSON_ARRAY.match(head):
         fix = "write one object on each line, without a comma after it"
         raise _unreadable(file, "a JSON array", FORMAT_WORDS, fix)
+    found, reader = known
     if options.format not in ("auto", found.name):
         words = {known.name: known.words for known in data.FORMATS}
         raise DataError(
@@ -199,7 +179,16 @@ def _format_of(source: Source, file: SourceFile, options: DataOptions) -> FileFo
                 fix="correct data_options.format, or omit it",
             )
         )
-    return reader_of(found.reader)
+    return reader
+
+
+def _recognised(head: bytes, is_text: bool) -> tuple[Format, type[Reader]] | None:
+    """Return the format of a file that begins so, and its reader."""
+    for known in reversed(data.FORMATS):  # CSV is the first, as any text may be one
+        reader: type[Reader] = resolve_name(known.reader)
+        if reader.is_text == is_text and reader.recognise(head):
+            return known, reader
+    return None
 
 
 def _unreadable(file: SourceFile, received: str, expected: str, fix: str) -> DataError:

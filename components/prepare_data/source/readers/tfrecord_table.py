@@ -21,12 +21,11 @@ from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
-    Content,
-    FileFormat,
     Reader,
 )
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import LONGEST_RECORD
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import LONGEST_RECORD, Span
 from kfp_tfjob.components.prepare_data.tfrecord import masked
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _LOOKED = 1_000  # records in which every feature occurs
@@ -64,7 +63,9 @@ class TFRecordTable(Reader):
         DataError: It is damaged, or a record is no tf.train.Example.
     """
 
-    def __init__(self, stream: IO[bytes], name: str) -> None:
+    def __init__(
+        self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
+    ) -> None:
         self._stream, self._name = stream, name
         self._records = self._read()
         self._first: list[bytes] = []
@@ -82,6 +83,11 @@ class TFRecordTable(Reader):
                 break
         # By name: a record has no order, and protobuf draws another one in every process.
         self.schema = pa.schema([(key, it.type) for key, it in sorted(self._features.items())])
+
+    @staticmethod
+    def recognise(head: bytes) -> bool:
+        """Tell whether a file begins with a length and its checksum."""
+        return len(head) >= 12 and _crc_of(head[:8]) == head[8:12]
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` records at a time."""
@@ -171,11 +177,6 @@ class TFRecordTable(Reader):
         )
 
 
-def _is_tfrecord(head: bytes) -> bool:
-    """Tell whether a file begins with a length and its checksum."""
-    return len(head) >= 12 and _crc_of(head[:8]) == head[8:12]
-
-
 def _crc_of(data: bytes) -> bytes:
     return struct.pack("<I", masked(google_crc32c.value(data)))
 
@@ -212,10 +213,3 @@ def _example() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("kfp_tfjob.Example"))
-
-
-FORMAT = FileFormat(
-    _is_tfrecord,
-    lambda stream, name, options, block, span: TFRecordTable(stream, name),
-    Content.UNPACKED,
-)
