@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.cluster.select_backend import is_local
+from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.metric_names import in_short

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from kfp_tfjob.cluster.select_backend import is_local
+from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.jobs.verdict import JobFailedError
 from kfp_tfjob.storage.errors import (
     ConfigurationError,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.cluster.select_backend import is_local
+from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs

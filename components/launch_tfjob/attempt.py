@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -60,7 +59,6 @@ class Attempt:
     launch: Launch
     number: int
     waited: float = 0.0
-    run_left: float = math.inf
     _beat_at: float | None = None
     _counted_at: float | None = None
     _gpu_seconds: dict[str, float] = field(default_factory=lambda: {"pending": 0, "running": 0})
@@ -93,7 +91,7 @@ class Attempt:
         follower = Follower(backend, self.name, logs.attempt(self.number) if logs else None)
         follower.start()
         options, grace = launch.spec.options, float(launch.spec.pod.of("chief").grace_seconds or 0)
-        limits = JobLimits(options, grace, self.waited, self.run_left, launch.clock)
+        limits = JobLimits(options, grace, self.waited, launch.clock)
         job: Object | None = None
         given_up: Judgement | None = None
         told = False

@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.checks.subject import Subject, open_cluster
-from kfp_tfjob.cluster.backend import Backend, JobExistsError
+from kfp_tfjob.cluster.backend import Backend, JobExistsError, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.cluster.select_backend import is_local, open_backend
 from kfp_tfjob.components.launch_tfjob import earlier
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
 from kfp_tfjob.components.launch_tfjob.earlier import Found
-from kfp_tfjob.components.launch_tfjob.launch import Launch
-from kfp_tfjob.components.launch_tfjob.limits import out_of_time
+from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
-from kfp_tfjob.components.launch_tfjob.report.pages import curves_html, job_html
-from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory, read
+from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, job_html, read
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
 from kfp_tfjob.jobs.kinds import kind_named
@@ -136,8 +133,6 @@ class Launcher:
         used = claim.used(options.max_attempts)
         if claim.fruitless >= options.max_attempts:
             raise self.failure.after(used) if self.failure else self._earlier_failure(used)
-        if claim.left(options.run_deadline_seconds) <= 0:
-            raise out_of_time(options).failure().after(used)
         if self.failure:
             log.info("%s", used)
             if claim.checkpoint > last.checkpoint:
@@ -179,8 +174,7 @@ class Launcher:
     def _follow(self) -> Outcome:
         """Follow the job of the newest claim to its end."""
         assert self.claim
-        left = self.claim.left(self.launch.spec.options.run_deadline_seconds)
-        return Attempt(self.launch, self.claim.attempt, self._waited, left).follow()
+        return Attempt(self.launch, self.claim.attempt, self._waited).follow()
 
     def _recover(self, outcome: Outcome) -> None:
         """Return if a new attempt may succeed; raise the failure if none may."""
@@ -197,7 +191,7 @@ class Launcher:
         """Return a failure, with the attempts that the run has used if there were several."""
         claim = self.claim
         assert claim
-        if failure.verdict != Verdict.DEADLINE and claim.attempt == claim.since:
+        if claim.attempt == claim.since:
             return failure
         try:
             ended = claim.next(claim.attempt + 1, self.launch.records.newest_checkpoint())

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from kfp_tfjob.cluster.backend import Backend
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE, Backend
 from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import cancelled
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+
+def open_backend(
+    api_seconds: float = 900, operator_seconds: float = 60, kind: JobKind = DEFAULT
+) -> AbstractContextManager[Backend]:
+    """Return the back end that the environment names; the seconds are how long each may be away.
+
+    Raises:
+        ConfigurationError: The back end does not exist, or there is no cluster.
+    """
+    choice = os.environ.get(BACKEND_VARIABLE) or "kubernetes"
+    if choice == "local":
+        from kfp_tfjob.cluster.local.backend import LocalBackend
+
+        return LocalBackend.from_environment()
+    if choice == "kubernetes":
+        from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+        from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+
+        patience = replace(PATIENCE, seconds=api_seconds)
+        return KubernetesBackend(ClusterClient.from_environment(patience, kind), operator_seconds)
+    raise ConfigurationError(
+        Problem(
+            "there is no such back end",
+            received=choice,
+            expected="kubernetes or local",
+            fix=f"correct {BACKEND_VARIABLE}",
+        )
+    )
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,6 @@ class JobLimits:
         options: The limits.
         grace: Seconds that the chief has to stop after its deadline.
         waited: Seconds that earlier attempts waited for nodes.
-        run_left: Seconds left for the whole run at the first look.
         queued: Seconds that the job was suspended so far.
         pending: Seconds that the job waited for nodes so far, without earlier attempts.
         next_limit: Seconds until the next limit may be reached.
@@ -67,14 +66,12 @@ class JobLimits:
     options: TrainOptions
     grace: float = 0.0
     waited: float = 0.0
-    run_left: float = math.inf
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     queued: float = 0.0
     pending: float = 0.0
     next_limit: float = math.inf
     _since: dict[str, float] = field(default_factory=dict)
     _last: float | None = None
-    _began: float | None = None
 
     def look(self, seen: Snapshot) -> Judgement | None:
         """Return a verdict if a limit is reached."""
@@ -83,14 +80,10 @@ class JobLimits:
         now = self.clock()
         passed = now - (self._last if self._last is not None else now)
         self._last = now
-        self._began = now if self._began is None else self._began
-        if (run_left := self.run_left - (now - self._began)) <= 0:
-            return out_of_time(self.options)
         if is_suspended(seen.job):
             self.queued += passed
             self._since.clear()  # no other limit applies to a suspended job
-            left = min(self.options.queue_timeout_seconds - self.queued, run_left)
-            self.next_limit = max(left, 0.1)
+            self.next_limit = max(self.options.queue_timeout_seconds - self.queued, 0.1)
             if self.queued > self.options.queue_timeout_seconds:
                 held = f"the job was suspended in its queue for {self.queued:.0f} s"
                 return Judgement(
@@ -102,10 +95,9 @@ class JobLimits:
             return None
         if self._is_pending(seen):
             self.pending += passed
-        self.next_limit = run_left
+        self.next_limit = math.inf
         if seen.silence is not None:
-            stall_left = self.options.stall_timeout_seconds - seen.silence
-            self.next_limit = min(run_left, max(stall_left, 0.1))
+            self.next_limit = max(self.options.stall_timeout_seconds - seen.silence, 0.1)
         limits = self._limits(seen)
         self._since = {name: self._since.get(name, now) for name in limits}
         for name, limit in limits.items():
@@ -181,17 +173,6 @@ class JobLimits:
             return False  # the limit "no status" covers this
         begun = [pod for pod in seen.pods if waiting.has_begun(pod)]
         return len(begun) < waiting.wanted(seen.job)
-
-
-def out_of_time(options: TrainOptions) -> Judgement:
-    """Return the verdict on a run that has used up its time."""
-    return Judgement(
-        Verdict.DEADLINE,
-        f"the run has taken longer than the {options.run_deadline_seconds} s of"
-        " train_options.run_deadline_seconds, all attempts and pauses together",
-        fix="raise train_options.run_deadline_seconds, or start the run again; it continues from"
-        " the newest stored checkpoint",
-    )
 
 
 def _reasons(seen: Snapshot) -> list[str]:

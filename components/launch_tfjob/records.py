@@ -3,10 +3,6 @@
 A claim, `attempts/NNNN.json`, gives an attempt to one launcher, and limits the attempts. Only
 consecutive attempts without progress count. On spot nodes, a week of training loses many pods, and
 each attempt that stored a newer checkpoint made progress.
-
-The launcher of the first attempt records the run's start by its own clock. Later launchers
-compare it with their own clocks, not with the clock of the store. The clocks of one cluster differ
-by seconds, and the limit is in days.
 """
 
 from __future__ import annotations
@@ -77,10 +73,6 @@ class Claim:
         fruitless = 0 if checkpoint > self.checkpoint else self.fruitless + int(counts)
         newest = max(checkpoint, self.checkpoint)  # reaching the same step again is no progress
         return Claim(attempt, self.since, self.began, newest, fruitless)
-
-    def left(self, seconds: float) -> float:
-        """Return the seconds left for the run, at most all of them if a clock was set back."""
-        return min(self.began + seconds - time.time(), seconds)
 
     def used(self, most: int) -> str:
         """Return how many attempts came before, and how many of `most` made no progress."""

@@ -15,7 +15,7 @@ from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
-from kfp_tfjob.cluster.select_backend import is_local
+from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec

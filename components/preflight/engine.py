@@ -12,7 +12,7 @@ from kfp_tfjob.checks.finding import Finding, Status, only, warning
 from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
-from kfp_tfjob.cluster.select_backend import is_local
+from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import unchanged

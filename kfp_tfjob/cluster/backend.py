@@ -1,4 +1,4 @@
-"""Defines the interface of a back end, which runs jobs.
+"""Defines the interface of a back end, which runs jobs on a cluster or on this machine.
 
 A back end takes a job of any kind as a plain dict. It shows jobs and pods as Kubernetes does, so
 the launcher, the verdicts and the reports are the same everywhere.
@@ -6,6 +6,7 @@ the launcher, the verdicts and the reports are the same everywhere.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -14,6 +15,7 @@ from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 
+BACKEND_VARIABLE = "KFP_TFJOB_BACKEND"
 # Takes why the run ended; empty if only this process has to go.
 Farewell = Callable[[str], None]
 
@@ -107,3 +109,8 @@ class Backend(Protocol):
     def delete(self, name: str) -> None:
         """Delete a job and return when its pods are gone; a missing job is not an error."""
         ...
+
+
+def is_local() -> bool:
+    """Tell whether the environment asks for jobs as processes on this machine."""
+    return os.environ.get(BACKEND_VARIABLE) == "local"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import yaml
+
 from kfp_tfjob.jobs.kind import JobKind, Replica
 from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
@@ -35,6 +37,7 @@ from kfp_tfjob.jobs.labels import (
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pod import PodSettings, SecretKey, Volume
+from kfp_tfjob.options.secret_values import masked_job
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor import keras
@@ -399,3 +402,17 @@ def _podinfo() -> list[Object]:
 
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=dict)
+
+
+def to_yaml(manifest: Object) -> str:
+    """Return a manifest as YAML with masked secrets; equal manifests give equal bytes."""
+    return yaml.dump(
+        masked_job(manifest), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Repeats equal values, because anchors are hard to read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

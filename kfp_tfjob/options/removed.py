@@ -14,6 +14,8 @@ REMOVED: dict[str, str] = {
     "train_options.checkpoint_best": "delete it; train_options.early_stopping with"
     " restore_best_weights exports the best epoch, and a ModelCheckpoint callback stores it",
     "train_options.warm_spare": "delete it; a trainer that dies is restarted in its pod anyway",
+    "train_options.run_deadline_seconds": "delete it; deadline_seconds limits each attempt, and"
+    " max_attempts those that store no newer checkpoint",
     "data_options.contract.max_js": "limit the same columns with data_options.contract.max_psi",
     "data_options.tfrecord_features": "delete it; write the feature into one of the first 1,000"
     " records of the files",

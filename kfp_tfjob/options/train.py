@@ -124,11 +124,6 @@ class TrainOptions(TrainerOptions):
         " JobSet. All attempts of a run have the same kind.",
     )
     deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
-    run_deadline_seconds: Seconds = option(
-        7 * DAY,
-        "How long the whole run may take from its first attempt, including pauses and"
-        " queues. A manual retry starts the time again.",
-    )
     start_timeout_seconds: Seconds = option(
         900, "How long a replica waits for the others to appear."
     )
@@ -177,8 +172,7 @@ class TrainOptions(TrainerOptions):
     )
     queue_timeout_seconds: Seconds = option(
         7 * DAY,
-        "How long a job may be suspended in a queue; of the other limits, only"
-        " run_deadline_seconds includes this time.",
+        "How long a job may be suspended in a queue; no other limit includes this time.",
     )
     stall_timeout_seconds: Seconds = option(3600, "How long the chief may log nothing.")
     orphan_timeout_seconds: Seconds = option(

@@ -32,8 +32,7 @@ def first_attempt(values: RunParameters, run_id: str) -> str:
     """
     from dataclasses import replace
 
-    from kfp_tfjob.jobs.job_yaml import to_yaml
-    from kfp_tfjob.jobs.manifest import Identity, build_job
+    from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
     from kfp_tfjob.jobs.spec import JobSpec
     from kfp_tfjob.options import fields
     from kfp_tfjob.storage.layout import Layout

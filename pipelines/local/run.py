@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from kfp_tfjob.cluster import select_backend
+from kfp_tfjob.cluster import backend
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
 from kfp_tfjob.jobs.masking import Mask, hide
@@ -200,7 +200,7 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         RUN_ID: run_id,
         FAILURE_FILE: str(home.run(run_id) / FAILURE_JSON),
         MOUNT_VARIABLE: str(home.secrets / secret),
-        select_backend.BACKEND_VARIABLE: "local",
+        backend.BACKEND_VARIABLE: "local",
         local_backend.SECRETS: str(home.secrets),
         local_backend.FOLDER: str(home.run(run_id) / "job"),
         # A step runs python3, which must be this interpreter.

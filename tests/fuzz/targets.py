@@ -20,8 +20,7 @@ from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import dataset, report, row_requirements, scan
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.jobs.job_yaml import to_yaml
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kfp import dsl
 
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
-from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.launch_tfjob import engine

@@ -22,7 +22,7 @@ from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
+from kfp_tfjob.components.launch_tfjob.records import Records, require_same
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.labels import VERDICT_ANNOTATION
 from kfp_tfjob.jobs.record import AttemptEnd
@@ -473,16 +473,6 @@ def test_two_kills_of_a_training_that_progressed_each_time_end_green(
     assert [claim["checkpoint"] for claim in claims] == [0, 1, 2]
     assert {claim["fruitless"] for claim in claims} == {0}
     assert len({claim["began"] for claim in claims}) == 1
-
-
-def test_a_launcher_that_starts_again_goes_by_the_first_claim(backend, spec, step, monkeypatch):
-    monkeypatch.setenv("KFP_RETRY_INDEX", "1")
-    claim = Claim(1, 1, time.time() - 100, 0, 0).to_bytes(step.run_id, "j", "h")
-    step.store.create(step.run.attempts / "0001.json", claim)
-    with pytest.raises(JobFailedError, match="90 s of train_options.run_deadline_sec") as failed:
-        engine.train(step, spec(run_deadline_seconds=90), backend)
-    assert (failed.value.code, failed.value.verdict) == (2, "deadline")
-    assert step.store.numbers(step.run.attempts) == [1]
 
 
 def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.checks.finding import waits, warning
-from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import CANCELLED

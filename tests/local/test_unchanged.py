@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.notify_end import of_end

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, place
-from kfp_tfjob.cluster.select_backend import open_backend
+from kfp_tfjob.components.launch_tfjob.launch import open_backend
 from kfp_tfjob.storage.errors import ConfigurationError
 
 

@@ -141,18 +141,6 @@ def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not()
     assert dogs.look(Snapshot(job("Running"), BOTH, silence=40)).verdict == "stalled"
 
 
-@pytest.mark.parametrize("seen", [Snapshot(job("Running"), BOTH), Snapshot(job(suspend=True), [])])
-def test_the_run_has_a_deadline_of_its_own(seen):
-    now = 0.0
-    dogs = JobLimits(OPTIONS, run_left=50, clock=lambda: now)
-    assert dogs.look(seen) is None and dogs.next_limit <= 50
-    now = 49
-    assert dogs.look(seen) is None and dogs.next_limit <= 1
-    now = 50
-    found = dogs.look(seen)
-    assert found.verdict == "deadline" and "run_deadline_seconds" in found.remedy
-
-
 def test_time_in_a_queue_counts_apart():
     now = 0.0
     dogs = JobLimits(OPTIONS, clock=lambda: now)

@@ -2,7 +2,7 @@
 
 import json
 
-from kfp_tfjob.components.launch_tfjob.report.progress import TrainingHistory, parse
+from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, parse
 
 
 def lines(*events: dict) -> str:

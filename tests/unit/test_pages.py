@@ -12,8 +12,7 @@ from jinja2 import DictLoader
 from markdown_it import MarkdownIt
 
 from kfp_tfjob.components.evaluate import report as evaluation
-from kfp_tfjob.components.launch_tfjob.report.pages import curves_html, job_html
-from kfp_tfjob.components.launch_tfjob.report.progress import Epoch, TrainingHistory
+from kfp_tfjob.components.launch_tfjob.report import Epoch, TrainingHistory, curves_html, job_html
 from kfp_tfjob.components.prepare_data import report as dataset
 from kfp_tfjob.components.prepare_data.contracts import Unseen
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from kfp_tfjob.cluster.select_backend import BACKEND_VARIABLE
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish.engine import run_as_exit_task
 from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
 from kfp_tfjob.jobs.manifest import Identity, build_job

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.components.finish.page import explain
+from kfp_tfjob.components.launch_tfjob import report
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
-from kfp_tfjob.components.launch_tfjob.report import progress
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.jobs.record import AttemptEnd
@@ -91,9 +91,9 @@ def test_the_checkpoint_of_an_interrupted_run_is_the_newest() -> None:
 
 
 def test_the_progress_of_a_training_is_read() -> None:
-    training = progress.parse(stored(LAYOUT.run("interrupted").progress).decode())
+    training = report.parse(stored(LAYOUT.run("interrupted").progress).decode())
     assert len(training.epochs) == 5 and training.final == training.epochs[-1].metrics
-    assert progress.parse(stored(LAYOUT.run("finished").progress).decode()).seconds
+    assert report.parse(stored(LAYOUT.run("finished").progress).decode()).seconds
 
 
 def test_an_output_is_complete() -> None:

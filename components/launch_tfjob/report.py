@@ -1,4 +1,7 @@
-"""Reads the chief's progress reports from the store: `output/progress.jsonl`."""
+"""The pages of a training, and the chief's progress reports that they show.
+
+Each page is one HTML file. The reports are `output/progress.jsonl` in the store.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kfp_tfjob.jobs.manifest import to_yaml
+from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.pages import charts
+from kfp_tfjob.pages.template import render
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
@@ -38,6 +45,35 @@ class TrainingHistory:
     final: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+
+
+def curves_html(progress: TrainingHistory, title: str) -> str:
+    """Return a page with a chart for each metric, the final values and the time by activity."""
+    series: dict[str, dict[str, list[charts.Point]]] = {}
+    for epoch in progress.epochs:
+        for name, value in epoch.metrics.items():
+            kind = "validation" if name.startswith("val_") else "training"
+            points = series.setdefault(name.removeprefix("val_"), {}).setdefault(kind, [])
+            points.append((epoch.number, value))
+    names = sorted(series, key=lambda name: (name != "loss", name))
+    return render(
+        "components/launch_tfjob/training.html.j2",
+        title=title,
+        plots={name: charts.by_epoch(name, dict(sorted(series[name].items()))) for name in names},
+        final={name: f"{value:.4g}" for name, value in progress.final.items()},
+        seconds={name: f"{seconds:.1f} s" for name, seconds in progress.seconds.items()},
+        dropped=progress.dropped,
+    )
+
+
+def job_html(manifest: Object, tensorboard: str) -> str:
+    """Return a page with the TensorBoard command and the TFJob as YAML."""
+    return render(
+        "components/launch_tfjob/tfjob.html.j2",
+        title=f"{manifest['kind']} {manifest['metadata']['name']}",
+        tensorboard=tensorboard,
+        lines=to_yaml(manifest).splitlines(),
+    )
 
 
 def read(store: Store, run: RunLayout) -> TrainingHistory:

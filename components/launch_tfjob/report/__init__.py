@@ -1,1 +1,0 @@
-"""The pages of a training, and the chief's progress reports that they show."""
