@@ -20,14 +20,13 @@ from kfp_tfjob.components.summary import read_outcome
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import Home
-from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.registry.outcome import Outcome
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.failure_record import Failure
-from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, OUTPUT, REPORT
+from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, REPORT
 from kfp_tfjob.storage.run_folder import newest_checkpoint
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
@@ -69,7 +68,6 @@ class Ending:
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
             self.show(f"\ndetails    {self._copied(lambda: self._keep_failure(failure))}")
-            self._copied(lambda: self._write_page(f"{failure.step} failed ({failure.verdict})."))
             self._notify(failure)
             return failure.code
         if code:
@@ -95,18 +93,13 @@ class Ending:
             self.show("stopped, but the run was already complete")
             return
         self._copied(lambda: self._keep_failure(failure, ending.markdown))
-        self._copied(lambda: self._write_page("The run was stopped before it was complete."))
         saved = f"training is saved up to step {newest}" if newest else "no training is saved yet"
         saved = "the training is complete" if is_trained else saved
         command = self.home.to_continue(self.step.run_id)
         self.show(f"stopped: {saved}; to continue: {command}")
-        self._notify(ending.failure)
+        self._notify(failure)
 
-    def _notify(self, failure: Failure | None) -> None:
-        """Notify of the end."""
-        if failure is None:
-            tell_end(self.step, self.model_name)
-            return
+    def _notify(self, failure: Failure) -> None:
         notice = notify.failure(self.step.run_id, failure, self.model_name)
         notify.notify(notice, self.step.store, self.step.whole_run)
 
@@ -129,32 +122,24 @@ class Ending:
         if self.embedded:
             self.show(f"output     {self._copied(self._keep_output)}")
         self.show(f"report     {self._folder / REPORT}")
-        word = "Blessed" if verdict.blessed else "Not blessed"
-        outcome = f"{word}: {verdict.reason}"
-        outcome = f"Not published: {ended.lost.message}" if ended.lost else outcome
-        self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
-        self._notify(None)
+        tell_end(self.step, self.model_name)
         return 0
 
     def _tell_without_verdict(self, ended: Outcome) -> int:
-        champion, result = None, ""
         if same := ended.earlier:
             champion = read_champion(self.step.store, self.step.layout, self.model_name)
-            outcome = (
-                f"Nothing has changed since run {same.run_id}: the model was not trained again"
+            self.show(
+                f"\nNothing has changed since run {same.run_id}: the model was not trained again"
             )
-            result = f"champion   {champion.version_uri if champion else 'none'}"
+            self.show(f"champion   {champion.version_uri if champion else 'none'}")
         elif why := ended.why_not_evaluated:
-            outcome = f"The output is stored and verified. Not evaluated: {why}"
-            result = f"output     {self._copied(self._keep_output)}" if self.embedded else ""
+            self.show(f"\nThe output is stored and verified. Not evaluated: {why}")
+            if self.embedded:
+                self.show(f"output     {self._copied(self._keep_output)}")
         else:
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
-        self.show(f"\n{outcome}")
-        if result:
-            self.show(result)
-        self.show(f"overview   {self._copied(lambda: self._write_page(outcome, champion))}")
-        self._notify(None)
+        tell_end(self.step, self.model_name)
         return 0
 
     def _copied(self, copy: Callable[[], object]) -> str:
@@ -164,20 +149,11 @@ class Ending:
         except (StepError, OSError) as error:
             return f"no copy on this machine: {error}"
 
-    def _write_page(self, outcome: str, champion: Champion | None = None) -> Path:
-        places = {"everything in the store": str(self.step.run.base)}
-        if (self._folder / REPORT).exists():
-            places["model of this run"] = str(self.step.run.model)
-        if (output := self._folder / OUTPUT).exists():
-            places["output of the training, on this machine"] = str(output)
-        if champion:
-            folder = self._copy_of(champion)
-            places |= {"champion": champion.version_uri, "champion on this machine": str(folder)}
-        return write_page(self._folder, self.step.run_id, outcome, places)
-
     def _keep_model(self, champion: Champion) -> Path:
         """Fetch the champion, verified by its manifest; files that exist already stay."""
-        folder = self._copy_of(champion)
+        endpoint = "" if self.embedded else self.step.store.endpoint
+        models = self.home.models(self.model_name, endpoint, self.step.layout.root)
+        folder = models / str(champion.version)
         address = S3Address.parse(champion.version_uri, "version_uri")
         uploader.pull(self.step.store, address, folder)
         return folder
@@ -214,11 +190,6 @@ class Ending:
             markdown = f"# {code(failure.step)} failed\n\n{cause}\n"
         path.write_text(markdown)
         return path
-
-    def _copy_of(self, champion: Champion) -> Path:
-        endpoint = "" if self.embedded else self.step.store.endpoint
-        models = self.home.models(self.model_name, endpoint, self.step.layout.root)
-        return models / str(champion.version)
 
     @property
     def _folder(self) -> Path:

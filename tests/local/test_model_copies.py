@@ -24,9 +24,7 @@ def ended(store: Store, output: S3Address, home: Home, scratch: Path) -> Path:
     said: list[str] = []
     assert Ending(step, NAME, home, False, said.append).tell(0, 0) == 0
     (line,) = [it for it in said if it.startswith("model ")]
-    copy = Path(line.removeprefix("model").strip())
-    assert str(copy) in (home.run(step.run_id) / "index.html").read_text()
-    return copy
+    return Path(line.removeprefix("model").strip())
 
 
 def test_models_of_one_name_in_two_places_have_a_copy_each(
