@@ -106,7 +106,7 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     from kfp_tfjob.features.statistics import StatisticsDocument
     from kfp_tfjob.features.tensorflow_import import load
     from kfp_tfjob.judging.model import predictions_of
-    from kfp_tfjob.judging.predictions import Collector
+    from kfp_tfjob.judging.predictions import joined
     from kfp_tfjob.judging.rows import TestData
     from kfp_tfjob.judging.scoring import score
     from kfp_tfjob.judging.slices import Slices
@@ -123,22 +123,19 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     class Second:
         """The champion, from a folder instead of the store."""
 
-        def __init__(self, scratch: Path) -> None:
+        def __init__(self) -> None:
             self.model = ServedModel(folder / "output-2" / "model", schema, "the champion")
-            self.rows: Collector[Any] = Collector(scratch / "champion")
+            self.parts: list[Any] = []
 
         def predict(self, batch: Any, outputs: Any) -> None:
-            self.rows.add(predictions_of(schema, batch, self.model.predict(batch.features)))
+            self.parts.append(predictions_of(schema, batch, self.model.predict(batch.features)))
 
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
-        other = Second(scratch) if champion else None
-        clock = _Clock()
-        slices = Slices([], schema, scratch)
-        predictions, baseline = score(data, model, other, slices, scratch)  # type: ignore[arg-type]
-        scored = clock.read()
-        judge(predictions, baseline, other.rows.finish() if other else None, schema.classes)
-        return {"rows": test.rows, "score_cpu": scored["cpu"], **clock.read()}
+    other = Second() if champion else None
+    clock = _Clock()
+    predictions, baseline = score(data, model, other, Slices([], schema))  # type: ignore[arg-type]
+    scored = clock.read()
+    judge(predictions, baseline, joined(other.parts) if other else None, schema.classes)
+    return {"rows": test.rows, "score_cpu": scored["cpu"], **clock.read()}
 
 
 def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]) -> None:
@@ -146,7 +143,6 @@ def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]
     from kfp_tfjob.components.evaluate import report
     from kfp_tfjob.judging.gate import Rival, decide
     from kfp_tfjob.judging.metrics import Measures
-    from kfp_tfjob.judging.scored import Scored
     from kfp_tfjob.judging.verdict import build
     from kfp_tfjob.options.gate import GateOptions
     from kfp_tfjob.storage.champion import Champion
@@ -160,10 +156,9 @@ def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]
         rival = Rival("champion 1", measures=models["champion 1"])
         record = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/e")
     decision = decide(GateOptions(), models["model"], models["baseline"], rival)
-    scored = {who: Scored.of(one, 0.95) for who, one in models.items()}
     judged = EvaluatedModel("m", "s3://b/m", "r", "m", "w", "s3://b/d", "d", "s", {})
-    verdict = build(decision, judged, scored, 0.95, record, rival)
-    report.render(verdict, classes, scored)
+    verdict = build(decision, judged, models, record, rival)
+    report.render(verdict, classes, models)
     print(decision.line, verdict.ranking)
 
 
@@ -252,29 +247,25 @@ def _takes_examples(folder: Path) -> Path:
 def memory(rows: int) -> dict[str, float]:
     """Judge this many random predictions of a model and its champion."""
     from kfp_tfjob.features.tensorflow_import import load
-    from kfp_tfjob.judging.predictions import (
-        ClassPredictions,
-        Collector,
-    )
+    from kfp_tfjob.judging.predictions import ClassPredictions, joined
 
     load(gpus=0)  # its memory counts, too
     random, size = np.random.default_rng(1), 65_536
-    with tempfile.TemporaryDirectory() as name:
-        held: list[Collector[Any]] = [Collector(Path(name) / str(at)) for at in range(3)]
-        clock = _Clock()
-        for done in range(0, rows, size):
-            count = min(size, rows - done)
-            labels = random.integers(0, 2, count)
-            common = random.standard_normal(count, np.float32) + labels
-            for collector in held[:2]:
-                logit = common + 0.5 * random.standard_normal(count, np.float32)
-                score = 1 / (1 + np.exp(-logit))
-                collector.add(ClassPredictions.of(labels, np.stack([1 - score, score], axis=1)))
-            held[2].add(ClassPredictions.of(labels, np.full((count, 2), 0.5)))
-        collected = clock.read()["seconds"]
-        model, champion, baseline = (collector.finish() for collector in held)
-        judge(model, baseline, champion, CLASSES)
-        return {"rows": rows, "collected": collected, **clock.read()}
+    held: list[list[Any]] = [[], [], []]
+    clock = _Clock()
+    for done in range(0, rows, size):
+        count = min(size, rows - done)
+        labels = random.integers(0, 2, count)
+        common = random.standard_normal(count, np.float32) + labels
+        for parts in held[:2]:
+            logit = common + 0.5 * random.standard_normal(count, np.float32)
+            score = 1 / (1 + np.exp(-logit))
+            parts.append(ClassPredictions.of(labels, np.stack([1 - score, score], axis=1)))
+        held[2].append(ClassPredictions.of(labels, np.full((count, 2), 0.5)))
+    collected = clock.read()["seconds"]
+    model, champion, baseline = map(joined, held)
+    judge(model, baseline, champion, CLASSES)
+    return {"rows": rows, "collected": collected, **clock.read()}
 
 
 def main() -> None:

@@ -10,10 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.judging.confusion import condense
+from kfp_tfjob.judging.confusion_metrics import condense
 from kfp_tfjob.judging.metrics import Measures, finite
 from kfp_tfjob.judging.predictions import ClassPredictions
-from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.escaping import short
 
@@ -25,7 +24,7 @@ _MOST_SLICES = 30
 
 
 def kfp_metrics(
-    scored: Mapping[str, Scored],
+    scored: Mapping[str, Measures],
     slices: Sequence[SliceResult] = (),
 ) -> dict[str, float]:
     """Return the finite metrics; those of other models start with `champion_` or `baseline_`.
@@ -36,16 +35,16 @@ def kfp_metrics(
     for who, one in scored.items():
         prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
         found |= {f"{prefix}{name}": item.value for name, item in one.measured.items()}
-    by_class = scored["model"].classes
+    by_class = scored["model"].class_metrics
     names = list(dict.fromkeys(metric.partition("/")[2] for metric in by_class))
     shown = dict(zip(names, _short_names(names), strict=True))
     for metric, item in by_class.items():
         kind, _, name = metric.partition("/")
         found[f"{kind}/{shown[name]}"] = item.value
-    judged = [it for it in slices if math.isfinite(it.found.value)]
+    judged = [it for it in slices if math.isfinite(it.value)]
     worst = worst_first(judged)[:_MOST_SLICES]
     for it, name in zip(worst, _short_names([it.name for it in worst]), strict=True):
-        found[f"slice/{name}/{_fitting(it.metric)}"] = it.found.value
+        found[f"slice/{name}/{_fitting(it.metric)}"] = it.value
     return finite(found)
 
 

@@ -84,8 +84,8 @@ def run(
         shown = (
             kfp_metrics(judged.measured, judged.decision.slices),
             html,
-            confusion(model.measures, judged.data.schema.classes),
-            roc(model.measures),
+            confusion(model, judged.data.schema.classes),
+            roc(model),
         )
     _remove(step, step.run.not_evaluated)  # of an earlier try with evaluate: false
     if not kept:

@@ -10,10 +10,10 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from kfp_tfjob.judging.calibration import BINS
-from kfp_tfjob.judging.confusion import condense
+from kfp_tfjob.judging.confusion_metrics import condense
 from kfp_tfjob.judging.formatting import number
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
-from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.matrix import confusion_matrix
 from kfp_tfjob.storage.escaping import short
@@ -31,19 +31,19 @@ class Plot(NamedTuple):
     note: str = ""
 
 
-def confusions(classes: Sequence[str], model: Scored) -> list[Plot]:
+def confusions(classes: Sequence[str], model: Measures) -> list[Plot]:
     """Return the confusion matrix; nothing for a regression, or if a prediction is not a number."""
     predictions = model.predictions
     if not isinstance(predictions, ClassPredictions) or not predictions.finite:
         return []
-    names, counts = condense(model.measures.cells, classes)
+    names, counts = condense(model.cells, classes)
     note = "Each row is a true class; the shade is the share of its rows."
     if len(names) < len(classes):
         note += ' The least confused classes are grouped as "other".'
     return [Plot("Confusion matrix", confusion_matrix(names, counts.tolist()), note)]
 
 
-def curves(classes: Sequence[str], scored: Mapping[str, Scored]) -> list[Plot]:
+def curves(classes: Sequence[str], scored: Mapping[str, Measures]) -> list[Plot]:
     """Return all other plots; none if a prediction is not a number.
 
     Args:
@@ -60,9 +60,9 @@ def curves(classes: Sequence[str], scored: Mapping[str, Scored]) -> list[Plot]:
     return [_of_values(predictions)]
 
 
-def _of_two(classes: Sequence[str], scored: Mapping[str, Scored]) -> list[Plot]:
+def _of_two(classes: Sequence[str], scored: Mapping[str, Measures]) -> list[Plot]:
     positive = short(classes[1], 60)
-    curves = {who: one.measures.curves[0] for who, one in scored.items()}
+    curves = {who: one.curves[0] for who, one in scored.items()}
     model = curves["model"]
     if not model.defined:
         return []
@@ -81,10 +81,10 @@ def _of_two(classes: Sequence[str], scored: Mapping[str, Scored]) -> list[Plot]:
     ]
 
 
-def _calibration(classes: Sequence[str], scored: Mapping[str, Scored]) -> Plot:
+def _calibration(classes: Sequence[str], scored: Mapping[str, Measures]) -> Plot:
     curves, weights = {}, {}
     for who, one in scored.items():
-        found = one.measures.calibration
+        found = one.calibration
         used = found.weight > 0
         curves[who] = _points(found.predicted[used], found.observed[used])
         weights[who] = (found.weight[used] / found.weight.sum()).tolist()

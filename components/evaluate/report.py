@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from kfp_tfjob.components.evaluate.plots import BASELINE, confusions, curves
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, known_rows, number, rough
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
-from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.options.metric_names import PER_CLASS, is_own
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.escaping import html, short
-from kfp_tfjob.storage.verdict_record import ModelVerdict, VerdictCheck
+from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
 _MOST_REASONS = 20
 _MOST_CHECKS = 200
@@ -60,7 +60,7 @@ class _Class(NamedTuple):
     champion: float
 
 
-def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, Scored]) -> str:
+def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, Measures]) -> str:
     """Return the report as HTML, below 1 MB and without external references.
 
     Args:
@@ -116,28 +116,30 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, S
     )
 
 
-def _metrics(model: Scored, other: Scored, primary: str) -> Iterator[_Metric]:
+def _metrics(model: Measures, other: Measures, primary: str) -> Iterator[_Metric]:
     """Yield the metrics of both models, the primary one first."""
     for name in sorted(model.measured, key=lambda name: name != primary):
         ours, theirs = model.measured[name], other.measured.get(name, _NOTHING)
-        gain = model.measures.estimate(name).sign * (ours.value - theirs.value)
+        gain = model.estimate(name).sign * (ours.value - theirs.value)
         # Of the metrics of the user's own, only the primary one has a direction.
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
             gain = math.nan
         yield _Metric(name, ours, theirs, difference(gain, theirs.value))
 
 
-def _tiles(verdict: ModelVerdict, model: Scored, other: Scored, against: str) -> Iterator[_Tile]:
+def _tiles(
+    verdict: ModelVerdict, model: Measures, other: Measures, against: str
+) -> Iterator[_Tile]:
     """Yield the numbers that one looks for first."""
     metric = verdict.primary_metric
     for name, one in ((short(metric, _LONGEST), model), (against, other)):
-        found = (one.measured | one.classes).get(metric, _NOTHING)
+        found = (one.measured | one.class_metrics).get(metric, _NOTHING)
         yield _Tile(name, number(found.value), _interval(found.low, found.high))
     decided = next((it for it in verdict.checks if it.name in _COMPARISONS[:2]), None)
     if decided and decided.value is not None:
         low, high = decided.interval
         style = "good" if (low or 0) > 0 else "bad" if (high or 0) < 0 else ""
-        of = (model.measured | model.classes)[metric].value
+        of = (model.measured | model.class_metrics)[metric].value
         bounds = "" if low is None else f"{difference(low, of)} to {difference(high, of)}"
         yield _Tile("gain", difference(decided.value, of), bounds, style)
     judged = [it for it in verdict.slices if it.state != "insufficient"]
@@ -147,16 +149,16 @@ def _tiles(verdict: ModelVerdict, model: Scored, other: Scored, against: str) ->
         yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
 
 
-def _classes(classes: Sequence[str], scored: Mapping[str, Scored], against: str) -> list[_Class]:
+def _classes(classes: Sequence[str], scored: Mapping[str, Measures], against: str) -> list[_Class]:
     model = scored["model"]
-    if not model.classes or not isinstance(model.predictions, ClassPredictions):
+    if not model.class_metrics or not isinstance(model.predictions, ClassPredictions):
         return []
-    cells = model.measures.cells
+    cells = model.cells
     support = cells.by_label(cells.counts.astype(float)).astype(int).tolist()
-    theirs = {} if against == BASELINE else scored[against].classes
+    theirs = {} if against == BASELINE else scored[against].class_metrics
     found = []
     for name, rows in zip(classes, support, strict=True):
-        each = [model.classes[f"{kind}/{name}"] for kind in PER_CLASS]
+        each = [model.class_metrics[f"{kind}/{name}"] for kind in PER_CLASS]
         champion = theirs.get(f"f1/{name}", _NOTHING).value
         found.append(_Class(short(name, _LONGEST), rows, each, champion))
     return found
@@ -188,7 +190,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return f"{number(low)} to {number(high)}" if known else "–"
 
 
-def _check_value(check: VerdictCheck, metrics: Mapping[str, float | None]) -> str:
+def _check_value(check: Check, metrics: Mapping[str, float | None]) -> str:
     """Return the value of a check; that of a comparison is a gain."""
     if check.name in _COMPARISONS:
         return difference(check.value, metrics.get(check.metric))

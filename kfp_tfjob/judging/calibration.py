@@ -52,8 +52,8 @@ class Calibration:
 
 
 def _of_rows(chunk: ClassPredictions) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    labels = np.asarray(chunk.labels)
+    labels = chunk.labels
     if chunk.classes == 2:
         return chunk.score(1).astype(np.float64), (labels == 1).astype(np.float64)
-    right = (labels == np.asarray(chunk.predicted)).astype(np.float64)
+    right = (labels == chunk.predicted).astype(np.float64)
     return np.asarray(chunk.confidence).astype(np.float64), right

@@ -1,4 +1,4 @@
-"""Metrics of the confusion matrix: accuracy, balanced accuracy, MCC, F1, precision and recall.
+"""The confusion matrix and its metrics: accuracy, balanced accuracy, MCC, F1, precision, recall.
 
 Only the cells with rows are kept, so 10,000 classes need no matrix of 100 million counts.
 """
@@ -6,6 +6,7 @@ Only the cells with rows are kept, so 10,000 classes need no matrix of 100 milli
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from kfp_tfjob.judging.estimates import Estimate, correction, unknown, weights_of
 from kfp_tfjob.judging.predictions import ClassPredictions
 
+MOST_SHOWN_CLASSES = (
+    30  # Kubeflow Pipelines draws 15 pixels per class, in metadata that must be small
+)
 _DENSE = 1 << 20  # cells of a table with a place for each
 _Floats = NDArray[np.float64]
 
@@ -124,6 +128,31 @@ class Cells:
             below = float(np.sum(parts**2 / np.maximum(rows - 1, 1)))
             return int(parts.sum() ** 2 / below + 1 + 1e-6)
         return int(len(rows) ** 2 / np.sum(1 / rows) + 1e-6)
+
+
+def condense(
+    cells: Cells, classes: Sequence[str], most: int = MOST_SHOWN_CLASSES
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Count the rows of each true and predicted class.
+
+    Args:
+        cells: The cells of a model.
+        classes: The names of all classes.
+        most: The largest number of classes. Of more, the most confused ones have their own place,
+            and the others share the last one, `other`.
+
+    Returns:
+        The names, and a matrix of counts; a row is a true class.
+    """
+    names, place = list(classes), np.arange(len(classes))
+    if len(classes) > most:
+        chosen = np.sort(np.argsort(-np.asarray(cells.confused()), kind="stable")[: most - 1])
+        place = np.full(len(classes), most - 1)
+        place[chosen] = np.arange(most - 1)
+        names = [*(classes[index] for index in chosen), "other"]
+    counts = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(counts, (place[cells.labels], place[cells.predicted]), cells.counts)
+    return names, counts
 
 
 def estimate(predictions: ClassPredictions, cells: Cells, metric: str, index: int = -1) -> Estimate:

@@ -180,7 +180,7 @@ def weights_of(chunk: Predictions) -> NDArray[np.float64]:
     """Return the (rows,) weights of a chunk; ones where all rows count the same."""
     if chunk.weights is None:
         return np.ones(chunk.rows)
-    return np.asarray(chunk.weights).astype(np.float64)
+    return chunk.weights.astype(np.float64)
 
 
 def correction(support: float) -> float:

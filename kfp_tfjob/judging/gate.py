@@ -6,13 +6,12 @@ It fails closed: a value that is missing, not a number or not comparable never p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
 
-from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
 from kfp_tfjob.judging.formatting import lower, number, rough
 from kfp_tfjob.judging.metrics import Measures
@@ -26,6 +25,7 @@ from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import is_own, task_of
 from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.storage.verdict_record import Check
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,6 @@ def decide(
     champion: Rival | None,
     slices: Slices | None = None,
     more: Sequence[Check] = (),
-    whole: Mapping[str, float] | None = None,
 ) -> GateDecision:
     """Judge a challenger.
 
@@ -93,7 +92,6 @@ def decide(
         champion: The champion, if there is one.
         slices: The slices of the test rows.
         more: Checks of the test rows and of the history of the model.
-        whole: The metrics of the evaluator that are numbers.
     """
     metric = _primary_metric(options, model.predictions)
     if options is None:
@@ -104,7 +102,7 @@ def decide(
         text = f"the model predicts the same for all {model.predictions.rows:,} test rows"
         checks.append(Check("constant", False, text))
     checks += [
-        _threshold(name, threshold, options, model, whole or {})
+        _threshold(name, threshold, options, model)
         for name, threshold in options.thresholds.items()
     ]
     found: list[SliceResult] = []
@@ -183,29 +181,19 @@ def _why_unknown(metric: str, model: Measures) -> str:
     return few
 
 
-def _threshold(
-    name: str,
-    threshold: Threshold,
-    options: GateOptions,
-    model: Measures,
-    whole: Mapping[str, float],
-) -> Check:
+def _threshold(name: str, threshold: Threshold, options: GateOptions, model: Measures) -> Check:
     limits = threshold.model_dump(exclude_none=True)
-    is_whole = is_own(name) and name not in model.predictions.own  # a number, and not one of rows
-    value, interval = whole.get(name, math.nan), (math.nan, math.nan)
-    if not is_whole:
-        found = model.estimate(name)
-        value, interval = found.value, found.interval(options.confidence)
-    if not math.isfinite(value):
+    found = model.estimate(name)
+    if not math.isfinite(found.value):
         why = _why_unknown(name, model)
-        if is_whole and model.predictions.finite:
-            others = ", ".join(filter(is_own, [*whole, *model.predictions.own])) or "none"
+        if is_own(name) and name not in model.predictions.own and model.predictions.finite:
+            others = ", ".join(filter(is_own, model.names)) or "none"
             why = f"has no value: gate.evaluator returned no such number (its metrics: {others})"
-        text = f"{name} {why}"
-        return Check("threshold", False, text, name, threshold=limits)
-    passed = threshold.passes(value)
-    text = f"{name} {number(value)} is {'' if passed else 'not '}{threshold}"
-    return Check("threshold", passed, text, name, value, interval, limits)
+        return Check("threshold", False, f"{name} {why}", name, threshold=limits)
+    passed = threshold.passes(found.value)
+    text = f"{name} {number(found.value)} is {'' if passed else 'not '}{threshold}"
+    interval = found.interval(options.confidence)
+    return Check("threshold", passed, text, name, found.value, interval, limits)
 
 
 def _incompatible(champion: Rival, first: bool) -> Check:

@@ -17,8 +17,6 @@ import numpy as np
 
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
-from kfp_tfjob.judging.check import Check
-from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
@@ -28,7 +26,6 @@ from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import TestData
-from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.scoring import score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import build
@@ -42,14 +39,12 @@ from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.model_names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict
+from kfp_tfjob.storage.verdict_record import Check, EvaluatedModel, ModelVerdict
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)
 
 _CONFIDENCE = 0.95  # for an empty gate, which sets none
-
-# Makes what else looks at the rows while they are scored.
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Judged:
-    """A model that was evaluated; its predictions may be in files of the folder.
+    """A model that was evaluated.
 
     Attributes:
         verdict: The verdict on it.
@@ -109,7 +104,7 @@ class Judged:
 
     verdict: ModelVerdict
     decision: GateDecision
-    measured: dict[str, Scored]
+    measured: dict[str, Measures]
     data: TestData
 
 
@@ -120,7 +115,7 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
         store: The store.
         layout: Where the datasets and models are.
         given: The model, the dataset and the gate.
-        folder: An empty folder for downloads and predictions; it must stay as long as the result.
+        folder: An empty folder for downloads.
         gpus: How many GPUs the models may use; without any, they see none.
 
     Raises:
@@ -142,34 +137,25 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
 
     opponent = against(champion, "champion") if champion else None
     options = given.options
-    slices = Slices(options.slices if options else [], data.schema, folder / "slices")
-    own = _own(store, options, data, opponent, folder / "own")
-    predictions, baseline = score(data, challenger, opponent, slices, folder, own)
+    slices = Slices(options.slices if options else [], data.schema)
+    own = _own(store, options, data, opponent)
+    predictions, baseline = score(data, challenger, opponent, slices, own)
     confidence = options.confidence if options else _CONFIDENCE
-    rival = opponent.rival(classes) if opponent else None
-    numbers: dict[str, Mapping[str, float]] = {}
+    rival = opponent.rival(classes, confidence) if opponent else None
+    ours = Measures(predictions, classes, confidence)
+    trivial = Measures(baseline, classes, confidence)
     if own and options and predictions.finite:
         same = trivial_outputs(data)
-        everyone = _of_ones_own(own, options, predictions, rival, baseline, same, classes)
-        predictions, rival, baseline, numbers = everyone
-    ours, trivial = Measures(predictions, classes), Measures(baseline, classes)
+        ours, rival, trivial = _with_own_metrics(own, options, ours, rival, trivial, same)
     champions = {rival.name: rival.measures} if rival and rival.measures else {}
-    shown = {"model": ours, **champions, "baseline": trivial}
-    whole = numbers.get("model", {})
+    measured = {"model": ours, **champions, "baseline": trivial}
     more = failed_checks(data)
     if found := taken_back(store, layout, given.model_name, digest):
         left = against(found[0], "taken_back")
         for batch in data.batches():
             left.predict(batch, challenger.predict(batch.features))
         more += [_of_history(*found)] if left.same else []
-    decision = decide(options, ours, trivial, rival, slices, more, whole)
-    measured = {who: Scored.of(one, confidence) for who, one in shown.items()}
-    for name in [*numbers.get("model", {}), *predictions.own]:
-        for who, scored in measured.items():
-            value = numbers.get(who, {}).get(name, math.nan)
-            scored.measured.setdefault(name, Measured(value, math.nan, math.nan))
-    if own:
-        own.close()
+    decision = decide(options, ours, trivial, rival, slices, more)
     judged = EvaluatedModel(
         model_name=given.model_name,
         model_uri=str(given.model),
@@ -184,7 +170,7 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
         grouped_by=_group(data),
         also_in_train=also_in_train(data),
     )
-    verdict = build(decision, judged, measured, confidence, champion, rival)
+    verdict = build(decision, judged, measured, champion, rival)
     return Judged(verdict, decision, measured, data)
 
 
@@ -243,16 +229,12 @@ def run_of(model: S3Address) -> S3Address:
 
 
 def _own(
-    store: Store,
-    options: GateOptions | None,
-    data: TestData,
-    opponent: Opponent | None,
-    folder: Path,
+    store: Store, options: GateOptions | None, data: TestData, opponent: Opponent | None
 ) -> Evaluator | None:
     """Return what computes the user's own metrics; None without them."""
     if not (options and options.evaluator):
         return None
-    own = Evaluator(EvaluatorCode.read(options.evaluator, store), folder, data, options)
+    own = Evaluator(EvaluatorCode.read(options.evaluator, store), data, options)
     if opponent:
         opponent.watch = own.add_champion
     return own
@@ -265,42 +247,36 @@ def _is_first(rival: Rival | None, options: GateOptions) -> bool:
     return first and options.first_model == "beat_baseline"
 
 
-def _of_ones_own(
+def _with_own_metrics(
     own: Evaluator,
     options: GateOptions,
-    model: Predictions,
+    model: Measures,
     rival: Rival | None,
-    baseline: Predictions,
+    baseline: Measures,
     same: np.ndarray,
-    classes: list[str],
-) -> tuple[Predictions, Rival | None, Predictions, dict[str, Mapping[str, float]]]:
-    """Compute the user's own metrics.
+) -> tuple[Measures, Rival | None, Measures]:
+    """Return model, champion and baseline with the user's own metrics.
 
     Args:
         own: What computes them.
         options: The gate.
-        model: The predictions of the model.
+        model: The model.
         rival: The champion.
-        baseline: The predictions of the baseline.
-        same: What the baseline predicts for each row.
-        classes: The names of the classes.
-
-    Returns:
-        Model, champion and baseline, with the values by row; and the metrics that are numbers.
+        baseline: The baseline; they have no value for it unless it decides.
+        same: What it predicts for each row.
     """
-    found = own.of_model()
-    model, numbers = found.with_rows(model, options), {"model": found.numbers}
+
+    def of(found: Predictions, numbers: Mapping[str, float]) -> Measures:
+        return Measures(found, model.classes, model.confidence, numbers)
+
+    model = of(*own.of_model(model.predictions))
     if rival and rival.measures:
-        theirs = rival.measures.predictions
-        found = own.of_champion(rival.name)
-        numbers[rival.name] = found.numbers
-        known = Measures(found.with_rows(theirs, options), classes)
-        rival = replace(rival, measures=known)
+        found = own.of_other(rival.name, rival.measures.predictions)
+        rival = replace(rival, measures=of(*found))
     elif is_own(options.primary_metric) and _is_first(rival, options):
-        found = own.of_constant(same)
-        numbers["baseline"] = found.numbers
-        baseline = found.with_rows(baseline, options)
-    return model, rival, baseline, numbers
+        return model, rival, of(*own.of_other("the baseline", baseline.predictions, same))
+    unknown = dict.fromkeys(filter(is_own, model.names), math.nan)
+    return model, rival, of(baseline.predictions, unknown)
 
 
 def _of_history(left: Champion, rollback: Champion) -> Check:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.rows import SPLIT, TestData
 from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.verdict_record import Check
 
 _OF_PICTURES = 0.5  # a larger share of known ones fails the model
 _OF_ROWS = 0.99  # the least share of known ones that may

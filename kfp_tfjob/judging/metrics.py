@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kfp_tfjob.judging import confusion_metrics, ranking_metrics
 from kfp_tfjob.judging.calibration import Calibration
-from kfp_tfjob.judging.confusion_metrics import Cells
+from kfp_tfjob.judging.confusion_metrics import MOST_SHOWN_CLASSES, Cells
 from kfp_tfjob.judging.estimates import (
     Estimate,
     Measured,
@@ -29,7 +29,6 @@ from kfp_tfjob.judging.predictions import (
 from kfp_tfjob.judging.ranking_metrics import Curve, curves_of
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, top_k
 
-# Kubeflow Pipelines draws 15 pixels per class, and a task's metadata must stay small.
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")
 _SHOWN_TOP = 5
@@ -41,10 +40,19 @@ class Measures:
     Args:
         predictions: The model's predictions.
         classes: The names of the classes, for per-class metrics.
+        confidence: The confidence of the two-sided intervals, for instance 0.95.
+        numbers: The metrics of the user's own that are one number.
     """
 
-    def __init__(self, predictions: Predictions, classes: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        predictions: Predictions,
+        classes: list[str] | None = None,
+        confidence: float = 0.95,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
         self.predictions, self.classes = predictions, classes
+        self.confidence, self.numbers = confidence, numbers or {}
         self._known: dict[str, Estimate] = {}
 
     @cached_property
@@ -68,7 +76,7 @@ class Measures:
     @property
     def names(self) -> tuple[str, ...]:
         """The metrics of the task, the most important first, and those of the user's own."""
-        own = tuple(self.predictions.own)
+        own = (*self.predictions.own, *self.numbers)
         if not isinstance(self.predictions, ClassPredictions):
             return REGRESSION + own
         more = self.predictions.classes > _SHOWN_TOP
@@ -98,17 +106,18 @@ class Measures:
             self._known[metric] = self._estimate(metric)
         return self._known[metric]
 
-    def summary(self, confidence: float, each_class: bool = False) -> dict[str, Measured]:
-        """Measure every metric of the task.
+    @cached_property
+    def measured(self) -> dict[str, Measured]:
+        """Every metric of the task, with its interval."""
+        return {name: Measured.of(self.estimate(name), self.confidence) for name in self.names}
 
-        Args:
-            confidence: The confidence of the two-sided intervals, for instance 0.95.
-            each_class: Whether to include precision, recall and F1 of every class.
-        """
-        wanted = list(self.names)
-        if each_class and self.classes:
-            wanted += [f"{kind}/{name}" for name in self.classes for kind in PER_CLASS]
-        return {metric: Measured.of(self.estimate(metric), confidence) for metric in wanted}
+    @cached_property
+    def class_metrics(self) -> dict[str, Measured]:
+        """Precision, recall and F1 of each class, up to 30 classes."""
+        classes = self.classes or []
+        shown = classes if len(classes) <= MOST_SHOWN_CLASSES else []
+        names = [f"{kind}/{name}" for name in shown for kind in PER_CLASS]
+        return {name: Measured.of(self.estimate(name), self.confidence) for name in names}
 
     def _estimate(self, metric: str) -> Estimate:
         predictions = self.predictions
@@ -116,6 +125,8 @@ class Measures:
             return unknown(metric, predictions)
         if metric in predictions.own:
             return _own(predictions, metric)
+        if metric in self.numbers:
+            return Estimate(metric, self.numbers[metric], predictions, None, predictions.rows)
         if isinstance(predictions, ValuePredictions):
             return _regression(predictions, metric)
         kind, _, name = metric.partition("/")
@@ -180,11 +191,11 @@ def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
 
 
 def _r2(predictions: ValuePredictions, square: Estimate) -> Estimate:
-    first = float(np.asarray(predictions.labels[:1])[0])
+    first = float(predictions.labels[0])
 
     def labels(chunk: ValuePredictions) -> NDArray[np.float64]:
         # From the first, so that equal labels have no variance: a weighted mean is rounded.
-        return np.asarray(chunk.labels).astype(float) - first
+        return chunk.labels.astype(float) - first
 
     middle = mean("mean", predictions, labels).value
     spread = mean("variance", predictions, lambda chunk: (labels(chunk) - middle) ** 2)

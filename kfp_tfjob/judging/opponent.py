@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.gate import Rival
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import predictions_of
-from kfp_tfjob.judging.predictions import Collector, Predictions
+from kfp_tfjob.judging.predictions import Predictions, joined
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
@@ -62,7 +61,7 @@ class Opponent:
         self.same = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
         self._model: ServedModel | None = None
-        self._rows: Collector[Any] = Collector(folder / "predictions")
+        self._parts: list[Predictions] = []
         schema = data.schema
         if champion.schema_digest != schema.schema_digest:
             self._obstacle = (
@@ -93,23 +92,23 @@ class Opponent:
             with self._guarded():
                 outputs = self._model.predict(batch.features)
                 self.same = self.same and np.allclose(outputs, challenger, equal_nan=True)
-                self._rows.add(predictions_of(self._model.schema, batch, outputs))
+                self._parts.append(predictions_of(self._model.schema, batch, outputs))
                 if self.watch:
                     self.watch(outputs)
 
-    def rival(self, classes: list[str]) -> Rival:
+    def rival(self, classes: list[str], confidence: float) -> Rival:
         """Return the champion as the gate sees it, once all rows are scored.
 
         Args:
             classes: The names of the classes.
+            confidence: The confidence of its intervals.
         """
-        predictions: Predictions | None = None
-        if self._model and not self.same:
-            predictions = self._rows.finish()
-        if predictions is not None and not predictions.finite:
-            self._obstacle, predictions = "it predicts numbers that are not finite", None
-        found = None if predictions is None else Measures(predictions, classes)
-        return Rival(self.name, self.same, self._obstacle, found)
+        if not self._model or self.same:
+            return Rival(self.name, self.same, self._obstacle)
+        predictions = joined(self._parts)
+        if not predictions.finite:
+            return Rival(self.name, obstacle="it predicts numbers that are not finite")
+        return Rival(self.name, measures=Measures(predictions, classes, confidence))
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -11,19 +11,16 @@ import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.features.served_model import Block
-from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Column, Growing, chunks
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
-from kfp_tfjob.judging.own_features import Columns, of_parquet
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
@@ -35,35 +32,11 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
 _MOST = 50  # metrics
 _DICT = "a dict of names and numbers, or arrays with a value for each row: {'profit': 12.5}"
 Values = NDArray[Any]
+_Kind = TypeVar("_Kind", bound=Predictions)
 
 
 class _RefusedError(Exception):
     """What is asked for or returned cannot be used: received, expected, fix."""
-
-
-@dataclass(frozen=True)
-class OwnMetrics:
-    """What the function returned for one model, by the names of the metrics with `own/` before.
-
-    Attributes:
-        numbers: The metrics that are one number; NaN for one without a value.
-        by_row: The (rows,) values of the others: float64, or bool where all are 0 or 1.
-    """
-
-    numbers: Mapping[str, float]
-    by_row: Mapping[str, Column]
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The kind of each metric, as text."""
-        return dict.fromkeys(self.numbers, "a number") | dict.fromkeys(
-            self.by_row, "a value for each row"
-        )
-
-    def with_rows(self, predictions: Predictions, options: GateOptions) -> Predictions:
-        """Return the predictions of the model with the values of each row."""
-        lower = {options.primary_metric} if options.direction == "minimize" else set()
-        return replace(predictions, own=self.by_row, minimize=frozenset(lower))
 
 
 class Evaluator:
@@ -71,93 +44,74 @@ class Evaluator:
 
     Args:
         code: The function.
-        folder: Where the rows are written; the values of the metrics may stay there.
         data: The test rows.
         options: The gate.
     """
 
-    def __init__(
-        self, code: EvaluatorCode, folder: Path, data: TestData, options: GateOptions
-    ) -> None:
-        folder.mkdir(parents=True)
-        self.code, self._folder, self._data = code, folder, data
-        self.options = options
-        self._rows = 0
-        self._ours: OwnMetrics | None = None
-        self._files = {
-            name: open(folder / name, "wb") for name in ("labels", "model", "champion", "weights")
-        }
-        self._packed = not data.raw and data.schema.picture is None
-        if self._packed:
-            self._files["features"] = open(folder / "features", "wb")
+    def __init__(self, code: EvaluatorCode, data: TestData, options: GateOptions) -> None:
+        self.code, self._data, self._options = code, data, options
+        self._labels: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
+        self._outputs: list[np.ndarray] = []
+        self._of_champion: list[np.ndarray] = []
+        self._kinds: dict[str, str] = {}
 
-    def add(self, batch: Batch, predictions: Predictions, outputs: np.ndarray) -> None:
+    def add(self, batch: Batch, outputs: np.ndarray) -> None:
         """Keep a batch of the model."""
-        kind = np.int64 if self._data.schema.classes else np.float32
-        self._rows += len(batch.labels)
-        self._write("labels", batch.labels, kind)
-        self._write("model", outputs, np.float32)
+        self._labels.append(batch.labels)
         if batch.weights is not None:
-            self._write("weights", batch.weights, np.float32)
-        if self._packed:
-            assert isinstance(batch.features, Block)
-            self._write("features", batch.features.rows, np.float32)
+            self._weights.append(batch.weights)
+        self._outputs.append(outputs)
 
     def add_champion(self, outputs: np.ndarray) -> None:
         """Keep the outputs of the champion for a batch."""
-        self._write("champion", outputs, np.float32)
+        self._of_champion.append(outputs)
 
-    def _write(self, name: str, values: Any, kind: Any) -> None:
-        self._files[name].write(np.ascontiguousarray(np.asarray(values), kind).data)
+    def of_model(self, predictions: _Kind) -> tuple[_Kind, dict[str, float]]:
+        """Return the predictions with the values of each row, and the metrics that are numbers.
 
-    def of_model(self) -> OwnMetrics:
-        """Return the metrics of the model.
+        Args:
+            predictions: Those of the model.
 
         Raises:
             DataError: The function fails, returns something else, or only a number for a metric
                 that needs a value for each row.
         """
-        found = self._ours = self._metrics("model")
-        for name in filter(is_own, self.options.by_row):
-            if name not in found.by_row:
-                primary = name == self.options.primary_metric
+        found, numbers = self._metrics(predictions, np.concatenate(self._outputs))
+        self._kinds = _kinds(found, numbers)
+        for name in filter(is_own, self._options.by_row):
+            if name not in found.own:
+                primary = name == self._options.primary_metric
                 use = "which compares models" if primary else "for which slices have a threshold"
-                others = choices(found.by_row, nearest(name, found.by_row)) or "no metric"
+                others = choices(found.own, nearest(name, found.own)) or "no metric"
                 raise self._failed(
-                    f"{found.kinds.get(name, 'nothing')} for {name}; a value for each row for"
+                    f"{self._kinds.get(name, 'nothing')} for {name}; a value for each row for"
                     f" {others}",
                     f"a value for each row for {name}, {use}",
                     f"return an array with one value per row for {name.removeprefix(OWN)!r}",
                 )
-        return found
+        return found, numbers
 
-    def of_champion(self, name: str) -> OwnMetrics:
-        """Return the metrics of the champion; they must be those of the model, which comes first.
-
-        Args:
-            name: Its name in messages.
-
-        Raises:
-            DataError: The function fails, or returns other metrics.
-        """
-        return self._same(self._metrics("champion"), name)
-
-    def of_constant(self, outputs: np.ndarray) -> OwnMetrics:
-        """Return the metrics of the baseline, which predicts the same for all rows.
+    def of_other(
+        self, who: str, predictions: _Kind, row: np.ndarray | None = None
+    ) -> tuple[_Kind, dict[str, float]]:
+        """Return the same for the champion or the baseline, after the model.
 
         Args:
-            outputs: What it predicts for a row: (classes,) probabilities, or () a value.
+            who: Its name in messages.
+            predictions: Its predictions.
+            row: What the baseline predicts for each row: (classes,) probabilities, or () a value;
+                None for the champion.
 
         Raises:
-            DataError: The function fails, or returns other metrics.
+            DataError: The function fails, or returns other metrics than for the model.
         """
-        row = np.asarray(outputs, np.float32)
-        every = np.broadcast_to(row, (self._rows, *row.shape))
-        return self._same(self._metrics("baseline", every), "the baseline")
-
-    def _same(self, found: OwnMetrics, who: str) -> OwnMetrics:
-        assert self._ours is not None
-        kinds, expected = found.kinds, self._ours.kinds
+        if row is None:
+            outputs = np.concatenate(self._of_champion)
+        else:
+            outputs = np.broadcast_to(row.astype(np.float32), (predictions.rows, *row.shape))
+        found, numbers = self._metrics(predictions, outputs)
+        kinds, expected = _kinds(found, numbers), self._kinds
         differ = [it for it in {**expected, **kinds} if kinds.get(it) != expected.get(it)]
         if differ:
             said = [f"{it} is {kinds.get(it, 'missing')}" for it in differ]
@@ -168,68 +122,50 @@ class Evaluator:
                 "return the same names, each as a number or as a value for each row, for every"
                 " model",
             )
-        return found
+        return found, numbers
 
-    def _metrics(self, who: str, predictions: np.ndarray | None = None) -> OwnMetrics:
-        for file in self._files.values():
-            file.flush()
+    def _metrics(self, predictions: _Kind, outputs: np.ndarray) -> tuple[_Kind, dict[str, float]]:
         try:
             function = self.code.load()
-            returned = function(**self._arguments(function, who, predictions))
-            metrics, values = checked(returned, self._rows)
+            returned = function(**self._arguments(function, outputs))
+            numbers, values = checked(returned, predictions.rows)
         except _RefusedError as error:
             raise self._failed(*error.args) from error
         except (Exception, SystemExit) as error:
             fix = "correct the function; see the log for details"
             raise self._failed(self.code.said(error)[:2000], _DICT, fix) from error
-        by_row: dict[str, Column] = {}
+        own = {}
         for name, column in values.items():
             is_share = ((column == 0) | (column == 1)).all()
-            kept = Growing(self._folder / f"{who}-{name}", VALUES_IN_MEMORY // len(values))
-            for rows in chunks(self._rows):
-                kept.add(column[rows].astype(bool if is_share else np.float64))
-            by_row[f"{OWN}{name}"] = kept.finish()
-        return OwnMetrics({f"{OWN}{name}": value for name, value in metrics.items()}, by_row)
+            own[f"{OWN}{name}"] = column.astype(bool if is_share else np.float64)
+        lower = self._options.direction == "minimize"
+        minimize = frozenset({self._options.primary_metric} if lower else ())
+        found = replace(predictions, own=own, minimize=minimize)
+        return found, {f"{OWN}{name}": value for name, value in numbers.items()}
 
-    def _arguments(
-        self, function: Callable[..., Any], who: str, predictions: np.ndarray | None
-    ) -> dict[str, Any]:
+    def _arguments(self, function: Callable[..., Any], outputs: np.ndarray) -> dict[str, Any]:
         """Return the arguments that the function takes."""
         taken = inspect.signature(function).parameters
         free = any(it.kind is it.VAR_KEYWORD for it in taken.values())
         classes = list(self._data.schema.classes)
-        regression = not classes
-        weighted = (self._folder / "weights").stat().st_size > 0
+        labels, weights = self._labels, self._weights
         makers: dict[str, Callable[[], Any]] = {
-            "labels": lambda: self._array("labels", np.float32 if regression else np.int64),
-            "predictions": lambda: (
-                predictions
-                if predictions is not None
-                else self._array(who, np.float32, 0 if regression else len(classes))
-            ),
-            "weights": lambda: self._array("weights", np.float32) if weighted else None,
+            "labels": lambda: np.concatenate(labels).astype(np.int64 if classes else np.float32),
+            "predictions": lambda: outputs,
+            "weights": lambda: np.concatenate(weights).astype(np.float32) if weights else None,
             "features": self._features,
             "classes": lambda: classes,
         }
         return {name: make() for name, make in makers.items() if name in taken or free}
 
-    def _array(self, name: str, kind: Any, width: int = 0) -> np.ndarray:
-        """Return an array of all rows, which is read from its file where it is used."""
-        shape = (self._rows, width) if width else (self._rows,)
-        return np.memmap(self._folder / name, kind, "r", shape=shape)
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.close()
-
-    def _features(self) -> Columns:
-        columns = self._data.schema.names
-        if self._packed:
-            rows = self._array("features", np.float32, len(columns))
-            return Columns(columns, lambda name: rows[:, columns.index(name)])
-        if self._data.raw:
-            return Columns(columns, partial(of_parquet, list(map(str, self._data.raw))))
+    def _features(self) -> Mapping[str, NDArray[Any]]:
+        data = self._data
+        if data.raw:
+            return Columns(data.schema.names, partial(of_parquet, list(map(str, data.raw))))
+        if data.schema.picture is None:
+            parts = [it.features for it in data.batches()]
+            rows = np.concatenate([it.rows for it in parts if isinstance(it, Block)])
+            return Block(data.schema.names, rows)
         raise _RefusedError(
             "the argument features, but the rows are images",
             "only labels, predictions, weights and classes",
@@ -239,6 +175,62 @@ class Evaluator:
     def _failed(self, received: str, expected: str, fix: str) -> DataError:
         what = f"{PATH} {self.code.module}:{self.code.function} failed"
         return DataError(Problem(what, received, expected, fix, PATH))
+
+
+def _kinds(found: Predictions, numbers: Mapping[str, float]) -> dict[str, str]:
+    """Return the kind of each metric, as text."""
+    return dict.fromkeys(numbers, "a number") | dict.fromkeys(found.own, "a value for each row")
+
+
+class Columns(Mapping[str, NDArray[Any]]):
+    """The (rows,) values of each column, by its name; each is read when it is asked for.
+
+    Args:
+        names: The columns.
+        read: Returns the values of a column; it is called once for each.
+    """
+
+    def __init__(self, names: Sequence[str], read: Callable[[str], NDArray[Any]]) -> None:
+        self._names, self._read = tuple(names), cache(read)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column.
+
+        Raises:
+            KeyError: There is none of this name.
+        """
+        if name not in self._names:
+            raise KeyError(f"no column {name!r}: the columns are {choices(self._names)}")
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names in the order of the schema."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        return len(self._names)
+
+
+def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:
+    """Return a column of Parquet files without gaps; rows with the same text share it.
+
+    Args:
+        paths: The files, in order.
+        name: The column.
+    """
+    from pyarrow import parquet, types
+
+    kind = parquet.read_schema(paths[0]).field(name).type
+    texts = [] if types.is_integer(kind) or types.is_floating(kind) else [name]
+    files = [parquet.ParquetFile(path, read_dictionary=texts) for path in paths]
+    chunks = [it for file in files for it in file.read(columns=[name]).column(name).chunks]
+    if texts:
+        values = [(it.dictionary.to_numpy(False), it.indices.to_numpy()) for it in chunks]
+        return np.concatenate([known[codes] for known, codes in values])
+    found = np.concatenate([it.to_numpy(zero_copy_only=False) for it in chunks])
+    # Numbers were rounded to float32: as floats of 64 bits, none would equal 0.1.
+    return found.astype(np.float32) if types.is_floating(kind) else found
 
 
 def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Values]]:

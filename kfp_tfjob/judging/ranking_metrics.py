@@ -1,7 +1,8 @@
 """The ranking of rows by score: AUC, average precision, and the curves behind them.
 
-All scores are sorted up to `EXACT_SCORES`. Beyond, they are counted in 65,536 bins of equal width
-in their logit, where the rounding is far smaller than what 1,000 bootstraps could show.
+Up to `EXACT_SCORES`, each score is a cut of its own. Beyond, those in one of a million bins of
+equal width in their logit are one cut, as if they were equal: the rounding is far smaller than what
+1,000 bootstraps could show.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kfp_tfjob.judging.estimates import Estimate, correction, inner, unknown, we
 from kfp_tfjob.judging.predictions import ClassPredictions
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
-BINS = 65_536
+BINS = 1 << 20
 _LOGITS = (-88.0, 17.0)  # of float32: 1e-38 has -87.5, the largest below 1 has 16.6
 _Floats = NDArray[np.float64]
 
@@ -28,33 +29,26 @@ class Curve:
 
     Attributes:
         index: The class.
-        scores: (cuts,) the scores, ascending; None if the cuts are bins.
+        exact: Whether each score is a cut of its own.
+        scores: (cuts,) the scores, ascending; of a bin, its highest.
         positive: (cuts,) the weight of the rows of the class at each cut.
         negative: (cuts,) the weight of all other rows.
         squares: (2, cuts) the same as positive and negative, of squared weights.
         support: Rows of the class and other rows; of weighted rows, as many as tell as much.
-        tied: (cuts,) whether all scores of a bin are equal; None if the cuts are scores.
-        alone: (cuts,) the weight of one row of the class in a bin, on average.
     """
 
     index: int
-    scores: NDArray[np.float32] | None
+    exact: bool
+    scores: NDArray[np.float32]
     positive: _Floats
     negative: _Floats
     squares: _Floats
     support: tuple[int, int]
-    tied: NDArray[np.bool_] | None = None
-    alone: _Floats | None = None
 
     @property
     def defined(self) -> bool:
         """Whether there are rows of the class and others."""
         return min(self.support) > 0
-
-    @property
-    def exact(self) -> bool:
-        """Whether the values come from all scores and not from bins."""
-        return self.scores is not None
 
     @cached_property
     def auc(self) -> float:
@@ -83,26 +77,9 @@ class Curve:
 
     @cached_property
     def precision(self) -> _Floats:
-        """(cuts,) the share of the class among the rows with at least the score of each cut.
-
-        In a bin of different scores, it is what a row of the class has in the middle of the bin:
-        itself and half of the other rows.
-        """
+        """(cuts,) the share of the class among the rows with at least the score of each cut."""
         true, false = self.found
-        if self.tied is not None and self.alone is not None:
-            true = true - np.where(self.tied, 0.0, (self.positive - self.alone) / 2)
-            false = false - np.where(self.tied, 0.0, self.negative / 2)
         return np.divide(true, true + false, out=np.ones(len(true)), where=true + false > 0)
-
-    def places(self, scores: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the cut of each score."""
-        if self.scores is None:
-            return bins_of(scores)
-        # In order, one search is beside the next in memory: a quarter of the time.
-        order = np.argsort(scores)
-        found = np.empty(len(scores), np.int64)
-        found[order] = np.searchsorted(self.scores, scores[order])
-        return found
 
     @cached_property
     def auc_pulls(self) -> tuple[_Floats, _Floats]:
@@ -136,8 +113,8 @@ class Curve:
 
     def influence(self, metric: str, chunk: ClassPredictions) -> _Floats:
         """Return the (rows,) influence on a metric, but for the factor rows."""
-        cuts, (ours, others) = self.places(chunk.score(self.index)), self.pulls(metric)
-        pull = np.where(np.asarray(chunk.labels) == self.index, ours[cuts], others[cuts])
+        cuts, (ours, others) = _places(self.scores, chunk.score(self.index)), self.pulls(metric)
+        pull = np.where(chunk.labels == self.index, ours[cuts], others[cuts])
         return pull if chunk.weights is None else pull * weights_of(chunk)
 
     def variance(self, metric: str) -> float:
@@ -167,7 +144,7 @@ class Curve:
         plus 1, because Kubeflow Pipelines cannot store infinity.
         """
         true, false = (part[::-1] / max(part[0], 1e-300) for part in self.found)
-        cuts = self._cuts()[::-1]
+        cuts = self.scores[::-1].astype(np.float64)
         tpr, fpr = np.append(0.0, true), np.append(0.0, false)
         thresholds = np.append(cuts[0] + 1, cuts)
         if len(fpr) > points:
@@ -185,19 +162,12 @@ class Curve:
             recall, precision = recall[keep], precision[keep]
         return recall, precision
 
-    def _cuts(self) -> _Floats:
-        if self.scores is not None:
-            return self.scores.astype(np.float64)
-        low, high = _LOGITS
-        logits = low + (np.arange(BINS) + 0.5) * (high - low) / BINS
-        return 1 / (1 + np.exp(-logits))
-
 
 def curves_of(predictions: ClassPredictions, exact_scores: int = EXACT_SCORES) -> list[Curve]:
     """Return the curve of every class with scores; see the top of this file for the limit."""
     classes = list(predictions.scored_classes())
-    curve = _exact if predictions.rows * len(classes) <= exact_scores else _binned
-    return [curve(predictions, index) for index in classes]
+    exact = predictions.rows * len(classes) <= exact_scores
+    return [_curve(predictions, index, exact) for index in classes]
 
 
 def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) -> Estimate:
@@ -223,39 +193,40 @@ def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) ->
     return Estimate(metric, value, predictions, rule, support, False, variance, usual)
 
 
-def bins_of(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the bin of each probability."""
-    values = scores.astype(np.float64)
+def _curve(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
+    scores = np.unique(predictions.score(index)) if exact else _highest(predictions, index)
+    counts, squares = np.zeros((2, 2, len(scores)))
+    for chunk in predictions.chunks():
+        # The cuts of the other rows follow those of the class.
+        places = _places(scores, chunk.score(index))
+        places += np.where(chunk.labels == index, 0, len(scores))
+        weights = weights_of(chunk)
+        counts += np.bincount(places, weights, counts.size).reshape(counts.shape)
+        squares += np.bincount(places, weights**2, counts.size).reshape(counts.shape)
+    return Curve(index, exact, scores, counts[0], counts[1], squares, _support(counts, squares))
+
+
+def _highest(predictions: ClassPredictions, index: int) -> NDArray[np.float32]:
+    """Return the highest score of each bin with rows, ascending."""
     low, high = _LOGITS
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logits = np.log(values) - np.log1p(-values)
-    places = (np.clip(logits, low, high) - low) * (BINS / (high - low))
-    return np.minimum(np.nan_to_num(places).astype(np.int64), BINS - 1)
+    most = np.full(BINS, -np.inf, np.float32)
+    for chunk in predictions.chunks():
+        values = chunk.score(index).astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logits = np.log(values) - np.log1p(-values)
+        bins = (np.clip(logits, low, high) - low) * (BINS / (high - low))
+        bins = np.minimum(np.nan_to_num(bins).astype(np.int64), BINS - 1)
+        np.maximum.at(most, bins, chunk.score(index))
+    return most[most > -np.inf]
 
 
-def _exact(predictions: ClassPredictions, index: int) -> Curve:
-    cuts, place = np.unique(predictions.score(index), return_inverse=True)
-    counts, squares = np.zeros((2, 2, len(cuts)))
-    _count(counts, squares, place, predictions, index)
-    return Curve(index, cuts, counts[0], counts[1], squares, _support(counts, squares))
-
-
-def _count(
-    counts: _Floats,
-    squares: _Floats,
-    places: NDArray[np.intp],
-    chunk: ClassPredictions,
-    index: int,
-) -> None:
-    """Add the weights of rows of the class and of others, (2, cuts), and those squared."""
-    # The cuts of the other rows follow those of the class.
-    places = places + np.where(np.asarray(chunk.labels) == index, 0, counts.shape[1])
-    weights = weights_of(chunk)
-    found = np.bincount(places, weights, counts.size).reshape(counts.shape)
-    counts += found
-    if chunk.weights is not None:
-        found = np.bincount(places, weights**2, counts.size).reshape(counts.shape)
-    squares += found
+def _places(cuts: NDArray[np.float32], scores: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the cut of each score."""
+    # In order, one search is beside the next in memory: a quarter of the time.
+    order = np.argsort(scores)
+    found = np.empty(len(scores), np.int64)
+    found[order] = np.searchsorted(cuts, scores[order])
+    return found
 
 
 def _support(counts: _Floats, squares: _Floats) -> tuple[int, int]:
@@ -266,20 +237,6 @@ def _support(counts: _Floats, squares: _Floats) -> tuple[int, int]:
         for total, square in zip(totals.tolist(), below.tolist(), strict=True)
     )
     return ours, others
-
-
-def _binned(predictions: ClassPredictions, index: int) -> Curve:
-    counts, squares = np.zeros((2, 2, BINS))
-    least, most = np.full(BINS, np.inf, np.float32), np.full(BINS, -np.inf, np.float32)
-    for chunk in predictions.chunks():
-        scores = chunk.score(index)
-        places = bins_of(scores)
-        np.minimum.at(least, places, scores)
-        np.maximum.at(most, places, scores)
-        _count(counts, squares, places, chunk, index)
-    alone = np.divide(squares[0], counts[0], out=np.zeros(BINS), where=counts[0] > 0)
-    support = _support(counts, squares)
-    return Curve(index, None, counts[0], counts[1], squares, support, least >= most, alone)
 
 
 def _thinned(along: _Floats, points: int) -> NDArray[np.int64]:

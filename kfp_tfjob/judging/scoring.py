@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from kfp_tfjob.features.served_model import ServedModel
@@ -12,7 +9,7 @@ from kfp_tfjob.features.statistics import WeightedLabel
 from kfp_tfjob.judging.model import predictions_of
 from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
-from kfp_tfjob.judging.predictions import Collector, Predictions
+from kfp_tfjob.judging.predictions import Predictions, joined
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -26,7 +23,6 @@ def score(
     challenger: ServedModel,
     opponent: Opponent | None,
     slices: Slices,
-    folder: Path,
     own: Evaluator | None = None,
 ) -> tuple[Predictions, Predictions]:
     """Score all test rows in one pass.
@@ -36,7 +32,6 @@ def score(
         challenger: The model under evaluation.
         opponent: The champion, which keeps its own predictions; None if there is none.
         slices: Where each row finds its slices.
-        folder: Where many rows are kept.
         own: The user's evaluator, which gets every batch; None without one.
 
     Returns:
@@ -46,23 +41,20 @@ def score(
         DataError: The rows do not match their schema, or the model failed, or it answers a row
             that is alone differently.
     """
-    ours: Collector[Any] = Collector(folder / "predictions")
-    trivial: Collector[Any] = Collector(folder / "baseline")
+    ours: list[Predictions] = []
+    trivial: list[Predictions] = []
     for number, batch in enumerate(data.batches()):
         outputs = challenger.predict(batch.features)
         if not number:
             _check_alone(challenger, batch, outputs)
-        part = predictions_of(data.schema, batch, outputs)
-        ours.add(part)
+        ours.append(predictions_of(data.schema, batch, outputs))
+        trivial.append(_baseline(data, batch))
         if own:
-            own.add(batch, part, outputs)
-        trivial.add(_baseline(data, batch))
+            own.add(batch, outputs)
         slices.add(batch)
         if opponent:
             opponent.predict(batch, outputs)
-    predictions, baseline = ours.finish(), trivial.finish()
-    assert predictions is not None and baseline is not None  # the split has rows
-    return predictions, baseline
+    return joined(ours), joined(trivial)
 
 
 def _check_alone(model: ServedModel, batch: Batch, outputs: np.ndarray) -> None:

@@ -9,59 +9,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
-from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, number
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.slices import Part, Slices
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.storage.verdict_record import Check, VerdictSlice
 
 _MOST_NAMED = 4  # slices in a sentence
 
 
 @dataclass(frozen=True)
-class SliceResult:
-    """What was found in one slice.
+class SliceResult(VerdictSlice):
+    """What was found in one slice; numbers that are not known are NaN.
 
     Attributes:
-        name: Its name, for instance `city = Rome`.
-        column: Its column.
-        rows: The number of its rows.
-        metric: The primary metric.
-        state: `pass`, `fail`, or `insufficient`: too few rows for the primary metric, or one class
-            where it needs several.
-        found: The primary metric of the model; NaN if insufficient.
-        other: Its value for the champion; NaN if they were not compared.
+        value: The primary metric of the model.
+        champion: Its value for the champion.
         gain: How much better the model is.
-        chance: The p-value of the loss after Holm's correction: how often chance alone shows such a
-            loss in any slice.
-        thresholds: The value of each metric with a threshold.
+        chance: The p-value of the loss after Holm's correction.
         sign: 1 if a higher value of the primary metric is better, else -1.
         undefined: The metrics that have no value although the rows are enough: the AUC of one
             class, the recall of a class without rows.
-        one_class: Whether all its rows are of one class; false with too few rows.
     """
 
-    name: str
-    column: str
-    rows: int
-    metric: str
-    state: str
-    found: Measured
-    other: float = math.nan
-    gain: float = math.nan
-    chance: float = math.nan
-    thresholds: dict[str, float] = field(default_factory=dict)
+    value: float
+    champion: float
+    gain: float
+    chance: float
+    thresholds: dict[str, float]
     sign: int = 1
     undefined: frozenset[str] = frozenset()
-    one_class: bool = False
 
 
 def judge_slices(
@@ -87,9 +68,7 @@ def judge_slices(
     """
     results: list[tuple[Slice, SliceResult]] = []
     compared: dict[int, tuple[float, Comparison]] = {}
-    ours = model.predictions.with_own(options.by_row)
-    theirs = champion and champion.predictions.with_own(options.by_row)
-    for part in slices.parts(ours, theirs):
+    for part in slices.parts(model.predictions, champion and champion.predictions):
         result, comparison = _of_part(part, options, metric, model.classes)
         if comparison is not None and comparison.known:
             compared[len(results)] = (comparison.chance_of_loss(options.margin), comparison)
@@ -123,7 +102,7 @@ def worst_first(results: Sequence[SliceResult]) -> list[SliceResult]:
     """Return slices by state, then by how much worse than the champion or the other slices."""
 
     def place(it: SliceResult) -> tuple[int, float]:
-        value = it.gain if math.isfinite(it.gain) else it.sign * it.found.value
+        value = it.gain if math.isfinite(it.gain) else it.sign * it.value
         known = ("fail", "pass", "insufficient").index(it.state)
         return known, value if math.isfinite(value) else math.inf
 
@@ -143,45 +122,35 @@ def holm(chances: Sequence[float]) -> list[float]:
 def _of_part(
     part: Part, options: GateOptions, metric: str, classes: list[str] | None
 ) -> tuple[SliceResult, Comparison | None]:
-    column = part.source.column
-    nothing = Measured(math.nan, math.nan, math.nan)
-    short = SliceResult(part.name, column, part.rows, metric, "insufficient", nothing)
+    nan = math.nan
+    state = "insufficient"
+    unknown = (part.name, part.source.column, part.rows, state, metric, nan, (nan, nan))
+    short = SliceResult(*unknown, champion=nan, gain=nan, chance=nan, thresholds={})
     if part.model is None:
         return short, None
     model = Measures(part.model, classes)
-    thresholds = {name: model.estimate(name).value for name in part.source.thresholds}
     limits = part.source.thresholds
-    failed = any(
-        math.isfinite(value) and not limits[name].passes(value)
-        for name, value in thresholds.items()
-    )
+    thresholds = {name: model.estimate(name).value for name in limits}
     found = model.estimate(metric)
     values = thresholds | {metric: found.value}
-    undefined = frozenset(name for name, value in values.items() if not math.isfinite(value))
-    one_class = bool(undefined) and _has_one_class(model)
-    known = math.isfinite(found.value) and found.support >= LEAST_ROWS
-    state = "fail" if failed else "pass" if known else "insufficient"
-    shown = Measured.of(found, options.confidence)
+    if any(math.isfinite(it) and not limits[name].passes(it) for name, it in thresholds.items()):
+        state = "fail"
+    elif math.isfinite(found.value) and found.support >= LEAST_ROWS:
+        state = "pass"
     result = replace(
         short,
         state=state,
-        found=shown,
+        value=found.value,
+        interval=found.interval(options.confidence),
         thresholds=thresholds,
         sign=found.sign,
-        undefined=undefined,
-        one_class=one_class,
+        undefined=frozenset(name for name, value in values.items() if not math.isfinite(value)),
     )
     if part.champion is None:
         return result, None
     champion = Measures(part.champion, classes)
     comparison = compare(model, champion, metric, options.confidence)
-    return replace(result, other=comparison.other, gain=comparison.gain), comparison
-
-
-def _has_one_class(model: Measures) -> bool:
-    if not isinstance(model.predictions, ClassPredictions):
-        return False
-    return np.count_nonzero(model.cells.by_label(model.cells.weight)) == 1
+    return replace(result, champion=comparison.other, gain=comparison.gain), comparison
 
 
 def _never_compared(source: Slice, results: list[SliceResult], metric: str) -> list[Check]:
@@ -242,7 +211,7 @@ def _against(
     failed = sorted((it for it in compared if it.chance < level), key=lambda it: it.chance)
     if failed:
         named = [
-            f"{it.name} ({number(it.found.value)}, not {number(it.other)}; p {chance(it.chance)})"
+            f"{it.name} ({number(it.value)}, not {number(it.champion)}; p {chance(it.chance)})"
             for it in failed
         ]
         text = f"{metric} is worse than that of {against}{margin} in {listed(named, _MOST_NAMED)}"
@@ -263,8 +232,7 @@ def _left(results: list[SliceResult], metric: str, what: str) -> str:
 
 
 def _undefined(results: list[SliceResult], metric: str) -> str:
-    where = "where there is one class" if all(it.one_class for it in results) else "in some slices"
-    return f"{metric} has no value {where}: {_rows(results)}"
+    return f"{metric} has no value in some slices: {_rows(results)}"
 
 
 def _rows(results: list[SliceResult]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from numpy.typing import NDArray
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.judging.columns import VALUES_IN_MEMORY, Growing, chunks
 from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
-from kfp_tfjob.judging.predictions import Collector, Predictions
+from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import Slice, edge_value
 from kfp_tfjob.storage.escaping import short
@@ -55,24 +53,21 @@ class Slices:
     Args:
         declared: Those of the gate.
         schema: The content of schema.json.
-        folder: Where many rows are kept.
 
     Attributes:
         unfit: Those that do not fit the columns, and why.
     """
 
-    def __init__(self, declared: Sequence[Slice], schema: Schema, folder: Path) -> None:
+    def __init__(self, declared: Sequence[Slice], schema: Schema) -> None:
         self._columns: list[_Column] = []
         self.unfit: list[tuple[Slice, str]] = []
-        for number, one in enumerate(declared):
-            path = folder / f"slice-{number}"
+        for one in declared:
             if problem := slice_problem(one, schema):
                 self.unfit.append((one, f"{problem.what}: {problem.fix}"))
             elif one.column == schema.label.name:
-                self._columns.append(_Column(one, path, None, schema.label.classes))
+                self._columns.append(_Column(one, None, schema.label.classes))
             else:
-                self._columns.append(_Column(one, path, schema.type_of(one.column)))
-        self._folder = folder
+                self._columns.append(_Column(one, schema.type_of(one.column)))
 
     def add(self, batch: Batch) -> None:
         """Find the slices of a batch of test rows."""
@@ -86,8 +81,8 @@ class Slices:
             model: The challenger's predictions, for all rows that were added.
             champion: The champion's, for the same rows.
         """
-        for number, column in enumerate(self._columns):
-            yield from column.parts(model, champion, self._folder / f"parts-{number}")
+        for column in self._columns:
+            yield from column.parts(model, champion)
 
 
 class _Column:
@@ -96,7 +91,6 @@ class _Column:
     def __init__(
         self,
         source: Slice,
-        path: Path,
         column: type[ColumnType] | None,  # None for the label
         classes: Sequence[str] | None = None,
     ) -> None:
@@ -107,11 +101,11 @@ class _Column:
         numbers = class_numbers(classes) if source.edges else None
         self._numbers = None if numbers is None else np.array(numbers)
         self._codes: dict[Any, int] = {}
-        self._rows = Growing(path)
+        self._rows: list[NDArray[np.int32]] = []
 
     def add(self, batch: Batch) -> None:
         values = self._values(batch)
-        self._rows.add(self._in_ranges(values) if len(self._edges) else self._by_value(values))
+        self._rows.append(self._in_ranges(values) if len(self._edges) else self._by_value(values))
 
     def _values(self, batch: Batch) -> NDArray[Any]:
         if self._is_label:
@@ -145,28 +139,22 @@ class _Column:
             self._codes[value] = len(self._codes) + _REST + 1
         return self._codes[value]
 
-    def parts(
-        self, model: Predictions, champion: Predictions | None, folder: Path
-    ) -> Iterator[Part]:
-        numbers = self._rows.finish()
+    def parts(self, model: Predictions, champion: Predictions | None) -> Iterator[Part]:
+        numbers = np.concatenate(self._rows)
         names = self._names()
-        counts = np.zeros(max(names) + 1, np.int64)
-        for rows in chunks(len(numbers)):
-            counts += np.bincount(numbers[rows], minlength=len(counts))
+        counts = np.bincount(numbers, minlength=max(names) + 1)
         values = np.argsort(-counts[_REST + 1 :], kind="stable") + _REST + 1
         kept = [int(code) for code in values if counts[code]][:MOST_SLICES]
         place = np.full(len(counts), _REST)
         place[[_GAP, *kept]] = [_GAP, *kept]
-        rest = int(counts[place == _REST].sum())
-        sizes = {code: int(counts[code]) for code in kept} | {_REST: rest, _GAP: int(counts[_GAP])}
-        enough = {code for code, rows in sizes.items() if rows >= self._source.min_rows}
-        ours = _divided(model, numbers, place, enough, folder / "ours")
-        theirs = _divided(champion, numbers, place, enough, folder / "theirs") if champion else {}
-        for code, rows in sizes.items():
-            if rows:
-                yield Part(
-                    self._source, names[code], rows, ours.pop(code, None), theirs.pop(code, None)
-                )
+        slice_of = place[numbers]
+        for code in (*kept, _REST, _GAP):
+            rows = np.flatnonzero(slice_of == code)
+            if len(rows) >= self._source.min_rows:
+                other = champion[rows] if champion else None
+                yield Part(self._source, names[code], len(rows), model[rows], other)
+            elif len(rows):
+                yield Part(self._source, names[code], len(rows))
 
     def _names(self) -> dict[int, str]:
         """Return the name of the slice of each number."""
@@ -189,27 +177,3 @@ class _Column:
         if self._classes:
             return short(str(self._classes[value]), _LONGEST)
         return short(self._column.shown(value), _LONGEST)
-
-
-def _divided(
-    predictions: Predictions,
-    numbers: Any,
-    place: NDArray[np.int64],
-    wanted: set[int],
-    folder: Path,
-) -> dict[int, Any]:
-    """Return the predictions of each wanted slice."""
-    most = VALUES_IN_MEMORY // max(len(wanted), 1)
-    found: dict[int, Collector[Any]] = {
-        code: Collector(folder / str(code), most) for code in wanted
-    }
-    before = 0
-    for chunk in predictions.chunks():
-        codes = place[numbers[before : before + chunk.rows]]
-        before += chunk.rows
-        order = np.argsort(codes, kind="stable")
-        present, starts = np.unique(codes[order], return_index=True)
-        for code, rows in zip(present.tolist(), np.split(order, starts[1:]), strict=True):
-            if code in wanted:
-                found[code].add(chunk.chosen(rows))
-    return {code: collector.finish() for code, collector in found.items()}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields, replace
 
-from kfp_tfjob.judging.check import Check
+from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.gate import GateDecision, Rival
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.ranking_metrics import BINS
-from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.verdict_record import (
@@ -17,7 +18,6 @@ from kfp_tfjob.storage.verdict_record import (
     MetChampion,
     ModelVerdict,
     Values,
-    VerdictCheck,
     VerdictSlice,
 )
 
@@ -25,8 +25,7 @@ from kfp_tfjob.storage.verdict_record import (
 def build(
     decision: GateDecision,
     judged: EvaluatedModel,
-    scored: Mapping[str, Scored],
-    confidence: float,
+    scored: Mapping[str, Measures],
     champion: Champion | None,
     rival: Rival | None,
 ) -> ModelVerdict:
@@ -36,7 +35,6 @@ def build(
         decision: The decision of the gate.
         judged: The judged model.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
-        confidence: The confidence of the intervals.
         champion: The record of the champion; None when there is none.
         rival: The champion as the gate saw it.
     """
@@ -47,47 +45,37 @@ def build(
         reasons=decision.reasons,
         primary_metric=decision.primary_metric,
         mode=decision.mode,
-        confidence=confidence,
-        checks=tuple(_check(it) for it in decision.checks),
+        confidence=model.confidence,
+        checks=tuple(
+            replace(it, value=_finite(it.value), interval=_interval(it.interval))
+            for it in decision.checks
+        ),
         slices=tuple(_slice(it) for it in worst_first(decision.slices)),
         minimum_detectable_gain=_finite(found.detectable) if found else None,
         rows=model.predictions.rows,
         weighted=model.predictions.weights is not None,
-        ranking="exact" if model.measures.exact else f"{BINS:,} bins",
-        metrics=_values(model),
-        class_metrics={name: _finite(item.value) for name, item in model.classes.items()},
+        ranking="exact" if model.exact else f"{BINS:,} bins",
+        metrics=_values(model.measured),
+        class_metrics=_values(model.class_metrics),
         intervals={
             name: _interval((item.low, item.high))
-            for name, item in (model.measured | model.classes).items()
+            for name, item in (model.measured | model.class_metrics).items()
         },
-        baseline=_values(scored["baseline"]),
+        baseline=_values(scored["baseline"].measured),
         champion=_champion(champion, rival, scored),
     )
 
 
-def _check(check: Check) -> VerdictCheck:
-    numbers = {"value": _finite(check.value), "interval": _interval(check.interval)}
-    return VerdictCheck(**vars(check) | numbers)
-
-
 def _slice(found: SliceResult) -> VerdictSlice:
-    return VerdictSlice(
-        name=found.name,
-        column=found.column,
-        rows=found.rows,
-        state=found.state,
-        metric=found.metric,
-        value=_finite(found.found.value),
-        interval=_interval((found.found.low, found.found.high)),
-        champion=_finite(found.other),
-        gain=_finite(found.gain),
-        chance=_finite(found.chance),
-        thresholds={name: _finite(value) for name, value in found.thresholds.items()},
-    )
+    stored = {it.name: getattr(found, it.name) for it in fields(VerdictSlice)}
+    stored |= {name: _finite(stored[name]) for name in ("value", "champion", "gain", "chance")}
+    thresholds = {name: _finite(value) for name, value in found.thresholds.items()}
+    stored |= {"interval": _interval(found.interval), "thresholds": thresholds}
+    return VerdictSlice(**stored)
 
 
 def _champion(
-    champion: Champion | None, rival: Rival | None, scored: Mapping[str, Scored]
+    champion: Champion | None, rival: Rival | None, scored: Mapping[str, Measures]
 ) -> MetChampion | None:
     if champion is None or rival is None:
         return None
@@ -100,17 +88,17 @@ def _champion(
         schema_digest=champion.schema_digest,
         compared=found is not None,
         obstacle=rival.obstacle,
-        metrics=_values(found) if found else {},
+        metrics=_values(found.measured) if found else {},
     )
 
 
-def _values(scored: Scored) -> Values:
-    return {name: _finite(item.value) for name, item in scored.measured.items()}
+def _values(measured: Mapping[str, Measured]) -> Values:
+    return {name: _finite(item.value) for name, item in measured.items()}
 
 
-def _interval(ends: tuple[float, float]) -> Interval:
+def _interval(ends: Interval) -> Interval:
     return _finite(ends[0]), _finite(ends[1])
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

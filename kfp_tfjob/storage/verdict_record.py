@@ -55,21 +55,47 @@ class MetChampion:
 
 
 @dataclass(frozen=True)
-class VerdictCheck:
-    """One check of the gate; judging/check.py explains the fields."""
+class Check:
+    """One check of the gate.
+
+    Attributes:
+        name: What is checked: `threshold`, `slices`, `champion`, `same_model`, `taken_back`, ...
+        passed: Whether it passes.
+        explanation: The result as a clause for people.
+        metric: The metric that is checked; empty if none.
+        value: The value that is checked; for a comparison, the gain (above 0 is better).
+        interval: Its confidence interval; for a comparison, the two one-sided bounds.
+        threshold: The limit for the value.
+    """
 
     name: str
+    passed: Annotated[bool, Field(alias="pass")]
+    explanation: str
     metric: str = ""
     value: float | None = None
     interval: Interval = (None, None)
     threshold: Any = None
-    passed: Annotated[bool, Field(alias="pass")] = field(kw_only=True)
-    explanation: str = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class VerdictSlice:
-    """What was found in one slice of the test rows; judging/slice_checks.py explains the fields."""
+    """What was found in one slice of the test rows.
+
+    Attributes:
+        name: Its name, for instance `city = Rome`.
+        column: Its column.
+        rows: The number of its rows.
+        state: `pass`, `fail`, or `insufficient`: too few rows for the primary metric, or one class
+            where it needs several.
+        metric: The primary metric.
+        value: Its value for the model; None if insufficient.
+        interval: Its confidence interval.
+        champion: Its value for the champion; None if they were not compared.
+        gain: How much better the model is.
+        chance: The p-value of the loss after Holm's correction: how often chance alone shows such a
+            loss in any slice.
+        thresholds: The value of each metric with a threshold.
+    """
 
     name: str
     column: str
@@ -148,7 +174,7 @@ class ModelVerdict(EvaluatedModel):
     primary_metric: str = ""
     mode: str = ""
     confidence: float
-    checks: tuple[VerdictCheck, ...]
+    checks: tuple[Check, ...]
     slices: tuple[VerdictSlice, ...] = ()
     minimum_detectable_gain: float | None = None
     rows: int
@@ -196,8 +222,8 @@ class ModelVerdict(EvaluatedModel):
         body = asdict(self)
         del body["stored"]
         for check in body["checks"]:
-            explanation = check.pop("explanation")
-            check |= {"pass": check.pop("passed"), "explanation": explanation}
+            passed, explanation = check.pop("passed"), check.pop("explanation")
+            check |= {"pass": passed, "explanation": explanation}
         model = {it.name: body.pop(it.name) for it in fields(EvaluatedModel)}
         again = {"again": again} if (again := body.pop("again")) else {}
         body = {"format": FORMAT} | body | model | again

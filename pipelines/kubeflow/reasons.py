@@ -19,7 +19,7 @@ from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
-from kfp_tfjob.storage.verdict_record import ModelVerdict, VerdictCheck
+from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
 _LINES = 12  # of a log
 
@@ -67,7 +67,7 @@ class Why:
     step: str = ""
     code: int | None = None
     attempts: tuple[Attempt, ...] = ()
-    checks: tuple[VerdictCheck, ...] = ()
+    checks: tuple[Check, ...] = ()
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -122,7 +122,7 @@ def _green(run: Run, records: Records) -> Why:
     return replace(found, summary=summary, reason=failed or verdict.reason, remedy=remedy)
 
 
-def _gate_remedy(verdict: ModelVerdict, checks: Sequence[VerdictCheck]) -> str:
+def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
     failed = {check.name for check in checks if not check.passed}
     if "gate" in failed:
         return "set `gate`, for instance --set gate.mode=superior"

@@ -58,7 +58,7 @@ def test_the_bound_is_that_of_a_paired_bootstrap(metric: str) -> None:
 
     def drawn() -> float:
         chosen = rng.integers(0, rows, rows)
-        return compare(challenger.chosen(chosen), champion.chosen(chosen), metric).gain
+        return compare(challenger[chosen], champion[chosen], metric).gain
 
     gains = [drawn() for _ in range(300)]
     reach = found.gain - found.low

@@ -24,7 +24,6 @@ from kfp_tfjob.judging.predictions import (
     Predictions,
     ValuePredictions,
 )
-from kfp_tfjob.judging.scored import Scored
 from kfp_tfjob.judging.verdict import build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import PER_CLASS
@@ -83,22 +82,21 @@ CASES = {
 
 def evaluated(
     case: str, *, rename: Callable[[int], str] = str, gate: dict[str, Any] | None = None
-) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Scored]]:
+) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Measures]]:
     """Return classes, verdict and everybody's metrics, with a champion like the baseline."""
     labels, predictions, baseline = CASES[case]()
     if rename is not str:
         labels = tuple(map(rename, range(len(labels))))
     names, gate = list(labels), gate or GATES["classification" if labels else "regression"]
-    everyone = {
+    scored = {
         who: Measures(one, names)
         for who, one in (("model", predictions), ("champion 7", baseline), ("baseline", baseline))
     }
-    rival = Rival("champion 7", measures=everyone["champion 7"])
+    rival = Rival("champion 7", measures=scored["champion 7"])
     champion = Champion(4, 7, "s3://b/v", "r0", "w", "s", "d", {}, "s3://b/verdict")
-    decision = decide(parse_gate(gate), everyone["model"], everyone["baseline"], rival)
-    scored = {who: Scored.of(one, 0.95) for who, one in everyone.items()}
+    decision = decide(parse_gate(gate), scored["model"], scored["baseline"], rival)
     judged = EvaluatedModel(NASTY, "s3://b/m", "r1", "m", "w", "s3://b/d", "d", "s", gate)
-    return labels, build(decision, judged, scored, 0.95, champion, rival), scored
+    return labels, build(decision, judged, scored, champion, rival), scored
 
 
 def test_a_gain_is_better_for_every_metric_and_the_first_tile_has_the_bounds_of_the_check() -> None:
@@ -133,7 +131,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     assert shown.endswith("in verdict.json.\n")
     metrics = kfp_metrics(scored)
     assert sum(key.startswith("recall/") for key in metrics) == 30
-    found = confusion(scored["model"].measures, list(labels))
+    found = confusion(scored["model"], list(labels))
     assert found and len(set(found[0])) == 30
     classification = dsl.ClassificationMetrics()
     classification.log_confusion_matrix(*found)
@@ -163,9 +161,9 @@ def test_page_and_metadata_are_finite_and_small(case: str) -> None:
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     for name, value in kfp_metrics(scored).items():
         metrics.log_metric(name, value)
-    if found := confusion(scored["model"].measures, list(labels)):
+    if found := confusion(scored["model"], list(labels)):
         classification.log_confusion_matrix(*found)
-    if curve := roc(scored["model"].measures):
+    if curve := roc(scored["model"]):
         classification.log_roc_curve(*curve)
     text = json.dumps([metrics.metadata, classification.metadata], allow_nan=False)
     assert len(text) < 32 * 1024

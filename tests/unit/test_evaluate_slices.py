@@ -1,7 +1,6 @@
 """Slices: which rows they have, and when one fails a model."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import ClassPredictions, Collector
+from kfp_tfjob.judging.predictions import ClassPredictions, joined
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices
@@ -60,10 +59,10 @@ def model(seed: int, flipped: np.ndarray | None = None) -> ClassPredictions:
     return ClassPredictions.of(LABELS, np.stack([1 - score, score], axis=1))
 
 
-def sliced(*declared: Any, folder: Path = Path("unused")) -> Slices:
+def sliced(*declared: Any) -> Slices:
     gate = parse_gate({"slices": list(declared), "evaluator": "m:f"})
     assert gate is not None
-    found = Slices(gate.slices, SCHEMA, folder)
+    found = Slices(gate.slices, SCHEMA)
     for at in range(0, ROWS, 700):
         part = slice(at, at + 700)
         found.add(Batch({name: values[part] for name, values in COLUMNS.items()}, LABELS[part]))
@@ -101,7 +100,7 @@ def test_each_row_is_in_one_slice_of_a_column() -> None:
     assert (rome.scores == model(1).scores[ROME]).all()
 
 
-def test_a_metric_of_ones_own_in_slices(tmp_path: Path) -> None:
+def test_a_metric_of_ones_own_in_slices() -> None:
     """With a value for each row, it is divided as the predictions are."""
     cost = np.where(ROME, 3.0, 1.0)
     lower = frozenset({"own/cost"})
@@ -116,13 +115,13 @@ def test_a_metric_of_ones_own_in_slices(tmp_path: Path) -> None:
         direction="minimize",
     )
     (rome, *others) = found.slices
-    assert (rome.name, rome.state, rome.found.value, rome.gain) == ("city = Rome", "fail", 3, -2)
-    assert {it.found.value for it in others if it.state == "pass"} == {1}
+    assert (rome.name, rome.state, rome.value, rome.gain) == ("city = Rome", "fail", 3, -2)
+    assert {it.value for it in others if it.state == "pass"} == {1}
     assert {"slices", "slice_threshold"} <= failed(found)
     gate = {"evaluator": "m:f", "primary_metric": "own/cost", "direction": "minimize"}
     worse = judge(whole, champion, "city", mode="non_inferior", margin=1.5, **gate)
     assert "slices" in failed(worse)
-    (part, *_) = sliced("city", folder=tmp_path).parts(whole)
+    (part, *_) = sliced("city").parts(whole)
     assert (part.model.own["own/cost"] == 3).all() and "own/other" in part.model.own
 
 
@@ -151,9 +150,7 @@ def test_a_value_that_equals_an_edge_is_in_the_range_from_it(raw: bool) -> None:
     edges = [0.1, 0.7, 9.99]  # as float32, the last two are smaller
     values = np.repeat(np.float32(edges), 100)
     declared = Slice.model_validate({"column": "x", "edges": edges})
-    found = Slices(
-        [declared], typed({"features": [{"name": "x", "type": "float32"}]}), Path("unused")
-    )
+    found = Slices([declared], typed({"features": [{"name": "x", "type": "float32"}]}))
     labels = np.zeros(300, np.int64)
     found.add(Batch({"x": values.astype(np.float64) if raw else values}, labels))
     equal = ClassPredictions.of(labels, np.full((300, 2), 0.5))
@@ -171,20 +168,18 @@ def test_many_values_share_a_slice() -> None:
     assert rest.rows == ROWS - np.isnan(COLUMNS["age"]).sum() - MOST_SLICES
 
 
-def test_packed_rows_and_files_have_the_same_slices(tmp_path: Path) -> None:
+def test_packed_rows_have_the_same_slices() -> None:
     declared = Slice.model_validate({"column": "age", "edges": [30]})
     schema = {"features": [{"name": "x", "type": "float32"}, {"name": "age", "type": "float32"}]}
-    found = Slices([declared], typed(schema), tmp_path)
+    found = Slices([declared], typed(schema))
     packed = {"x": np.zeros(ROWS, np.float32), "age": COLUMNS["age"].astype(np.float32)}
-    stored: Collector[ClassPredictions] = Collector(tmp_path / "model", most=1000)
-    whole = model(1)
+    stored, whole = [], model(1)
     for at in range(0, ROWS, 900):
         part = {name: column[at : at + 900] for name, column in packed.items()}
         found.add(Batch(part, LABELS[at : at + 900]))
-        stored.add(whole[at : at + 900])
-    filed = stored.finish()
+        stored.append(whole[at : at + 900])
     for one, other in zip(
-        found.parts(filed), sliced(declared.model_dump()).parts(whole), strict=True
+        found.parts(joined(stored)), sliced(declared.model_dump()).parts(whole), strict=True
     ):
         assert (one.name, one.rows) == (other.name, other.rows)
         assert (one.model.scores[:] == other.model.scores).all()
@@ -195,11 +190,12 @@ def test_a_slice_that_is_worse_than_the_champion_fails_the_model() -> None:
     bonn = COLUMNS["city"] == "Bonn"
     better = ClassPredictions.of(LABELS, np.eye(2)[LABELS] * 0.6 + 0.2)
     other = model(2, bonn).columns()
-    mixed = better.with_columns(
-        {
+    mixed = replace(
+        better,
+        **{
             name: np.where(bonn.reshape(-1, *[1] * (column.ndim - 1)), other[name], column)
             for name, column in better.columns().items()
-        }
+        },
     )
     decision = judge(mixed, champion, "city", "member", primary_metric="accuracy")
     assert not decision.blessed
@@ -292,18 +288,18 @@ def test_ranges_of_a_label_are_those_of_its_values() -> None:
     features = [{"name": "x", "type": "float32"}]
     batch = Batch({"x": np.zeros(150, np.float32)}, labels)
     label = {"name": "stars", "classes": stars}
-    found = Slices([declared], typed({"features": features, "label": label}), Path("unused"))
+    found = Slices([declared], typed({"features": features, "label": label}))
     found.add(batch)
     equal = ClassPredictions.of(labels, np.full((150, 5), 0.2))
     counts = {"stars < 3": 30, "3 ≤ stars < 9.5": 70, "stars ≥ 9.5": 50}
     assert {part.name: part.rows for part in found.parts(equal)} == counts
     # A regression has the values themselves.
     label = {"name": "stars", "classes": None}
-    found = Slices([declared], typed({"features": features, "label": label}), Path("unused"))
+    found = Slices([declared], typed({"features": features, "label": label}))
     found.add(batch._replace(labels=np.float32([1, 2, 3, 4, 10])[labels]))
     assert {part.name: part.rows for part in found.parts(equal)} == counts
     dates = declared.model_copy(update={"edges": ["2026-01-31"]})
-    found = Slices([dates], typed({"features": features, "label": label}), Path("unused"))
+    found = Slices([dates], typed({"features": features, "label": label}))
     assert "'stars'" in found.unfit[0][1]
 
 

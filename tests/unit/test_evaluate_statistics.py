@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.check import Check
 from kfp_tfjob.judging.compare import compare
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
@@ -206,7 +204,7 @@ def test_intervals_are_as_wide_as_those_of_bootstraps(kind: str, metric: str) ->
     for _ in range(20):
         (model,) = make(rng, ROWS)
         drawn = [
-            Measures(model.chosen(rng.integers(0, ROWS, ROWS)), CLASSES).estimate(metric).value
+            Measures(model[rng.integers(0, ROWS, ROWS)], CLASSES).estimate(metric).value
             for _ in range(1000)
         ]
         ratios.append(Measures(model, CLASSES).estimate(metric).standard_error / np.std(drawn))
@@ -230,9 +228,8 @@ def test_slices_of_equal_models_rarely_fail(metric: str) -> None:
     failed = 0
     for _ in range(TIMES):
         challenger, champion = binary(rng, len(part), 2)
-        slices = Slices(options.slices, SCHEMA, Path("unused"))
+        slices = Slices(options.slices, SCHEMA)
         slices.add(Batch({"part": part}, challenger.labels))
-        checks: list[Check]
         checks, _ = judge_slices(
             options, metric, slices, Measures(challenger), Measures(champion), "champion"
         )
