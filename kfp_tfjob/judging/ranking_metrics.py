@@ -1,6 +1,6 @@
 """The ranking of rows by score: AUC, average precision, and the curves behind them.
 
-Up to `EXACT_SCORES`, each score is a cut of its own. Beyond, those in one of a million bins of
+Up to `EXACT_SCORES`, each score is a cut of its own. Beyond, those in one of 262,144 bins of
 equal width in their logit are one cut, as if they were equal: the rounding is far smaller than what
 1,000 bootstraps could show.
 """
@@ -18,7 +18,7 @@ from kfp_tfjob.judging.estimates import Estimate, correction, inner, unknown, we
 from kfp_tfjob.judging.predictions import ClassPredictions
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
-BINS = 1 << 20
+BINS = 1 << 18
 _LOGITS = (-88.0, 17.0)  # of float32: 1e-38 has -87.5, the largest below 1 has 16.6
 _Floats = NDArray[np.float64]
 
