@@ -7,10 +7,9 @@ whole, whatever the parts and the blocks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import islice
 from typing import Annotated
 
 import numpy as np
@@ -37,7 +36,7 @@ _MOST_ALL_FORMS = 200_000  # of a table
 
 @dataclass
 class DistinctTexts:
-    """Counts the different texts of a column that may be a category, in bounded memory.
+    """Counts the different texts of a column that has no dictionary, in bounded memory.
 
     A column may have MOST_TEXTS of them. What is kept of a text is a hash and its length, in 8
     bytes, so a column takes at most 800 KB, and one that has too many, such as an identifier, takes
@@ -46,20 +45,17 @@ class DistinctTexts:
     Attributes:
         hashes: What is kept of them, sorted.
         is_lost: Whether there are too many.
-        forms: The forms of some of them, which need not be determined again.
     """
 
     hashes: Array = field(default_factory=lambda: np.empty(0, np.uint64))
     is_lost: bool = False
-    forms: Annotated[dict[str, int], Field(exclude=True)] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def add(self, texts: dict[str, int]) -> None:
-        """Add texts with their forms."""
+    def add(self, texts: Sequence[str]) -> None:
+        """Add texts."""
         if not self.is_lost:
-            self.forms.update(islice(texts.items(), max(_MOST_FORMS - len(self.forms), 0)))
             self._add(np.fromiter(map(_hash_of, texts), np.uint64, len(texts)))
 
     def merge(self, later: DistinctTexts) -> None:
@@ -76,7 +72,7 @@ class DistinctTexts:
             self._lose()
 
     def _lose(self) -> None:
-        self.is_lost, self.hashes, self.forms = True, np.empty(0, np.uint64), {}
+        self.is_lost, self.hashes = True, np.empty(0, np.uint64)
 
 
 def _hash_of(text: str) -> int:
@@ -104,7 +100,8 @@ class ColumnProfile:
         examples: File, line and text of the first value of some forms.
         only_bits: Whether every number is 0 or 1, as float32.
         texts: The different strings, without those of `parsed_forms`: which of these are parsed
-            without a look at their string depends on the blocks.
+            without a look at their string depends on the blocks. None if a dictionary has them.
+        forms: The forms of some strings, which need not be determined again.
     """
 
     name: str
@@ -113,7 +110,8 @@ class ColumnProfile:
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     only_bits: bool = True
-    texts: DistinctTexts = field(default_factory=DistinctTexts)
+    texts: DistinctTexts | None = field(default_factory=DistinctTexts)
+    forms: Annotated[dict[str, int], Field(exclude=True)] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -128,7 +126,7 @@ class ColumnProfile:
     @property
     def all_different(self) -> bool:
         """Whether no value occurs twice. A column with numbers or dates is not looked at."""
-        return not self.texts.is_lost and len(self.texts) == self.count
+        return self.texts is not None and len(self.texts) == self.count
 
     def shift(self, lines: int) -> None:
         """Add a number of lines to the lines of the examples."""
@@ -143,7 +141,8 @@ class ColumnProfile:
         self.counts.update(later.counts)
         self.examples = later.examples | self.examples
         self.only_bits &= later.only_bits
-        self.texts.merge(later.texts)
+        if self.texts is not None and later.texts is not None:
+            self.texts.merge(later.texts)
 
     def add_forms(self, forms: Mapping[str, int]) -> None:
         """Add values by form; a bit is a number, too."""
@@ -171,7 +170,7 @@ class ColumnProfile:
         self, cells: Cells, rows: np.ndarray, codes: np.ndarray, file: str, lines: np.ndarray
     ) -> None:
         """Count the different strings of a block: the rows of each, and the string of each row."""
-        words, known = cells.words, self.texts.forms
+        words, known = cells.words, self.forms
         forms = np.array([known.get(text, -1) for text in words])
         new = np.flatnonzero(forms < 0)
         forms[new] = _forms_of(cells.distinct[0].take(pa.array(new)))
@@ -182,9 +181,11 @@ class ColumnProfile:
             if form in _EXAMPLES and form not in self.examples:
                 row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
                 self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
-        if not self.texts.is_lost:
-            tracked = new[(rows[new] > 0) & ~np.isin(forms[new], _PARSED)]
-            self.texts.add({words[i]: int(forms[i]) for i in tracked.tolist()})
+        tracked = new[(rows[new] > 0) & ~np.isin(forms[new], _PARSED)].tolist()
+        for i in tracked[: max(_MOST_FORMS - len(known), 0)]:
+            known[words[i]] = int(forms[i])
+        if self.texts is not None:
+            self.texts.add([words[i] for i in tracked])
 
 
 def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:
@@ -209,15 +210,9 @@ def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:
         only = np.atleast_1d(are_bits(part).all(axis=0))
         for name, is_bits in zip(may_be, only, strict=True):
             columns[name].only_bits = bool(is_bits)
-    if sum(len(column.texts.forms) for column in columns.values()) > _MOST_ALL_FORMS:
+    if sum(len(column.forms) for column in columns.values()) > _MOST_ALL_FORMS:
         for column in columns.values():
-            column.texts.forms = {}
-
-
-def merge(columns: dict[str, ColumnProfile], later: Mapping[str, ColumnProfile]) -> None:
-    """Add the counts of all columns in the next part of the source."""
-    for name, column in columns.items():
-        column.merge(later[name])
+            column.forms = {}
 
 
 def too_many_others(columns: int) -> Problem:

@@ -14,19 +14,15 @@ from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
 from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.features.text_hash import bins_of
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA
 
 _MOST_BYTES = LONGEST_SCHEMA - (32 << 20)  # of the texts of all dictionaries of a table
 _AROUND = 16  # bytes around a text in schema.json
 
 
-class TooManyTextsError(Exception):
-    """A column has more than MOST_TEXTS different texts."""
-
-    def __init__(self, name: str = "") -> None:
-        super().__init__(name)
-        self.name = name
+class TooManyTextsError(DataError):
+    """The texts of all categories do not fit into schema.json."""
 
 
 def _no_hashes() -> np.ndarray:
@@ -39,11 +35,13 @@ class Dictionary:
 
     Attributes:
         codes: The code of each text, in the order of the codes, which start at 1.
+        is_lost: Whether there are more than MOST_TEXTS; then no text is kept, and no code counts.
         rows: The rows with a text.
         bytes: The most that they take in schema.json, in the dictionary and in the vocabulary.
     """
 
     codes: dict[str, int] = field(default_factory=dict)
+    is_lost: bool = False
     rows: int = 0
     bytes: int = 0
 
@@ -55,6 +53,8 @@ class Dictionary:
     def merge(self, later: Dictionary) -> np.ndarray:
         """Add the texts of a later part; return for each of its codes the one here, int32."""
         self.rows += later.rows
+        if later.is_lost:
+            self._lose()
         return np.array([0, *self._coded(later.codes)], np.int32)
 
     @property
@@ -69,28 +69,35 @@ class Dictionary:
             For each row the code, int32, 0 for a gap; and the hash of the text, uint64.
         """
         codes = self._coded(column.texts)
+        self.rows += int(np.count_nonzero(column.codes))
+        if self.is_lost:
+            return np.zeros(len(column.codes), np.int32), np.zeros(len(column.codes), np.uint64)
         known = len(self._hashes) - 1
         new = [text_hash(text) for text in islice(self.codes, known, None)]
         self._hashes = np.append(self._hashes, np.array(new, np.uint64))
-        self.rows += int(np.count_nonzero(column.codes))
         found = np.array([0, *codes], np.int32)[column.codes]
         return found, self._hashes[found]
 
     def _coded(self, texts: Collection[str]) -> list[int]:
         """Return the codes of texts; new ones get the next codes."""
+        if self.is_lost:
+            return [0] * len(texts)
         known, before = self.codes, len(self.codes)
         codes: list[Any] = list(map(known.get, texts))
         if None in codes:
             codes = [known.setdefault(text, len(known) + 1) for text in texts]
-        if len(known) > MOST_TEXTS:
-            raise TooManyTextsError
         self.bytes += _stored(islice(known, before, None))
+        if len(known) > MOST_TEXTS:
+            self._lose()
         return codes
+
+    def _lose(self) -> None:
+        self.is_lost, self.codes, self.bytes, self._hashes = True, {}, 0, _no_hashes()
 
     @property
     def all_different(self) -> bool:
         """Whether no text occurs in two rows."""
-        return len(self.codes) == self.rows
+        return not self.is_lost and len(self.codes) == self.rows
 
 
 def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:

@@ -78,10 +78,8 @@ class Counted:
         self.first = np.minimum(self.first, later.first)
         for j, (rows, codes) in enumerate(zip(later.codes, maps, strict=True)):
             if codes is not None:
-                codes = codes[: len(rows)]
-                found = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
-                found[codes] = rows
-                rows = found
+                size = min(len(codes), len(rows))  # of a lost dictionary, there are no codes
+                rows = np.bincount(codes[:size], rows[:size]).astype(np.int64)
             self.codes[j] = added(self.codes[j], rows)
 
 

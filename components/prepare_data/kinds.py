@@ -23,8 +23,9 @@ plays a part. `data_options.types` replaces the rule.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from kfp_tfjob.components.prepare_data.column_profile import (
     LONG,
@@ -33,6 +34,7 @@ from kfp_tfjob.components.prepare_data.column_profile import (
     ColumnProfile,
     too_many_others,
 )
+from kfp_tfjob.components.prepare_data.dictionary import Dictionary
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.features.schema import LeftOut
@@ -111,11 +113,6 @@ class Kinds:
         kept = tuple(item for item in self.features if item.name not in more)
         return Kinds(kept, (*self.left_out, *more.values()))
 
-    def as_hashed(self, names: Iterable[str]) -> Kinds:
-        """Return the same with these features as hashed strings, which take any value."""
-        hashed = {name: Feature(name, _HASHED, None, 0) for name in names}
-        return replace(self, features=tuple(hashed.get(it.name, it) for it in self.features))
-
     def in_field(self, field: Field) -> list[Feature]:
         """Return the features with a value in a field of a row, in order."""
         return [item for item in self.features if item.type.field is field]
@@ -139,8 +136,8 @@ def all_hashed(names: Iterable[str]) -> Kinds:
     return Kinds(tuple(Feature(name, _HASHED, None, 0) for name in names), ())
 
 
-def _decide(seen: ColumnProfile, options: DataOptions) -> Feature | LeftOut | Problem:
-    """Return what becomes of a column."""
+def _decide(seen: ColumnProfile, options: DataOptions, odd: str) -> Feature | LeftOut | Problem:
+    """Return what becomes of a column; `odd` says why its dictionary makes no category."""
     name = seen.name
     if not seen.count and not seen.undecodable:
         return LeftOut(name, NO_VALUE)
@@ -150,11 +147,11 @@ def _decide(seen: ColumnProfile, options: DataOptions) -> Feature | LeftOut | Pr
     gaps = options.gaps(name, kind)
     if problem := _gaps_problem(name, kind, gaps):
         return problem
-    if TYPES[kind].has_dictionary and (reason := _unusable(seen)):
+    if TYPES[kind].has_dictionary and (reason := odd or _unusable(seen)):
         if not is_wanted(name, options):
             return LeftOut(name, reason)
-        if seen.texts.is_lost:
-            return too_many(name, reason)
+        if reason == TOO_MANY_TEXTS:
+            return too_many(name)
     format = options.format_of(name) or TYPES[kind].format_in(seen.votes)
     return Feature(name, kind, gaps, seen.gaps, format)
 
@@ -175,7 +172,7 @@ def _unusable(seen: ColumnProfile) -> str:
     """Return why a category is left out; empty if it is used."""
     if seen.counts[LONG] > (1 - MOST) * seen.count:
         return f"strings of more than {LONGEST:,} characters"
-    if seen.texts.is_lost:
+    if seen.texts is not None and seen.texts.is_lost:
         return TOO_MANY_TEXTS
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
@@ -217,11 +214,11 @@ def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
     )
 
 
-def too_many(name: str, reason: str = TOO_MANY_TEXTS) -> Problem:
+def too_many(name: str) -> Problem:
     """Describe a column that was asked for as a category and has too many different texts."""
     return Problem(
         f"the category {name!r} has too many different values",
-        received=reason,
+        received=TOO_MANY_TEXTS,
         expected=f"at most {MOST_TEXTS:,}",
         fix=f'hash them into bins with data_options.types={{"{name}": "{_HASHED}"}}, or drop'
         " this or other text columns with data_options.drop",
@@ -260,9 +257,25 @@ def described(kinds: Kinds) -> Iterator[str]:
         yield f"dropped: {item.name!r}, {item.reason}"
 
 
-def decide(seen: Iterable[ColumnProfile], options: DataOptions) -> tuple[Kinds, list[Problem]]:
+def odd_dictionaries(dictionaries: Mapping[str, Dictionary]) -> dict[str, str]:
+    """Return why categories are left out unless the options name them, by their dictionaries."""
+    found = {}
+    for name, dictionary in dictionaries.items():
+        if dictionary.is_lost:
+            found[name] = TOO_MANY_TEXTS
+        elif dictionary.all_different and dictionary.rows >= FEWEST_IDS:
+            found[name] = ALL_DIFFERENT
+    return found
+
+
+def decide(
+    seen: Iterable[ColumnProfile],
+    options: DataOptions,
+    dictionaries: Mapping[str, Dictionary] = MappingProxyType({}),
+) -> tuple[Kinds, list[Problem]]:
     """Return the kinds of all columns, and the problems of those that have none."""
-    found = [_decide(column, options) for column in seen]
+    odd = odd_dictionaries(dictionaries)
+    found = [_decide(column, options, odd.get(column.name, "")) for column in seen]
     features = tuple(item for item in found if isinstance(item, Feature))
     others = sum(not item.type.is_direct for item in features)
     if others > MOST_OTHERS:

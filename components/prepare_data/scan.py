@@ -1,27 +1,27 @@
 """Reads the source, part by part: determines the kinds, sorts the rows, and counts labels.
 
-The source is read once, with the kinds of columns that its first block suggests, or as hashed
-strings, which take any value. All values are counted on the way; if they show other kinds, the rows
-are read again. What the parts have is merged in the order of the source, so it does not depend on
-who read them. A part whose document is there from an earlier try is not read again.
+    first block ─► kinds, a guess ─► a task for each part ─► merged ─► kinds by all values
+                                              ▲                            │ give other rows
+                                              └────────────────────────────┘
+
+A task converts the rows by these kinds, and counts all values by their form. If the merged counts
+show other kinds, the rows are read again. What the parts have is merged in the order of the source,
+so it does not depend on who read them. A part whose document is there from an earlier try is not
+read again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import split_rules
-from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, merge
-from kfp_tfjob.components.prepare_data.dictionary import (
-    Dictionary,
-    TooManyTextsError,
-    too_large,
-)
+from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
+from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError, too_large
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
 from kfp_tfjob.components.prepare_data.faults import Faults
@@ -48,20 +48,13 @@ _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 log = logging.getLogger(__name__)
 
 
-class OtherKindsError(Exception):
-    """The rows show other kinds, which may be assumed, too."""
-
-    def __init__(self, kinds: Kinds, assumed: bool = False) -> None:
-        super().__init__(kinds)
-        self.kinds, self.assumed = kinds, assumed
-
-
 @dataclass
 class Scan:
     """The result of reading the source.
 
     Attributes:
         counted: What rows of train say, for rows with a number as label and for others.
+        seen: The counts of each column; none if the kinds are known.
         label_codes: For each part, the code in `vocabulary` of each of its labels.
         text_codes: For each part and column of texts, the code of each of its texts; None if
             codes mean the same everywhere.
@@ -73,6 +66,7 @@ class Scan:
     vocabulary: Vocabulary
     counted: list[Counted]
     dictionaries: dict[str, Dictionary]
+    seen: dict[str, ColumnProfile] = field(default_factory=dict)
     faults: Faults = field(default_factory=Faults)
     runs: list[Run] = field(default_factory=list)
     label_codes: list[np.ndarray] = field(default_factory=list)
@@ -113,17 +107,6 @@ class Scan:
         )
         return self.job.split_rules.rule | revision
 
-    @property
-    def identifiers(self) -> list[LeftOut]:
-        """The categories in which every text is different, unless the options name them."""
-        return [
-            LeftOut(name, columns_kinds.ALL_DIFFERENT)
-            for name, dictionary in self.dictionaries.items()
-            if dictionary.rows >= columns_kinds.FEWEST_IDS
-            and dictionary.all_different
-            and not columns_kinds.is_wanted(name, self.job.options)
-        ]
-
     def also_in_train(self) -> dict[str, int] | None:
         """Return the rows of validation and test that are in train; None if there cannot be any."""
         return (
@@ -143,28 +126,27 @@ class Scan:
         """Add what the next part has, after some lines of its file.
 
         Raises:
-            OtherKindsError: Texts of a category are too many, so the kinds are others.
-            DataError: They are too many in a category that the options ask for, or in all together.
+            TooManyTextsError: Of all categories together.
         """
-        if found.lost is not None:
-            raise self._lost(found.lost)
         found.faults.shift(lines)
         found.vocabulary.shift(lines)
         self.faults.merge(found.faults)
+        for column in found.seen:
+            column.shift(lines)
+            if column.name in self.seen:
+                self.seen[column.name].merge(column)
+            else:
+                self.seen[column.name] = column
         part = len(self.label_codes)
         self.label_codes.append(self.vocabulary.merge(found.vocabulary))
         dictionaries = iter(found.dictionaries)
-        codes: list[np.ndarray | None] = []
-        for name in (item.name for item in self.kinds.in_field(CODES)):
-            if name not in self.dictionaries:
-                codes.append(None)
-                continue
-            try:
-                codes.append(self.dictionaries[name].merge(next(dictionaries)))
-            except TooManyTextsError:
-                raise self._lost(name) from None
-        if problem := too_large(self.dictionaries):
-            raise self._assumed(self.dictionaries) if self.job.assumed else DataError(problem)
+        codes = [
+            self.dictionaries[item.name].merge(next(dictionaries))
+            if item.name in self.dictionaries
+            else None
+            for item in self.kinds.in_field(CODES)
+        ]
+        TooManyTextsError.raise_if(filter(None, [too_large(self.dictionaries)]))
         self.text_codes.append(codes)
         for counted, later in zip(self.counted, found.counted, strict=True):
             counted.merge(later, codes)
@@ -172,18 +154,26 @@ class Scan:
         if found.overlap:
             self.shared.append(found.overlap)
 
-    def _lost(self, name: str) -> Exception:
-        """Return the error for a category with too many texts."""
-        reason = columns_kinds.TOO_MANY_TEXTS
-        if self.job.assumed:
-            return self._assumed([name])
-        if columns_kinds.is_wanted(name, self.job.options):
-            return DataError(columns_kinds.too_many(name, reason))
-        return OtherKindsError(self.kinds.without([LeftOut(name, reason)]))
+    def proven(self) -> Kinds:
+        """Return the kinds by all values.
 
-    def _assumed(self, names: Iterable[str]) -> OtherKindsError:
-        """Return the error for assumed categories that have too many texts."""
-        return OtherKindsError(self.kinds.as_hashed(names), assumed=True)
+        Raises:
+            DataError: The kind of a column is unclear, or it has too many texts.
+        """
+        kinds, options = self.job.kinds, self.job.options
+        if self.job.assumed:
+            found, problems = columns_kinds.decide(self.seen.values(), options, self.dictionaries)
+            DataError.raise_if(problems)
+            for line in columns_kinds.described(found):
+                log.info("%s", line)
+            return found
+        lost = []
+        for name, reason in columns_kinds.odd_dictionaries(self.dictionaries).items():
+            if not columns_kinds.is_wanted(name, options):
+                lost.append(LeftOut(name, reason))
+            elif reason == columns_kinds.TOO_MANY_TEXTS:
+                raise DataError(columns_kinds.too_many(name))
+        return kinds.without(lost) if lost else kinds
 
 
 def read(
@@ -217,44 +207,32 @@ def read(
         kinds = all_hashed(columns.features)
     else:
         kinds = kinds.with_rules(options)
-    assumed = True
+    job = replace(job, kinds=kinds, assumed=True)
     while True:
+        try:
+            scan = _rows(executor, job, parts)
+        except TooManyTextsError:
+            if not job.assumed:
+                raise
+            job = replace(job, kinds=all_hashed(columns.features))  # not all may be categories
+            continue
+        kinds = scan.proven()
         if not kinds.features:
             raise DataError(_no_feature(source.files[0].name, kinds))
-        try:
-            return _rows(executor, replace(job, kinds=kinds, assumed=assumed), parts)
-        except OtherKindsError as error:
-            kinds, assumed = error.kinds, error.assumed
+        proven = replace(job, kinds=kinds, assumed=False)
+        if kinds.give_rows_of(job.kinds):
+            executor.context.exchange.write_plain(f"{proven.name}/job", proven)
+            return replace(scan, job=proven)
+        log.info("all rows suggest other column types than the first ones, so they are read again")
+        job = proven
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
-    """Sort the rows; raise OtherKindsError if some columns are no features, or of other kinds."""
-    seen = {name: ColumnProfile(name) for name in job.columns.features}
+    """Read and sort the rows of all parts."""
     scan = Scan.empty(job, executor)
     for found, lines in _documents(executor, job, parts):
         scan.merge(found, lines)
-        if job.assumed:
-            for column in found.seen:
-                column.shift(lines)
-            merge(seen, {column.name: column for column in found.seen})
-    if job.assumed:
-        scan = replace(scan, job=replace(job, kinds=_proven(job, seen), assumed=False))
-        scan.exchange.write_plain(f"{scan.job.name}/job", scan.job)
-    if lost := scan.identifiers:
-        raise OtherKindsError(scan.kinds.without(lost))
     return scan
-
-
-def _proven(job: Job, seen: dict[str, ColumnProfile]) -> Kinds:
-    """Return the kinds by all values; the assumed ones must be like them."""
-    kinds, problems = columns_kinds.decide(seen.values(), job.options)
-    DataError.raise_if(problems)
-    for line in columns_kinds.described(kinds):
-        log.info("%s", line)
-    if not kinds.give_rows_of(job.kinds):
-        log.info("all rows suggest other column types than the first ones, so they are read again")
-        raise OtherKindsError(kinds)
-    return kinds
 
 
 def _documents(

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
-from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary, TooManyTextsError
+from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary
 from kfp_tfjob.components.prepare_data.executors.exchange import dump
 from kfp_tfjob.components.prepare_data.executors.executor import Context, code_version
 from kfp_tfjob.components.prepare_data.faults import Faults
@@ -115,7 +115,6 @@ class PartDone:
     Attributes:
         reached: How far a range of a text was read: its start, its end, and its lines.
         seen: The counts of each column; none if the kinds are known.
-        lost: A category that has too many texts for one; then nothing else is known.
         runs: The names of the runs.
         counted: What rows of train say, for each group of rows.
         overlap: The name of what `count_overlap` counts.
@@ -123,7 +122,6 @@ class PartDone:
 
     reached: tuple[int, int, int] | None = None
     seen: list[ColumnProfile] = field(default_factory=list)
-    lost: str | None = None
     runs: list[str] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
     vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(""))
@@ -133,18 +131,11 @@ class PartDone:
 
 
 def rows(context: Context, item: tuple[str, Part]) -> tuple[int, int]:
-    """Write the rows of one part of a job as sorted runs.
-
-    Returns:
-        The rows, 0 if a category has too many texts; and the bytes.
-    """
+    """Write the rows of one part of a job as sorted runs; return how many rows and bytes."""
     job, part = job_of(context, item[0]), item[1]
     found = _Found(job, context, part)
-    try:
-        _read(job, part, found)
-        done = found.end()
-    except TooManyTextsError as error:
-        done = PartDone(lost=error.name)
+    _read(job, part, found)
+    done = found.end()
     context.exchange.write_plain(document(job.name, part.number), done)
     return done.faults.seen, part.size
 
@@ -203,7 +194,12 @@ class _Found:
             self._name += f"-from-{part.span.start}"
         kinds = job.kinds
         self.done = PartDone(
-            seen=[ColumnProfile(name) for name in job.columns.features] if job.assumed else [],
+            seen=[
+                ColumnProfile(name, texts=None)
+                if name in kinds.with_dictionaries
+                else ColumnProfile(name)
+                for name in (job.columns.features if job.assumed else ())
+            ],
             vocabulary=Vocabulary(job.label),
             counted=[Counted.empty(kinds) for _ in range(GROUPS)],
         )
@@ -254,12 +250,8 @@ class _Found:
         """Return the codes of the texts, int32 of shape [rows, texts], and their hashes, uint64."""
         codes = np.empty((len(rows.lines), len(self.texts)), np.int32)
         hashes = np.empty(codes.shape, np.uint64)
-        pairs = zip(self.texts.items(), rows.texts, strict=True)
-        for j, ((name, coder), column) in enumerate(pairs):
-            try:
-                codes[:, j], hashes[:, j] = coder.add(column)
-            except TooManyTextsError:
-                raise TooManyTextsError(name) from None
+        for j, (coder, column) in enumerate(zip(self.texts.values(), rows.texts, strict=True)):
+            codes[:, j], hashes[:, j] = coder.add(column)
         return codes, hashes
 
     def _raw(self, rows: Rows, split: np.ndarray) -> list[pa.Array]:

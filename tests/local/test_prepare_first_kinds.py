@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, scan
+from kfp_tfjob.components.prepare_data import column_profile, dictionary, engine, scan
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS
 from kfp_tfjob.components.prepare_data.source import resolve as source
 from kfp_tfjob.components.step import Step
@@ -32,7 +32,7 @@ WRONG: dict[str, Callable[[int], str]] = {
 
 
 def written(path: Path, b: Callable[[int], str]) -> Path:
-    rows = [f"{i % 7},{WORDS[i % 2]},{b(i)},{'uv'[i * i % 3 % 2]}" for i in range(ROWS)]
+    rows = [f"{i % 97},{WORDS[i % 2]},{b(i)},{'uv'[i * i % 3 % 2]}" for i in range(ROWS)]
     path.write_text("\n".join(["a,c,b,y", *rows]) + "\n")
     return path
 
@@ -71,6 +71,24 @@ def test_a_right_guess_saves_a_pass(prepared, tmp_path, monkeypatch, name) -> No
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_guess_changes_nothing(prepared, tmp_path, monkeypatch, name) -> None:
     path = written(tmp_path / "f.csv", WRONG[name])
+    found = prepared(path, "guessed")
+    monkeypatch.setattr(scan, "first_block", without_kinds)
+    assert found == prepared(path, "known")
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "b"),
+    [
+        ("MOST_TEXTS", 100, lambda i: f"t{i // 2 if i < FIRST else i}"),  # left out
+        ("_MOST_BYTES", 10_000, lambda i: WORDS[i % 3] if i < FIRST else str(i)),  # numbers
+    ],
+)
+def test_a_dictionary_that_is_too_large_is_no_category(
+    prepared, tmp_path, monkeypatch, limit, most, b
+) -> None:
+    path = written(tmp_path / "f.csv", b)
+    for module in (dictionary, column_profile):
+        monkeypatch.setattr(module, limit, most, raising=False)
     found = prepared(path, "guessed")
     monkeypatch.setattr(scan, "first_block", without_kinds)
     assert found == prepared(path, "known")
