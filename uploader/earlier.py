@@ -2,25 +2,21 @@
 
 An earlier process of this sidecar sent it, or the sidecar of an earlier attempt, and `setup`
 restored the files. Equal names and times prove nothing: the bytes must be equal. That is checked
-for checkpoints, and for each part of an unfinished upload. Other files are sent again.
+for checkpoints; other files are sent again.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import StepError, StoreUnavailableError
 from kfp_tfjob.storage.layout import CHECKPOINTS, OUTPUT, RunLayout
 from kfp_tfjob.storage.manifest import ManifestObject
-from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.folder import manifest_at, same_content
 from kfp_tfjob.uploader.inventory import LocalFile
-
-log = logging.getLogger(__name__)
 
 _STEP = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)/")
 
@@ -61,38 +57,6 @@ def recognised(
     same = same_content(folder, {file.path: file for file in files}, known)
     found = [Stored(file, known[file.path]) for file in same]
     return found, len(found) == len(files) == len(known)
-
-
-def unfinished_uploads(
-    store: Store, run: RunLayout, files: Mapping[str, LocalFile]
-) -> dict[str, str]:
-    """Find the uploads in parts that an earlier process began, and abort those without a file.
-
-    Args:
-        store: The store.
-        run: The run's directory in the store.
-        files: The files on this disk, by path.
-
-    Returns:
-        The id of an upload for each path that has one.
-
-    Raises:
-        StoreUnavailableError: The store did not answer.
-    """
-    uploads: dict[str, str] = {}
-    try:
-        for address, upload_id in store.unfinished(run.output):
-            path = address.key.removeprefix(f"{run.output.key}/")
-            if path in files and files[path].size > PART and path not in uploads:
-                uploads[path] = upload_id
-            else:
-                log.info("discarding an unfinished upload of %s", address)
-                store.abort(address, upload_id)
-    except StoreUnavailableError:
-        raise
-    except StepError as error:  # they only take up space
-        log.warning("cannot discard unfinished uploads: %s", error)
-    return uploads
 
 
 def step_of(path: str) -> int | None:

@@ -29,9 +29,9 @@ from kfp_tfjob.storage.layout import (
     RunLayout,
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.storage.parts import Resumable
+from kfp_tfjob.storage.parts import PartsUpload
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
-from kfp_tfjob.uploader.earlier import Stored, recognised, step_of, unfinished_uploads
+from kfp_tfjob.uploader.earlier import Stored, recognised, step_of
 from kfp_tfjob.uploader.folder import name_problem, same_content
 from kfp_tfjob.uploader.inventory import LocalFile, Scan
 from kfp_tfjob.uploader.ownership import FencedError
@@ -79,7 +79,7 @@ class Mirror:
         self._tick, self._snapshot_seconds = tick, snapshot_seconds
         self._snapshots: dict[str, float] = {}
         self._stored: dict[str, Stored] = {}
-        self._uploads: dict[str, str] = {}  # the ids of unfinished uploads in parts, by path
+        self._uploads: dict[str, PartsUpload] = {}  # that an outage ended, by key
         self._check_owner = check_owner
         self._published: dict[int, frozenset[LocalFile]] = {}  # steps with a manifest in the store
         self._settled: Scan | None = None  # the last scan that is completely stored
@@ -136,7 +136,8 @@ class Mirror:
         try:
             if not self._learned:
                 self._learn(scan)
-            self._abort_dead_uploads(scan)
+            for key in self._uploads.keys() - {f"{OUTPUT}/{path}" for path in scan.files}:
+                self._uploads.pop(key).abort()
             steps, plain = _by_step(scan)
             steps_before, _ = _by_step(before)
             new = [
@@ -256,7 +257,6 @@ class Mirror:
         try:
             self._check_owner(False)
             self._remote |= set(self._store.numbers(self._run.checkpoints))
-            self._uploads = unfinished_uploads(self._store, self._run, scan.files)
             for step, files in _by_step(scan)[0].items():
                 if step not in self._remote:
                     continue
@@ -270,13 +270,6 @@ class Mirror:
         except StepError as error:
             self.note("the output of earlier attempts", error)
         self._learned = True
-
-    def _abort_dead_uploads(self, scan: Scan) -> None:
-        """Abort the uploads in parts of files that are gone, or no longer large."""
-        for path, upload_id in list(self._uploads.items()):
-            if path not in scan.files or scan.files[path].size <= PART:
-                self._store.abort(self._run.output / path, upload_id)
-                self._uploads.pop(path, None)
 
     def _forget_changed(self, files: Iterable[LocalFile]) -> None:
         """Find stored files whose bytes have changed since, once all programs have ended.
@@ -367,19 +360,7 @@ class Mirror:
             raise DataError(problem)
         key = f"{OUTPUT}/{file.path}"
         source, target = f"{self._folder}/{file.path}", self._run.base / key
-        return self._store.send(source, target, key, _appending(file.path), self._resumable(file))
-
-    def _resumable(self, file: LocalFile) -> Resumable | None:
-        if file.size <= PART:
-            return None
-
-        def note(upload_id: str) -> None:
-            if upload_id:
-                self._uploads[file.path] = upload_id
-            else:
-                self._uploads.pop(file.path, None)
-
-        return Resumable(self._uploads.get(file.path, ""), note)
+        return self._store.send(source, target, key, _appending(file.path), self._uploads)
 
     def note(self, what: str, error: Exception) -> None:
         """Keep an error for the reply to the trainer, and log it if it is new."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, FileChangedError
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
-from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem
+from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem, StoreUnavailableError
 from kfp_tfjob.storage.failures import code_of
 from kfp_tfjob.storage.s3_session import Checking, S3Session
 
@@ -36,27 +35,16 @@ class OpenFile:
     Attributes:
         fd: Its descriptor.
         size: Bytes to send.
+        state: Equal for two files with the same content.
         path: Its name in errors.
         changed: Tells whether the file changed since it was opened.
     """
 
     fd: int
     size: int
+    state: object
     path: object
     changed: Callable[[], bool]
-
-
-@dataclass
-class Resumable:
-    """An upload that may outlive this process.
-
-    Attributes:
-        upload_id: Id of an unfinished upload of the same file; empty to start one.
-        note: Called with the id when an upload begins, and with an empty string when it ends.
-    """
-
-    upload_id: str = ""
-    note: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -67,14 +55,6 @@ class _Part:
     checksum: Checksum
 
 
-class _Listed(NamedTuple):
-    """A part of an unfinished upload, as the store lists it."""
-
-    size: int
-    etag: str
-    checksum: str | None
-
-
 class PartsUpload:
     """The upload of one object in parts.
 
@@ -82,7 +62,8 @@ class PartsUpload:
         session: The session with the store.
         file: The file to send.
         address: The destination.
-        resumable: Keeps the id of the upload; None if it ends with this process.
+        earlier: An upload to the same destination that an outage ended. If the file is still the
+            same, the store need not receive its parts again.
     """
 
     def __init__(
@@ -90,24 +71,31 @@ class PartsUpload:
         session: S3Session,
         file: OpenFile,
         address: S3Address,
-        resumable: Resumable | None = None,
+        earlier: PartsUpload | None = None,
     ) -> None:
         self._session, self._file, self._address = session, file, address
-        self._resumable = resumable
         self._at = {"Bucket": address.bucket, "Key": address.key}
+        self._parts: dict[int, _Part] = {}
         self._stopped = threading.Event()
+        if earlier and earlier._file.state == file.state:
+            self._at, self._parts = earlier._at, earlier._parts
+            log.info("the upload of %s resumes: %d parts are stored", address, len(self._parts))
+        elif earlier:
+            earlier.abort()
 
-    def send(self) -> Checksum:
+    def send(self, keep: bool = False) -> Checksum:
         """Send the file and return the checksum of all its bytes.
+
+        Args:
+            keep: Keep the stored parts if the store does not answer, for a later upload.
 
         Raises:
             FileChangedError: The file changed while it was sent; no object was created.
         """
-        there = self._resume()
-        if there is None:
+        if "UploadId" not in self._at:
             self._begin()
         try:
-            parts = self._send_parts(there or {})
+            parts = self._send_parts()
             if self._file.changed():
                 raise FileChangedError(self._file.path)
             whole = Checksum()
@@ -115,17 +103,22 @@ class PartsUpload:
                 whole.append(part.checksum)
             self._complete(parts, whole)
         except BaseException as error:
-            # After an outage, the store need not receive the same parts again.
-            if self._resumable is None or isinstance(error, FileChangedError):
-                abort(self._session, self._address, self._at["UploadId"])
-                self._note("")
+            if not (keep and isinstance(error, StoreUnavailableError)):
+                self.abort()
             raise
-        self._note("")
         return whole
 
-    def _note(self, upload_id: str) -> None:
-        if self._resumable:
-            self._resumable.note(upload_id)
+    def abort(self) -> None:
+        """Discard the stored parts; an error is only logged."""
+        upload_id = self._at.pop("UploadId", "")
+        self._parts.clear()
+        if not upload_id:
+            return
+        try:
+            self._session.client.abort_multipart_upload(**self._at, UploadId=upload_id)
+        except (BotoCoreError, ClientError) as error:
+            if code_of(error) != "NoSuchUpload":
+                log.warning("parts of an unfinished upload remain at %s: %s", self._address, error)
 
     def _begin(self) -> None:
         upload = self._session.call(
@@ -138,51 +131,12 @@ class PartsUpload:
             ),
         )
         self._at["UploadId"] = upload["UploadId"]
-        self._note(upload["UploadId"])
 
-    def _resume(self) -> dict[int, _Listed] | None:
-        """Return the stored parts of the unfinished upload; None if there is none."""
-        if not self._resumable or not self._resumable.upload_id:
-            return None
-        at = self._at | {"UploadId": self._resumable.upload_id}
-        found: dict[int, _Listed] = {}
-        marker = 0
-        try:
-            while True:
-                page = self._session.call(
-                    f"list the parts of {self._address}",
-                    self._address,
-                    lambda marker=marker: self._list(at, marker),
-                )
-                for part in page.get("Parts", []):
-                    checksum = part.get("ChecksumCRC64NVME")
-                    found[part["PartNumber"]] = _Listed(part["Size"], part["ETag"], checksum)
-                if not page.get("IsTruncated"):
-                    break
-                marker = page["NextPartNumberMarker"]
-        except _UploadGoneError:
-            return None
-        log.info("the upload of %s resumes: %d parts are stored", self._address, len(found))
-        self._at = at
-        return found
-
-    def _list(self, at: dict[str, str], marker: int) -> dict[str, Any]:
-        try:
-            return self._session.client.list_parts(**at, PartNumberMarker=marker)
-        except ClientError as error:
-            if code_of(error) == "NoSuchUpload":
-                raise _UploadGoneError from error
-            raise
-
-    def _send_parts(self, there: dict[int, _Listed]) -> list[_Part]:
+    def _send_parts(self) -> list[_Part]:
         length = part_length(self._file.size)
         futures: list[Future[_Part]] = [
             self._session.lanes.submit(
-                self._send_part,
-                number,
-                offset,
-                min(length, self._file.size - offset),
-                there.get(number),
+                self._send_part, number, offset, min(length, self._file.size - offset)
             )
             for number, offset in enumerate(range(0, self._file.size, length), 1)
         ]
@@ -195,23 +149,19 @@ class PartsUpload:
             future.result()
         return [future.result() for future in futures]
 
-    def _send_part(self, number: int, offset: int, size: int, there: _Listed | None) -> _Part:
+    def _send_part(self, number: int, offset: int, size: int) -> _Part:
+        if number in self._parts:
+            return self._parts[number]
         if self._stopped.is_set() or self._file.changed():
             raise FileChangedError(self._file.path)
-        body = Body(self._file.fd, size, offset, self._file.path)
-        if there and there.size == size:
-            keeps = there.checksum
-            found = self._session.fast_put.digests(body, md5=not keeps)
-            etag = there.etag.strip('"')
-            if found.crc.base64 == keeps or (not keeps and found.md5.hex() == etag):
-                return _Part(there.etag, found.crc)
         reply, digests = self._session.put(
             f"write part {number} of {self._address}",
             self._address,
-            body,
+            Body(self._file.fd, size, offset, self._file.path),
             {"UploadId": self._at["UploadId"], "PartNumber": number},
         )
-        return _Part(reply.etag, digests.crc)
+        self._parts[number] = _Part(reply.etag, digests.crc)
+        return self._parts[number]
 
     def _complete(self, parts: list[_Part], whole: Checksum) -> None:
         listed = [
@@ -248,42 +198,6 @@ class PartsUpload:
         except ClientError:
             return False
         return (size, kept) == (self._file.size, whole.base64)
-
-
-class _UploadGoneError(Exception):
-    """The store no longer knows an upload."""
-
-
-def abort(session: S3Session, address: S3Address, upload_id: str) -> None:
-    """Discard the parts of an upload; an error is only logged."""
-    try:
-        session.client.abort_multipart_upload(
-            Bucket=address.bucket, Key=address.key, UploadId=upload_id
-        )
-    except (BotoCoreError, ClientError) as error:
-        if code_of(error) != "NoSuchUpload":
-            log.warning("parts of an unfinished upload remain at %s: %s", address, error)
-
-
-def unfinished(session: S3Session, prefix: S3Address) -> Iterator[tuple[S3Address, str]]:
-    """Yield the address and id of each unfinished upload below a prefix."""
-    markers: dict[str, str] = {}
-    while True:
-        page = session.call(
-            f"list unfinished uploads below {prefix}",
-            prefix,
-            lambda markers=markers: session.client.list_multipart_uploads(
-                Bucket=prefix.bucket, Prefix=f"{prefix.key}/", **markers
-            ),
-        )
-        for upload in page.get("Uploads", []):
-            yield S3Address(prefix.bucket, upload["Key"]), upload["UploadId"]
-        if not page.get("IsTruncated"):
-            return
-        markers = {
-            "KeyMarker": page["NextKeyMarker"],
-            "UploadIdMarker": page["NextUploadIdMarker"],
-        }
 
 
 def read_ranges(

@@ -37,15 +37,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.failures import code_of
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.parts import (
-    PART,
-    OpenFile,
-    PartsUpload,
-    Resumable,
-    abort,
-    read_ranges,
-    unfinished,
-)
+from kfp_tfjob.storage.parts import PART, OpenFile, PartsUpload, read_ranges
 from kfp_tfjob.storage.probe import Probed, probe
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.s3_session import S3Session, setting
@@ -362,7 +354,7 @@ class Store:
         address: S3Address,
         key: str,
         appending: bool = False,
-        resumable: Resumable | None = None,
+        unfinished: dict[str, PartsUpload] | None = None,
     ) -> ManifestObject:
         """Send a file and return its manifest entry under `key`.
 
@@ -371,7 +363,8 @@ class Store:
             address: The destination.
             key: The key of the entry.
             appending: The file only grows; its current bytes are sent.
-            resumable: Keeps the id of an upload in parts, so that a later process can resume it.
+            unfinished: By key, the uploads in parts that an outage ended. They continue with the
+                next call.
 
         Raises:
             FileChangedError: The file changed while it was sent, or is gone; do not use the stored
@@ -389,8 +382,8 @@ class Store:
                 return _state(now) != _state(before)
 
             if before.st_size > PART:
-                whole = OpenFile(fd, before.st_size, path, changed)
-                checksum = PartsUpload(self.session, whole, address, resumable).send().base64
+                whole = OpenFile(fd, before.st_size, _state(before), path, changed)
+                checksum = self._send_parts(whole, address, key, unfinished)
             else:
                 body = Body(fd, before.st_size, 0, path)
                 checksum = self._put(address, body, {})
@@ -399,14 +392,6 @@ class Store:
         finally:
             os.close(fd)
         return ManifestObject(key, before.st_size, checksum)
-
-    def unfinished(self, prefix: S3Address) -> list[tuple[S3Address, str]]:
-        """Return the address and id of each unfinished upload in parts below a prefix."""
-        return list(unfinished(self.session, prefix))
-
-    def abort(self, address: S3Address, upload_id: str) -> None:
-        """Discard the stored parts of an unfinished upload."""
-        abort(self.session, address, upload_id)
 
     def delete(self, address: S3Address) -> None:
         """Delete an object; a missing object is no error."""
@@ -441,6 +426,20 @@ class Store:
         parameters = {**self.session.options.parameters, **extra}
         return self.session.put(f"write {address}", address, body, parameters)[1].crc.base64
 
+    def _send_parts(
+        self,
+        file: OpenFile,
+        address: S3Address,
+        key: str,
+        unfinished: dict[str, PartsUpload] | None,
+    ) -> str:
+        if unfinished is None:
+            return PartsUpload(self.session, file, address).send().base64
+        unfinished[key] = PartsUpload(self.session, file, address, unfinished.get(key))
+        checksum = unfinished[key].send(keep=True).base64
+        del unfinished[key]
+        return checksum
+
     def _call(self, what: str, address: S3Address, call: Callable[[], Any]) -> Any:
         return self.session.call(what, address, call)
 
@@ -449,8 +448,8 @@ def _range(start: int, end: int | None) -> str:
     return f"bytes={start}-{'' if end is None else end - 1}"
 
 
-def _state(file: os.stat_result) -> tuple[int, int, int]:
-    return file.st_size, file.st_mtime_ns, file.st_ctime_ns
+def _state(file: os.stat_result) -> tuple[int, int, int, int]:
+    return file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

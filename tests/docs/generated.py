@@ -235,12 +235,7 @@ _ACTIONS = {
     "create_multipart_upload": ("s3:PutObject", "larger objects, in parts"),
     "upload_part": ("s3:PutObject", "the same"),
     "complete_multipart_upload": ("s3:PutObject", "the same"),
-    "list_parts": ("s3:ListMultipartUploadParts", "continue an upload after a restart"),
-    "list_multipart_uploads": (
-        "s3:ListBucketMultipartUploads, on the bucket",
-        "find uploads that the run's earlier sidecars left",
-    ),
-    "abort_multipart_upload": ("s3:AbortMultipartUpload", "discard them"),
+    "abort_multipart_upload": ("s3:AbortMultipartUpload", "discard the parts of a broken upload"),
     "list_objects_v2": (
         "s3:ListBucket, on the bucket",
         "find attempts, checkpoints, versions; without it, a missing object looks forbidden",

