@@ -43,8 +43,6 @@ _OF_INPUT = "DataError: "
 _OF_PICTURES = re.compile(r"Invalid (JPEG|PNG) data[^\n\[]*")
 # Python and TensorFlow use the same text for a full disk.
 _FULL = os.strerror(errno.ENOSPC)
-# An unexpected error may result from the death of a peer. This gives the watch time to notice.
-_CONSEQUENCE_SECONDS = 1.0
 # A restart would not change these exit codes, so the other replicas must not wait for this one.
 _FINAL = range(1, 5)
 _PEER_WORDS = (
@@ -92,18 +90,16 @@ def train(config: Config, started: float) -> None:
     from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.trainer.export import export
     from kfp_tfjob.trainer.loop import Training
-    from kfp_tfjob.trainer.peer_watch import PeerMonitor
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.staging import check_writable, stage
 
     store = Store()
-    replicas, watch = None, PeerMonitor(config.cluster.name)
+    replicas = None
     try:
         replicas = Replicas.start(config)
         signals = _Signals()
         signals.listen()
         supervised.started()
-        watch.start(replicas, config.cluster.chief_address)
         manifest = stage(store, config.dataset_uri, config.job_dir / "data")
         dataset = Dataset.load(config.job_dir / "data", manifest.digest)
         if replicas.chief:
@@ -128,14 +124,12 @@ def train(config: Config, started: float) -> None:
         )
         ready = time.monotonic()
         result = training.run()
-        watch.end()
         trained = time.monotonic()
         if replicas.chief:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / MODEL)
         replicas.part()
     except (NotFiniteError, StoppedError):
-        watch.end()
         # All replicas end this way, so the first one to leave must not count as lost.
         with suppress(Exception):
             if replicas:
@@ -144,9 +138,6 @@ def train(config: Config, started: float) -> None:
     except user_model.FAILURES as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size, config.output_dir)
-        if config.cluster.size > 1 and not isinstance(found, StepError):
-            time.sleep(_CONSEQUENCE_SECONDS)
-        watch.end(farewell=not isinstance(found, PeerLostError))
         if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
             replicas.tell(to_message(found, config.cluster.name))
         raise found from error

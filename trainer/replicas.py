@@ -6,8 +6,6 @@ All replicas must call every function that communicates, in the same order, from
 from __future__ import annotations
 
 import logging
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -23,7 +21,6 @@ from kfp_tfjob.trainer.gpus import prepare
 
 log = logging.getLogger(__name__)
 _EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
-_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.02, 0.5  # between two attempts to reach the chief
 _CHUNK = 16 << 20  # bytes of one broadcast; a whole model would need three times its size
 
 
@@ -190,26 +187,4 @@ def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
     # The constructor holds the lock of the interpreter and blocks SIGTERM, so only the supervisor
     # can end this wait.
     supervised.waiting()
-    if config.restarts and config.cluster.place:
-        _wait_for_chief(config.cluster.chief_address)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-
-
-def _wait_for_chief(address: tuple[str, int]) -> None:
-    """Return when the chief listens, after a restart.
-
-    If the first attempt of TensorFlow is refused, gRPC waits a second before the next one. At the
-    first start this does not matter: there the replica must listen before the chief does, to show
-    its peers that it exists.
-
-    Args:
-        address: Host and port.
-    """
-    pause = _LOOK_SECONDS
-    while True:
-        try:
-            socket.create_connection(address, 1).close()
-            return
-        except OSError:
-            pause = min(pause * 1.1, _LONGEST_LOOK_SECONDS)
-        time.sleep(pause)
