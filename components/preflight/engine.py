@@ -216,9 +216,7 @@ def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
 
 def _folder(step: Step, values: RunParameters, tick: Tick | None) -> str:
     """Return the folders between `runs/` and this run; empty if output_uri shapes none."""
-    spec = run_parameters.job_spec(values)
-    name = str(values["model_name"]).strip()
-    return fields.folder(step.layout.template, tick, name, spec.gpus, spec.pod)
+    return fields.folder(step.layout.template, tick, str(values["model_name"]).strip())
 
 
 def _resolved(step: Step, values: RunParameters, given: RunParameters, tick: Tick | None) -> str:

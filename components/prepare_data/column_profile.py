@@ -22,7 +22,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import LONGEST, Cells
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import Votes
-from kfp_tfjob.features.types.number import BIT, MANY, Number, are_bits, parse_together
+from kfp_tfjob.features.types.number import BIT, Number, are_bits
 from kfp_tfjob.features.types.number import NUMBER_FORM as NUMBER
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -194,8 +194,6 @@ def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:
     Raises:
         DataError: Too many columns are not numbers.
     """
-    if len(columns) > MANY:
-        parse_together(chunk.many_cells(columns))
     block, others = chunk.numbers, 0
     for name, column in columns.items():
         if name in block.places:

@@ -29,7 +29,7 @@ from kfp_tfjob.features.cells import (
 )
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
-from kfp_tfjob.features.types.number import MANY, is_number, parse_number, parse_together
+from kfp_tfjob.features.types.number import is_number, parse_number
 from kfp_tfjob.options.value_format import kind_in, patterns_of
 
 
@@ -90,8 +90,6 @@ class Converter:
         with undamaged(faults.file):
             block = chunk.numbers
             is_whole = self._names == block.names and self._direct.issuperset(self._names)
-            if len(self._names) > MANY:
-                parse_together(chunk.many_cells(self._names))
             for feature in () if is_whole else self._kinds.features:
                 if feature.name in self._direct and feature.name in block.places:
                     found[FLOATS].append(block.rows[:, block.places[feature.name]])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import field_validator
-
-from kfp_tfjob.options.parse import Group, Text, option
+from kfp_tfjob.options.parse import Group, Texts, option
 
 
 class Contract(Group):
@@ -41,11 +39,4 @@ class Contract(Group):
         ge=0,
         allow_inf_nan=False,
     )
-    ignore: tuple[Text, ...] = option((), "Columns that the limits do not cover.")
-
-    @field_validator("ignore", mode="before")
-    @classmethod
-    def _list(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            raise ValueError(f'a list, for instance ["{value}"]')
-        return value
+    ignore: Texts = option((), "Columns that the limits do not cover.")

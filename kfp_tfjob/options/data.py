@@ -13,7 +13,7 @@ from pydantic import Discriminator, Tag, field_validator, model_validator
 
 from kfp_tfjob.options import pictures as of_pictures
 from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.options.parse import Group, Text, option
+from kfp_tfjob.options.parse import Group, Text, Texts, option
 from kfp_tfjob.options.pictures import Pictures
 from kfp_tfjob.options.value_format import ValueFormat
 from kfp_tfjob.storage.layout import CODEC_VERSION
@@ -237,12 +237,12 @@ class DataOptions(Group):
     task: Literal["auto", "classification", "regression"] = option(
         "auto", "Whether to predict classes or numbers; `auto` decides by the label's values."
     )
-    columns: tuple[Text, ...] | None = option(
+    columns: Texts | None = option(
         None,
         "The feature columns, in the model's order. Default: all except the label and the dropped"
         " ones, in the file's order.",
     )
-    drop: tuple[Text, ...] = option((), "Columns to drop.")
+    drop: Texts = option((), "Columns to drop.")
     split: Split = option(Split(), "How rows are divided into train, validation and test.")
     on_bad_row: Literal["fail", "drop"] = option(
         "fail", "What happens to an invalid row: it ends the run, or it is dropped."
@@ -256,7 +256,7 @@ class DataOptions(Group):
         "Format of the files. `auto` decides by each file's first bytes; a folder with images and"
         " no table is `pictures`.",
     )
-    null_values: tuple[Text, ...] = option(
+    null_values: Texts = option(
         NULL_VALUES,
         "Strings that mean a missing value in a CSV. Other formats keep their strings.",
     )
@@ -317,13 +317,6 @@ class DataOptions(Group):
     pictures: Pictures = option(
         Pictures(), "How images are checked, and in which form the model gets them."
     )
-
-    @field_validator("columns", "drop", "null_values", mode="before")
-    @classmethod
-    def _list(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            raise ValueError(f'a list, for instance ["{value}"]')
-        return value
 
     @field_validator("columns", "drop")
     @classmethod

@@ -11,28 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
 USER = "user"
 TIMES = ("date", "hour")
 IN_DATA = TIMES
-IN_FOLDER = (USER, "model_name", "gpu_type", *TIMES)
+IN_FOLDER = (USER, "model_name", *TIMES)
 TICK = "scheduled_time"  # the input of preflight that holds the tick
 
 _PARTS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _TIME = re.compile(r"(date|hour)(?:([+-])([0-9]{1,4})([dh]))?")
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1)}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-# Labels of nodes that name a kind of GPU, the most specific first.
-_GPU_LABELS = (
-    "nvidia.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "k8s.amazonaws.com/accelerator",
-    "accelerator",
-)
 
 
 @dataclass(frozen=True)
@@ -170,33 +161,20 @@ def fill_user(text: str, user: Callable[[], str]) -> str:
     return _PARTS.sub(lambda match: name if match[1] == USER else match[0], text)
 
 
-def folder(template: str, tick: Tick | None, model_name: str, gpus: int, pod: PodOptions) -> str:
+def folder(template: str, tick: Tick | None, model_name: str) -> str:
     """Return the folders of a run below `runs/`, from the template in output_uri.
 
     Args:
         template: The folders with fields, which `check` has accepted.
         tick: The run's time; None to leave `{date}` and `{hour}`.
         model_name: The run parameter.
-        gpus: GPUs of each replica.
-        pod: The typed parameter `pod`.
     """
-    values = {"model_name": safe(model_name), "gpu_type": _gpu_type(gpus, pod)}
-    return fill(template, tick, values)
+    return fill(template, tick, {"model_name": safe(model_name)})
 
 
 def safe(text: str) -> str:
     """Return text as one part of an address: letters, digits, dots, - and _."""
     return _UNSAFE.sub("-", text).strip(".-") or "unknown"
-
-
-def _gpu_type(gpus: int, pod: PodOptions) -> str:
-    """Return the kind of GPU: by the node selector of the chief, else the resource's name."""
-    if not gpus:
-        return "cpu"
-    settings = pod.of("chief")
-    labels = settings.node_selector or {}
-    named = next((labels[key] for key in _GPU_LABELS if labels.get(key)), "")
-    return safe(named or str(settings.gpu_resource).rpartition("/")[2])
 
 
 def _fields(text: str) -> Iterator[str]:

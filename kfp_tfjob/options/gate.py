@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -95,6 +95,16 @@ class Threshold(Group):
         return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
 
 
+def _check_thresholds(thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
+    for metric, threshold in thresholds.items():
+        _known(metric)
+        threshold.within(metric)
+    return thresholds
+
+
+Thresholds = Annotated[dict[str, Threshold], pydantic.AfterValidator(_check_thresholds)]
+
+
 class Slice(Group):
     """Rows that are evaluated separately: those with each value of a column, or in each range.
 
@@ -107,7 +117,7 @@ class Slice(Group):
         "Numbers, or dates as `YYYY-MM-DD`, that divide the column into ranges: `[30, 50]` makes"
         " below 30, from 30 to below 50, and from 50 on. Without them, each value is a slice.",
     )
-    thresholds: dict[str, Threshold] = option(
+    thresholds: Thresholds = option(
         {}, 'Metric to {"min": number, "max": number}; each slice with enough rows must meet them.'
     )
     min_rows: int = option(
@@ -130,12 +140,6 @@ class Slice(Group):
         if len({isinstance(edge, str) for edge in edges}) > 1:
             raise ValueError("numbers alone or dates alone")
         return edges
-
-    @pydantic.field_validator("thresholds")
-    @classmethod
-    def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
-        _check_thresholds(thresholds)
-        return thresholds
 
 
 def edge_value(edge: float | str) -> float:
@@ -197,7 +201,7 @@ class GateOptions(Group):
         "What happens if the champion cannot be compared, because its schema differs or"
         " it cannot be loaded: the model is not blessed, or it is evaluated as a first model.",
     )
-    thresholds: dict[str, Threshold] = option(
+    thresholds: Thresholds = option(
         {},
         'Metric to {"min": number, "max": number}; the model must also meet all of them.'
         " `own/<name>` is a metric from `evaluator`.",
@@ -236,12 +240,6 @@ class GateOptions(Group):
             )
         return metric
 
-    @pydantic.field_validator("thresholds")
-    @classmethod
-    def _thresholds(cls, thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
-        _check_thresholds(thresholds)
-        return thresholds
-
     @pydantic.field_validator("slices")
     @classmethod
     def _once(cls, slices: list[Slice]) -> list[Slice]:
@@ -279,12 +277,6 @@ class GateOptions(Group):
                 + ", so no model passes"
             )
         return self
-
-
-def _check_thresholds(thresholds: Mapping[str, Threshold]) -> None:
-    for metric, threshold in thresholds.items():
-        _known(metric)
-        threshold.within(metric)
 
 
 def parse_gate(gate: Mapping[str, Any]) -> GateOptions | None:

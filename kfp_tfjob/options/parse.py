@@ -56,6 +56,15 @@ def _text(value: Any) -> Any:
 Text = Annotated[str, pydantic.BeforeValidator(_text)]
 
 
+def _list(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f'a list, for instance ["{value}"]')
+    return value
+
+
+Texts = Annotated[tuple[Text, ...], pydantic.BeforeValidator(_list)]
+
+
 def option(default: Any, meaning: str, **checks: Any) -> Any:
     """Declare a key of a group: its default, its meaning and the checks of its value.
 

@@ -61,30 +61,15 @@ def _written(value: Any) -> str:
     return _text(value)
 
 
-def _dns_name(value: str) -> str:
-    if not _DNS_NAME.fullmatch(value):
-        raise ValueError("the name of a Kubernetes object: lowercase letters, digits, - and .")
-    return value
+def _matching(pattern: re.Pattern[str], words: str) -> pydantic.AfterValidator:
+    """Return the check that a whole text matches a pattern."""
 
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(words)
+        return value
 
-def _key(value: str) -> str:
-    if not _KEY.fullmatch(value):
-        raise ValueError("a Kubernetes key: NAME or PREFIX/NAME")
-    return value
-
-
-def _label_value(value: str) -> str:
-    if value and not re.fullmatch(LABEL_VALUE, value):
-        raise ValueError(
-            "at most 63 letters, digits, -, _ and ., with a letter or digit at the ends"
-        )
-    return value
-
-
-def _variable(value: str) -> str:
-    if not _VARIABLE.fullmatch(value):
-        raise ValueError("the name of an environment variable")
-    return value
+    return pydantic.AfterValidator(check)
 
 
 def _absolute(value: str) -> str:
@@ -116,13 +101,21 @@ def _variable_value(value: Any) -> str | SecretKey:
 VariableValue = Annotated[str | SecretKey, pydantic.BeforeValidator(_variable_value)]
 Cpu = Annotated[str, pydantic.BeforeValidator(_cpu)]
 Bytes = Annotated[str, pydantic.BeforeValidator(_bytes)]
-ObjectName = Annotated[str, pydantic.AfterValidator(_dns_name)]
-Key = Annotated[str, pydantic.AfterValidator(_key)]
+ObjectName = Annotated[
+    str,
+    _matching(_DNS_NAME, "the name of a Kubernetes object: lowercase letters, digits, - and ."),
+]
+Key = Annotated[str, _matching(_KEY, "a Kubernetes key: NAME or PREFIX/NAME")]
 LabelValue = Annotated[
-    str, pydantic.BeforeValidator(_written), pydantic.AfterValidator(_label_value)
+    str,
+    pydantic.BeforeValidator(_written),
+    _matching(
+        re.compile(f"({LABEL_VALUE})?"),
+        "at most 63 letters, digits, -, _ and ., with a letter or digit at the ends",
+    ),
 ]
 Text = Annotated[str, pydantic.BeforeValidator(_written)]
-Variable = Annotated[str, pydantic.AfterValidator(_variable)]
+Variable = Annotated[str, _matching(_VARIABLE, "the name of an environment variable")]
 Path = Annotated[str, pydantic.AfterValidator(_absolute)]
 
 

@@ -75,11 +75,11 @@ def test_a_back_end_without_ticks_is_named_only_if_a_field_needs_one(
 
 def test_every_step_finds_the_folder_that_preflight_claimed(store: Store, base: S3Address) -> None:
     store.write(base / "in/rows.csv", rows(3))
-    shaped = f"{base}/runs/{{model_name}}/{{gpu_type}}/{{date}}"
+    shaped = f"{base}/runs/{{model_name}}/{{date}}"
     given = values(base, data_uri=f"{base}/in/rows.csv", output_uri=shaped)
     report = FailureReport()
     checked = preflight.run(report, "r1", given, TIME)
-    expected = f"{base}/runs/m/cpu/2026-11-22/r1"
+    expected = f"{base}/runs/m/2026-11-22/r1"
     assert str(report.step.run.base) == expected and expected in checked.table
     context = open_step("launch_tfjob", "r1", shaped)
     assert str(context.run.base) == expected
@@ -89,7 +89,7 @@ def test_every_step_finds_the_folder_that_preflight_claimed(store: Store, base: 
     preflight.run(report, "r1", given, later)
     assert str(report.step.run.base) == expected
     record = json.loads(store.read(Layout(base).folder_record("r1")))
-    assert record == {"run_id": "r1", "folder": "m/cpu/2026-11-22"}
+    assert record == {"run_id": "r1", "folder": "m/2026-11-22"}
     assert str(context.layout.dataset("d")) == f"{base}/datasets/d"
     # A run that failed there is described there.
     ended = finish.run(context, "m")

@@ -16,7 +16,7 @@ from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.local.laptop import kfp_tfjob
 
 GIVEN = ("--data", "s3://data/{date-1d}/", "--label", "y", "--name", "m", "--yes")
-GIVEN += ("--output", "s3://results/p/runs/{model_name}/{gpu_type}/{date}")
+GIVEN += ("--output", "s3://results/p/runs/{model_name}/{date}")
 DAILY = ("--cron", "0 0 3 * * *")
 NOW = datetime.now(UTC)
 

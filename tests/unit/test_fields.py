@@ -7,7 +7,6 @@ import pytest
 from kfp_tfjob.components.preflight.parameters import check, defaults
 from kfp_tfjob.options import fields
 from kfp_tfjob.options.fields import Tick
-from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
 
@@ -78,7 +77,7 @@ def test_only_the_folders_of_runs_have_a_shape() -> None:
     layout = Layout.parse("s3://bucket/runs/prefix/runs/team/{model_name}/{date}/")
     assert str(layout.root) == "s3://bucket/runs/prefix"
     assert layout.template == "team/{model_name}/{date}"
-    folder = fields.folder(layout.template, TICK, "digits", 0, PodOptions())
+    folder = fields.folder(layout.template, TICK, "digits")
     assert str(layout.run("r", folder).base) == (
         "s3://bucket/runs/prefix/runs/team/digits/2026-03-01/r"
     )
@@ -88,21 +87,6 @@ def test_only_the_folders_of_runs_have_a_shape() -> None:
     # Without fields, output_uri means what it always meant.
     assert Layout.parse("s3://bucket/runs/prefix").template == ""
     assert str(Layout.parse("s3://bucket/runs/x/").run("r").base) == "s3://bucket/runs/x/runs/r"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "pod", "expected"),
-    [
-        (0, {}, "cpu"),
-        (1, {}, "gpu"),
-        (1, {"all": {"gpu_resource": "nvidia.com/mig-1g.5gb"}}, "mig-1g.5gb"),
-        (2, {"all": {"node_selector": {"nvidia.com/gpu.product": "NVIDIA-H200"}}}, "NVIDIA-H200"),
-        (1, {"chief": {"node_selector": {"cloud.google.com/gke-accelerator": "l4"}}}, "l4"),
-    ],
-)
-def test_the_kind_of_gpu_is_named(gpus: int, pod: dict, expected: str) -> None:
-    typed = PodOptions.model_validate(pod)
-    assert fields.folder("{gpu_type}", None, "m", gpus, typed) == expected
 
 
 def test_the_user_is_filled_in_before_the_run() -> None:

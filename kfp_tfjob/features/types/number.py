@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import Cells, Parsed, cast_all, matches, text_of
+from kfp_tfjob.features.cells import Cells, Parsed, cast_all, matches
 from kfp_tfjob.features.types.base import (
     FLOATS,
     ColumnMoments,
@@ -63,7 +63,6 @@ _EXACT = 2**24  # from here on float32 skips whole numbers
 _ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
 _DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
 _IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
-MANY = 1_000  # columns; in wider tables with few rows, a call for each would cost the most
 is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 
 
@@ -339,28 +338,6 @@ def _spread(mask: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
     found = np.zeros(count, bool)
     found[at[mask]] = True
     return found
-
-
-def parse_together(many: Sequence[Cells]) -> None:
-    """Parse the strings of many columns at once, because a call for each would cost more.
-
-    Columns with anything else than numbers and missing values are parsed one by one, later.
-
-    Args:
-        many: Columns of binary strings, all with as many rows.
-    """
-    if not many or not len(many[0].column):
-        return
-    text, wrong = text_of(pa.concat_arrays([cells.column for cells in many]))
-    found, known = parse_all(text)
-    gaps = pc.is_in(text, value_set=many[0].nulls).to_numpy(zero_copy_only=False)
-    found[gaps] = np.nan
-    good = (((known & np.isfinite(found)) | gaps) & ~wrong).reshape(len(many), -1).all(1)
-    for j, cells in enumerate(many):
-        part = slice(j * len(cells.column), (j + 1) * len(cells.column))
-        cells.decoded, cells.gaps = (text[part], None, wrong[part]), gaps[part]
-        if good[j]:
-            cells.found[parse_quickly] = found[part]
 
 
 def parse_number(text: str) -> float | None:

@@ -74,11 +74,6 @@ class Chunk:
             self._cells[name] = Cells(self.columns[name], self.nulls)
         return self._cells[name]
 
-    def many_cells(self, names: Iterable[str]) -> list[Cells]:
-        """Return the values of the columns of text that `cells` has not returned yet."""
-        new = (name for name in names if name not in self._cells)
-        return [self.cells(name) for name in new if pa.types.is_binary(self.columns[name].type)]
-
     @cached_property
     def numbers(self) -> NumberBlock:
         """The columns that are a number in every row: most tables have many of them."""
