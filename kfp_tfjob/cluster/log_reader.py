@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kfp_tfjob.cluster.log_writer import LIMIT, TEXT_LIMIT
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.escaping import line as safe
 from kfp_tfjob.storage.layout import RunLayout
@@ -21,6 +20,10 @@ from kfp_tfjob.storage.store import Listed, Store
 _LINE = re.compile(r"(\S+) \[([^\]]+)\] (.*)", re.DOTALL)
 _NOTE = re.compile(r"# (\d.*)")
 _STAMP = 30  # characters
+_MOST, _MOST_TEXT = (
+    16 << 20,
+    128 << 20,
+)  # bytes of a file and of its text; none has more
 
 
 class StoredLine(NamedTuple):
@@ -83,9 +86,9 @@ class LogReader:
         ]
 
     def _lines(self, file: Listed) -> list[str]:
-        packed = io.BytesIO(self.store.read(file.address, 2 * LIMIT))
+        packed = io.BytesIO(self.store.read(file.address, _MOST))
         with gzip.GzipFile(fileobj=packed) as unpacked:
-            text = unpacked.read(2 * TEXT_LIMIT)
+            text = unpacked.read(_MOST_TEXT)
         return text.decode(errors="replace").removesuffix("\n").split("\n")
 
 

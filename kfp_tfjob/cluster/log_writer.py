@@ -14,7 +14,6 @@ import secrets
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
 
 from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.storage.errors import StepError
@@ -25,114 +24,77 @@ from kfp_tfjob.storage.store import Store
 log = logging.getLogger(__name__)
 
 STORE_SECONDS = 30.0
-LIMIT = 8 << 20  # bytes of a file
-TEXT_LIMIT = 64 << 20  # bytes of its text
-MEMORY = 64 << 20  # bytes of all files of an attempt
+LIMIT = 8 << 20  # characters of the text of a file
+MEMORY = 128 << 20  # characters of all files of an attempt
 CLOSING_SECONDS = 10.0  # for the lines that are left when an attempt has ended
-_PIECE = 256 << 10  # bytes of text that are compressed at once
 _LEVEL = 1  # of gzip: the launcher shares its core with the steps of other runs
 _LAST_LINES_SECONDS = 2.0
 _SENDERS = 4
 _HURRY_SECONDS = 0.5
 
 
-class _Piece(NamedTuple):
-    data: bytes
-    lines: int
-    text: int
-
-
 class _Tail:
-    """The end of the log of one replica, and whether the store has it.
+    """The end of the log of one replica."""
 
-    Attributes:
-        changed: Whether it has lines that the store does not.
-        busy: Whether a thread is storing it.
-        due: When to store it, on the monotonic clock.
-        unstored: Lines that are not in the store.
-    """
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque()
+        self.size = self.dropped = 0
+        self.unstored = 0  # lines that are not in the store
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.changed = self.busy = False
-        self.due = 0.0
-        self.unstored = self.bytes = 0
-        self._pieces: deque[_Piece] = deque()
-        self._open: list[str] = []
-        self._open_text = self._text = self._dropped = 0
-
-    def add(self, line: LogLine) -> bool:
-        """Add a line; return whether there is a new piece."""
-        text = f"{line.stamp} [{line.where}] {line.text}\n"
-        self._open.append(text)
-        self._open_text += len(text)
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        self.size += len(line)
         self.unstored += 1
-        full = self._open_text >= _PIECE
-        if full:
-            self._compress()
-        return full
 
-    def file(self) -> bytes:
-        """Return the file with all lines up to now."""
-        self._compress()
-        pieces = [piece.data for piece in self._pieces]
-        if self._dropped:
-            note = f"# {counted(self._dropped, 'earlier line')} not kept\n"
-            pieces.insert(0, gzip.compress(note.encode(), mtime=0))
-        return b"".join(pieces)
+    def drop_oldest(self) -> int:
+        """Drop a line, and return its size."""
+        size = len(self.lines.popleft())
+        self.size -= size
+        self.dropped += 1
+        return size
 
-    def drop_oldest(self) -> None:
-        piece = self._pieces.popleft()
-        self.bytes -= len(piece.data)
-        self._text -= piece.text
-        self._dropped += piece.lines
-
-    def _compress(self) -> None:
-        if not self._open:
-            return
-        text = "".join(self._open).encode(errors="replace")
-        piece = _Piece(gzip.compress(text, _LEVEL, mtime=0), len(self._open), len(text))
-        self._pieces.append(piece)
-        self._open, self._open_text = [], 0
-        self.bytes += len(piece.data)
-        self._text += piece.text
-        while len(self._pieces) > 1 and (self.bytes > LIMIT or self._text > TEXT_LIMIT):
-            self.drop_oldest()
+    def text(self) -> str:
+        note = [f"# {counted(self.dropped, 'earlier line')} not kept\n"] if self.dropped else []
+        return "".join([*note, *self.lines])
 
 
 class LogWriter:
     """Stores the lines of one attempt until it is closed."""
 
     def __init__(self, store: Store, run: RunLayout, attempt: int) -> None:
-        self._store = store.within(0)  # a sender repeats a call itself, after those of others
+        self._store = store.within(0)  # a failed call is repeated in the next round
         self._run, self._attempt = run, attempt
         self._launcher = secrets.token_hex(4)
         self._tails: dict[str, _Tail] = {}
+        self._size = 0
         self._change = threading.Condition()
-        self._seconds = STORE_SECONDS
-        self._closed = self._told = False
+        self._hurry = threading.Event()  # the process is about to end: lines are stored at once
         self._ended = threading.Event()
+        self._closed = self._told = False
 
     def put(self, line: LogLine) -> None:
         """Store a line soon; messages of the kubelet are not stored."""
         if not line.stamp:
             return
+        text = f"{line.stamp} [{line.where}] {line.text}\n"
         with self._change:
             if self._closed:
                 return
             tail = self._tails.get(line.replica) or self._new(line.replica)
-            new_piece = tail.add(line)
-            while new_piece and sum(it.bytes for it in self._tails.values()) > MEMORY:
-                max(self._tails.values(), key=lambda it: it.bytes).drop_oldest()
-            if not tail.changed:
-                tail.changed, tail.due = True, time.monotonic() + self._seconds
-                self._change.notify()
+            tail.add(text)
+            self._size += len(text)
+            while tail.size > LIMIT and len(tail.lines) > 1:
+                self._size -= tail.drop_oldest()
+            while self._size > MEMORY:
+                self._size -= max(self._tails.values(), key=lambda it: it.size).drop_oldest()
 
     def _new(self, replica: str) -> _Tail:
         if not self._tails:
-            for _ in range(_SENDERS):
-                threading.Thread(target=self._send, name="store logs", daemon=True).start()
-        return self._tails.setdefault(replica, _Tail(replica))
+            for number in range(_SENDERS):
+                threading.Thread(
+                    target=self._send, args=(number,), name="store logs", daemon=True
+                ).start()
+        return self._tails.setdefault(replica, _Tail())
 
     def end(self) -> None:
         """Say that no more lines come."""
@@ -140,11 +102,8 @@ class LogWriter:
 
     def flush(self, seconds: float) -> bool:
         """Store all lines now, and later ones at once; return whether it took at most `seconds`."""
+        self._hurry.set()
         with self._change:
-            self._seconds = _HURRY_SECONDS  # the process is about to end
-            for tail in self._tails.values():
-                tail.due = 0.0
-            self._change.notify_all()
             return self._change.wait_for(lambda: not self._unstored(), seconds)
 
     def close(self, seconds: float) -> None:
@@ -154,7 +113,6 @@ class LogWriter:
         stored = self.flush(seconds)
         with self._change:
             self._closed = True
-            self._change.notify_all()
         if not stored:
             log.warning(
                 "the end of the log of attempt %d is not stored, %s: the store did not accept it"
@@ -167,38 +125,34 @@ class LogWriter:
     def _unstored(self) -> int:
         return sum(tail.unstored for tail in self._tails.values())
 
-    def _send(self) -> None:
-        while tail := self._next():
+    def _send(self, number: int) -> None:
+        """Store the new lines of every _SENDERS-th replica until the writer is closed."""
+        while not self._closed:
+            hurries = self._hurry.wait(STORE_SECONDS)
             with self._change:
-                data, lines = tail.file(), tail.unstored
-            try:
-                address = self._run.replica_log(self._attempt, tail.name, self._launcher)
-                self._store.write(address, data, "application/gzip")
-                stored = True
-            except StepError as error:
-                stored = False
-                if not self._told:
-                    self._told = True
-                    log.warning("the log of %s will be stored later: %s", tail.name, error)
-            with self._change:
-                tail.busy = False
-                if stored:
-                    tail.unstored -= lines
-                tail.changed, tail.due = tail.unstored > 0, time.monotonic() + self._seconds
-                self._change.notify_all()
+                mine = list(self._tails.items())[number::_SENDERS]
+            for replica, tail in mine:
+                self._store_tail(replica, tail)
+            if hurries:
+                time.sleep(_HURRY_SECONDS)
 
-    def _next(self) -> _Tail | None:
-        """Wait for a log that is due; None when the writer is closed."""
+    def _store_tail(self, replica: str, tail: _Tail) -> None:
         with self._change:
-            while not self._closed:
-                waiting = [it for it in self._tails.values() if it.changed and not it.busy]
-                first = min(waiting, key=lambda tail: tail.due, default=None)
-                left = first.due - time.monotonic() if first else None
-                if first and left is not None and left <= 0:
-                    first.busy = True
-                    return first
-                self._change.wait(left)
-        return None
+            text, lines = tail.text(), tail.unstored
+        if not lines:
+            return
+        address = self._run.replica_log(self._attempt, replica, self._launcher)
+        data = gzip.compress(text.encode(errors="replace"), _LEVEL, mtime=0)
+        try:
+            self._store.write(address, data, "application/gzip")
+        except StepError as error:
+            if not self._told:
+                self._told = True
+                log.warning("the log of %s will be stored later: %s", replica, error)
+            return
+        with self._change:
+            tail.unstored -= lines
+            self._change.notify_all()
 
 
 class RunLogs:

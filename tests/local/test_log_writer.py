@@ -156,7 +156,7 @@ def noise(number: int, replicas: int = 1) -> list[LogLine]:
     ]
 
 
-@pytest.mark.parametrize(("limit", "replicas"), [("LIMIT", 1), ("TEXT_LIMIT", 1), ("MEMORY", 4)])
+@pytest.mark.parametrize(("limit", "replicas"), [("LIMIT", 1), ("MEMORY", 4)])
 def test_of_a_long_log_the_end_is_kept(store, run, monkeypatch, limit, replicas):
     monkeypatch.setattr(log_writer, limit, 3 << 20)
     given = noise(4000, replicas)
