@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from kfp_tfjob.checks.finding import Finding, ok, warning
-from kfp_tfjob.checks.subject import Subject
-from kfp_tfjob.cluster import support
-from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError
+from kfp_tfjob.checks.subject import Subject, dry_run
+from kfp_tfjob.cluster.backend import JobExistsError
+from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.cluster.errors import (
+    ClusterUnavailableError,
+    ForbiddenError,
+    NotFoundError,
+    webhook_is_away,
+)
+from kfp_tfjob.jobs.kind import CHIEF, JobKind
+from kfp_tfjob.jobs.status import replicas
 
 
 def version(subject: Subject) -> Iterator[Finding]:
@@ -26,27 +35,84 @@ def version(subject: Subject) -> Iterator[Finding]:
             else "check the context of your kubeconfig, and the network or VPN to the cluster",
         )
         return
-    problems = [Finding.of(it) for it in support.too_old(found)]
+    problems = list(too_old(found))
     yield from problems or [ok(f"Kubernetes {found.get('gitVersion', '?')} at {host}")]
 
 
-def job_kind(subject: Subject) -> Iterator[Finding]:
-    """Create the job as a dry run: CRD, webhook and schema decide."""
-    subject = subject.settled
-    api = subject.api
-    try:
-        problems = [Finding.of(it) for it in support.try_job(api, subject.job)]
-    except ForbiddenError:
-        if support.serves(api):
-            raise
-        problems = [Finding.of(support.absent(api.kind, "no such API"))]
-    yield from problems or [ok(f"{api.kind.called} accepts the {api.kind.name} (dry run)")]
-    queue = subject.spec.pod.all.queue
-    if queue and not problems and not support.is_held(api, subject.job):
-        name = f"{api.kind.group}/{api.kind.name.lower()}"
-        yield warning(
-            f"the {api.kind.name} would start without waiting in queue {queue}: Kueue does not"
-            f" manage {api.kind.name}s on this cluster",
-            f"ask an administrator to add {name} to integrations.frameworks in Kueue's"
-            " configuration, or set train_options.job to a kind that it manages",
+def too_old(version: Mapping[str, str]) -> Iterator[Finding]:
+    """Refuse a cluster without native sidecars: the uploader would block training."""
+    number = [re.sub(r"\D.*", "", str(version.get(part, ""))) for part in ("major", "minor")]
+    if all(number) and tuple(map(int, number)) < (1, 29):
+        yield Finding(
+            "this cluster is too old",
+            received=f"Kubernetes {'.'.join(number)}, which has no native sidecars",
+            expected="Kubernetes 1.29 or later",
+            fix="upgrade the cluster; otherwise, the trainer would wait for the uploader to end",
         )
+
+
+def job_kind(subject: Subject) -> Iterator[Finding]:
+    """Create the job as a dry run: CRD, webhook, schema and quota decide."""
+    subject = subject.settled
+    api, kind = subject.api, subject.api.kind
+    accepted = ok(f"{kind.called} accepts the {kind.name} (dry run)")
+    try:
+        kept = dry_run(api, subject.job)
+    except JobExistsError:
+        yield accepted  # a retry: the job already exists
+        return
+    except NotFoundError as error:
+        yield _absent(kind, str(error))
+        return
+    except ForbiddenError:
+        if _serves(api):
+            raise
+        yield _absent(kind, "no such API")
+        return
+    except ClusterUnavailableError as error:
+        if not webhook_is_away(error.__cause__):
+            raise
+        yield Finding(
+            f"{kind.called} does not answer",
+            received=str(error.__cause__),
+            expected="an answer to the dry run",
+            fix=f"check {kind.deployment}",
+        )
+        return
+    chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
+    if not any(item.get("restartPolicy") for item in chief["initContainers"]):
+        yield Finding(
+            f"this cluster's CRD for {kind.name}s is too old",
+            received="it drops initContainers[].restartPolicy, so the sidecar would never start",
+            expected=f"the CRD of {kind.controller.removeprefix('the Kubeflow ')}",
+            fix="apply that release's CRDs with `kubectl apply --server-side`",
+        )
+        return
+    yield accepted
+    queue = subject.spec.pod.all.queue
+    if queue and not kind.suspends(kept):
+        yield warning(
+            f"the {kind.name} would start without waiting in queue {queue}: Kueue does not"
+            f" manage {kind.name}s on this cluster",
+            f"ask an administrator to add {kind.group}/{kind.name.lower()} to"
+            " integrations.frameworks in Kueue's configuration, or set train_options.job to a kind"
+            " that it manages",
+        )
+
+
+def _serves(api: ClusterClient) -> bool:
+    """Tell whether the cluster has the kind of the jobs."""
+    try:
+        found = api.request("GET", f"/apis/{api.kind.api_version}", {})
+    except NotFoundError:
+        return False
+    return any(item["name"] == api.kind.plural for item in found.get("resources", ()))
+
+
+def _absent(kind: JobKind, received: str) -> Finding:
+    return Finding(
+        f"this cluster does not support {kind.name}s",
+        received=received,
+        expected=kind.controller,
+        fix="ask an administrator to install it",
+    )

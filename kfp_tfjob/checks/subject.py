@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kfp_tfjob.checks.step_pods import StepPod
-from kfp_tfjob.cluster import support
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
+from kfp_tfjob.cluster.errors import (
+    ClusterUnavailableError,
+    ForbiddenError,
+    NotFoundError,
+    webhook_is_away,
+)
 from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import AUTOMATIC
+from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Subject:
         """
         if self.spec.options.job != "auto":
             return self
-        kind = support.choose(self.api, lambda kind: self._of(kind).job)
+        kind = choose(self.api, lambda kind: self._of(kind).job)
         return replace(self._of(kind), api=self.api.of(kind))
 
     def _of(self, kind: JobKind) -> Subject:
@@ -69,3 +78,47 @@ def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:
         ConfigurationError: There is neither a service account of a pod nor a kubeconfig.
     """
     return ClusterClient.from_environment(replace(PATIENCE, seconds=seconds), kind)
+
+
+def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind:
+    """Return the first kind of AUTOMATIC that the cluster runs, by creating a job as a dry run.
+
+    With a queue, it is the kind whose job comes back suspended: the queue manages that one.
+    """
+    found: list[JobKind] = []
+    forbidden: list[JobKind] = []
+    missing: list[str] = []
+    for kind in AUTOMATIC:
+        job = manifest(kind)
+        try:
+            kept = dry_run(api.of(kind), job)
+        except (JobExistsError, JobRefusedError):
+            return kind  # its controller answers; other checks report the refusal
+        except ForbiddenError:
+            forbidden.append(kind)
+        except NotFoundError as error:
+            missing.append(str(error))
+        except ClusterUnavailableError as error:
+            if not webhook_is_away(error.__cause__):
+                raise
+            missing.append(f"{kind.called} does not answer")
+        else:
+            if kind.suspends(kept) or QUEUE_LABEL not in job["metadata"]["labels"]:
+                return kind
+            found.append(kind)
+    if found or forbidden:
+        return (found or forbidden)[0]
+    ways = ", or ".join(f"{kind.controller}, `{kind.install}`" for kind in AUTOMATIC)
+    raise ConfigurationError(
+        Problem(
+            f"this cluster runs neither {' nor '.join(f'{kind.name}s' for kind in AUTOMATIC)}",
+            received="; ".join(missing),
+            expected=" or ".join(kind.controller for kind in AUTOMATIC),
+            fix=f"ask an administrator to install {ways}",
+        )
+    )
+
+
+def dry_run(api: ClusterClient, manifest: Object) -> Object:
+    """Return a job as the cluster would keep it."""
+    return api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)

@@ -16,8 +16,8 @@ import yaml
 
 from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Finding, Status, only
-from kfp_tfjob.checks.subject import Subject
-from kfp_tfjob.cluster import capacity, support
+from kfp_tfjob.checks.subject import Subject, dry_run
+from kfp_tfjob.cluster import capacity
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.manifest import Identity, build_job
@@ -186,7 +186,7 @@ def _held(launch: Launch) -> dict[str, bool]:
     found = {}
     for kind in AUTOMATIC:
         subject = _subject(launch, job=kind.name.lower())
-        found[kind.name] = support.is_held(subject.api.of(kind), subject.job)
+        found[kind.name] = kind.suspends(dry_run(subject.api.of(kind), subject.job))
     return found
 
 

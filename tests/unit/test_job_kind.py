@@ -13,8 +13,8 @@ from kubernetes.client import Configuration
 
 from kfp_tfjob.checks.cluster import job_kind
 from kfp_tfjob.checks.finding import Status, only
-from kfp_tfjob.checks.subject import Subject
-from kfp_tfjob.cluster import capacity, support, waiting
+from kfp_tfjob.checks.subject import Subject, choose
+from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import (
@@ -343,7 +343,7 @@ ABSENT = NotFoundError("no CRD")
 def test_the_cluster_decides_which_kind_auto_is(tfjobs, jobsets, queue, chosen):
     pods = {"pod": {"all": {"queue": queue}}} if queue else {}
     api = Cluster({"tfjobs": tfjobs, "jobsets": jobsets})
-    assert support.choose(api, lambda kind: manifest(DEFAULTS | pods, kind)) is chosen
+    assert choose(api, lambda kind: manifest(DEFAULTS | pods, kind)) is chosen
 
 
 def test_a_kind_that_kueue_does_not_manage_is_a_warning():
@@ -358,9 +358,9 @@ def test_a_kind_that_kueue_does_not_manage_is_a_warning():
 def test_a_cluster_without_any_is_told_every_way_out():
     api = Cluster({"tfjobs": ABSENT, "jobsets": AWAY})
     with pytest.raises(ConfigurationError) as caught:
-        support.choose(api, lambda kind: manifest(DEFAULTS, kind))
+        choose(api, lambda kind: manifest(DEFAULTS, kind))
     (problem,) = caught.value.problems
     assert "neither TFJobs nor JobSets" in problem.what
     assert all(kind.install in problem.fix for kind in (TFJOB, JOBSET))
     with pytest.raises(ClusterUnavailableError):
-        support.choose(Cluster({"tfjobs": ClusterUnavailableError("down")}), lambda _: {})
+        choose(Cluster({"tfjobs": ClusterUnavailableError("down")}), lambda _: {})
