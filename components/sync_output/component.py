@@ -32,8 +32,8 @@ def sync_output(
         task_key: The key of the launch_tfjob whose output is verified.
         storage_endpoint: URL of the store; empty for the one in the Secret or the environment.
         storage_region: Region of the store; empty for the one in the Secret or the environment.
-        stored_output: How much was verified, its digest and the largest objects; the model's
-            address and the digest are its metadata.
+        stored_output: How much was verified, and its digest; the model's address and the digest
+            are its metadata.
 
     Returns:
         model_uri: The directory of the SavedModel; empty without one.

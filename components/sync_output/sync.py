@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from heapq import nlargest
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED, proven_summary
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
-from kfp_tfjob.storage.escaping import code, row
+from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import RUN_COMPLETION, RUN_MODEL
 from kfp_tfjob.storage.manifest import Manifest
@@ -24,7 +23,6 @@ from kfp_tfjob.uploader import verify
 log = logging.getLogger(__name__)
 
 _MOST_PROBLEMS = 50
-_MOST_ROWS = 15
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class SyncResult:
 
     @property
     def markdown(self) -> str:
-        """The report: how much was verified, and the largest objects. Its panel is 500 px wide."""
+        """The report: how much was verified. Its panel is 500 px wide."""
         objects = self.manifest.objects
         stored = f"{counted(len(objects), 'object')}, {counted(self.manifest.size, 'byte')}"
         lines = [
@@ -60,17 +58,8 @@ class SyncResult:
             *([self.end, ""] if self.end else []),
             f"**Digest:** {code(self.output_digest)}",
             "",
-            "## Largest objects",
-            "",
-            "`manifest.json` contains all of their checksums.",
-            "",
-            "| Bytes | Object |",
-            "|---:|---|",
+            "`manifest.json` contains the checksums of all objects.",
         ]
-        for item in nlargest(_MOST_ROWS, objects, key=lambda item: item.size):
-            lines.append(row(f"{item.size:,}", code(item.key)))
-        if len(objects) > _MOST_ROWS:
-            lines.append(row("", f"and {len(objects) - _MOST_ROWS:,} smaller"))
         return "\n".join(lines) + "\n"
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Mapping
 from typing import Any
 
 from kfp_tfjob.features.schema import Schema, SchemaLabel
@@ -26,7 +25,7 @@ def check_gate(gate: Mapping[str, Any], schema: Schema) -> None:
     found, options = Problems(), parse_gate(gate)
     found.of(lambda: check_metrics(options, schema.task, schema.classes))
     for one in options.slices if options else ():
-        problem = slice_problem(one, schema)
+        problem = _slice_problem(one, schema)
         if options and not problem:
             problem = _one_class(one, options.primary_metric, schema.label)
         if problem:
@@ -35,7 +34,7 @@ def check_gate(gate: Mapping[str, Any], schema: Schema) -> None:
         raise ConfigurationError(*found)
 
 
-def slice_problem(one: Slice, schema: Schema) -> Problem | None:
+def _slice_problem(one: Slice, schema: Schema) -> Problem | None:
     """Return why a slice does not fit the columns of schema.json; None if it does."""
     label = schema.label.name
     known = [*schema.names, label]
@@ -53,11 +52,7 @@ def slice_problem(one: Slice, schema: Schema) -> Problem | None:
     are_dates = isinstance(one.edges[0], str)
     shown, edges = repr(one.column), _edges(one.column, schema)
     if edges is None:
-        if one.column == label:
-            text = next(name for name in schema.classes if number_of(name) is None)
-            why = f"has classes that are not numbers, such as {text!r}"
-        else:
-            why = f"is {schema.type_of(one.column).nouns[0]}"
+        why = f"is {schema.type_of(one.column).nouns[0]}" if one.column != label else "has classes"
         what = f"{shown} {why}, so edges do not divide it"
         fix = "remove the edges, so that each value becomes a slice"
     elif are_dates == (edges is str):
@@ -86,24 +81,8 @@ def _one_class(one: Slice, metric: str, label: SchemaLabel) -> Problem | None:
     )
 
 
-def class_numbers(classes: Sequence[str] | None) -> list[float] | None:
-    """Return the number that each class is; None unless all of them are numbers."""
-    found = [number_of(name) for name in classes or ()]
-    return [it for it in found if it is not None] if found and None not in found else None
-
-
-def number_of(text: str) -> float | None:
-    """Return a text as a number; None if it is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
-
-
 def _edges(column: str, schema: Schema) -> type | None:
     """Return what divides the values of a column into ranges; None if nothing does."""
     if column == schema.label.name:
-        classes = schema.label.classes
-        return None if classes and class_numbers(classes) is None else float
+        return None if schema.label.classes else float
     return schema.type_of(column).edge_type

@@ -19,6 +19,7 @@ from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import exported_weights_sha256
@@ -29,7 +30,7 @@ from kfp_tfjob.judging.rows import TestData
 from kfp_tfjob.judging.scoring import score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.judging.verdict import build
-from kfp_tfjob.options.gate import GateOptions, check_metrics, parse_gate
+from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.registry.rollback import taken_back
 from kfp_tfjob.storage.address import S3Address
@@ -119,13 +120,13 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
         gpus: How many GPUs the models may use; without any, they see none.
 
     Raises:
-        ConfigurationError: There are fewer GPUs.
+        ConfigurationError: There are fewer GPUs, or the gate does not fit the data.
         DataError: The model or the dataset is missing or damaged, or they do not match.
     """
     _load(gpus)
     data = TestData.fetch(store, given.dataset, folder / "data")
     classes = list(data.schema.classes)
-    check_metrics(given.options, data.schema.task, classes)
+    check_gate(given.gate, data.schema)
     manifest = _fetched(store, given.model, folder / "run")
     challenger_folder = folder / "run" / RUN_MODEL
     digest = exported_weights_sha256(challenger_folder)

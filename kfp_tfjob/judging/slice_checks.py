@@ -79,11 +79,9 @@ def judge_slices(
         source, result = results[place]
         state = "fail" if corrected < level else result.state
         results[place] = source, replace(result, chance=corrected, state=state)
-    checks = [Check("slices", False, text, threshold=one.column) for one, text in slices.unfit]
+    checks: list[Check] = []
     never: list[Check] = []
     for one in options.slices:
-        if any(one == unfit for unfit, _ in slices.unfit):
-            continue
         of_one = [result for source, result in results if source == one]
         checks += [_threshold(name, it, one, of_one) for name, it in one.thresholds.items()]
         never += _never_compared(one, of_one, metric) if champion is not None else []

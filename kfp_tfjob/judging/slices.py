@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.judging.gate_columns import class_numbers, slice_problem
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import Slice, edge_value
@@ -51,20 +50,14 @@ class Slices:
     """The slices of the test rows.
 
     Args:
-        declared: Those of the gate.
+        declared: Those of the gate, which fit the columns (`gate_columns.py`).
         schema: The content of schema.json.
-
-    Attributes:
-        unfit: Those that do not fit the columns, and why.
     """
 
     def __init__(self, declared: Sequence[Slice], schema: Schema) -> None:
         self._columns: list[_Column] = []
-        self.unfit: list[tuple[Slice, str]] = []
         for one in declared:
-            if problem := slice_problem(one, schema):
-                self.unfit.append((one, f"{problem.what}: {problem.fix}"))
-            elif one.column == schema.label.name:
+            if one.column == schema.label.name:
                 self._columns.append(_Column(one, None, schema.label.classes))
             else:
                 self._columns.append(_Column(one, schema.type_of(one.column)))
@@ -97,29 +90,19 @@ class _Column:
         self._source, self._classes = source, classes
         self._is_label, self._column = column is None, column or Number
         self._edges = np.array([edge_value(edge) for edge in source.edges])
-        # In ranges, a class is the number that it is called, and not its place.
-        numbers = class_numbers(classes) if source.edges else None
-        self._numbers = None if numbers is None else np.array(numbers)
         self._codes: dict[Any, int] = {}
         self._rows: list[NDArray[np.int32]] = []
 
     def add(self, batch: Batch) -> None:
-        values = self._values(batch)
+        values = batch.labels if self._is_label else batch.features[self._source.column]
         self._rows.append(self._in_ranges(values) if len(self._edges) else self._by_value(values))
-
-    def _values(self, batch: Batch) -> NDArray[Any]:
-        if self._is_label:
-            labels = np.asarray(batch.labels)
-            return labels if self._numbers is None else self._numbers[labels]
-        return np.asarray(batch.features[self._source.column])
 
     def _in_ranges(self, values: NDArray[Any]) -> NDArray[np.int32]:
         missing = False if self._is_label else missing_in(values)
         # Numbers were rounded to float32, and raw ones widened again; so are the edges: 0.7 is in
         # "from 0.7 to below 1". As floats of 64 bits, dates are exact to the microsecond until the
         # year 2255.
-        rounded = values.dtype.kind == "f" and self._numbers is None
-        kind = np.float32 if rounded else np.float64
+        kind = np.float32 if values.dtype.kind == "f" else np.float64
         found = np.searchsorted(self._edges.astype(kind), values.astype(kind), "right")
         return np.where(missing, _GAP, found + _REST + 1).astype(np.int32)
 

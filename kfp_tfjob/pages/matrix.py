@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from xml.etree import ElementTree
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
@@ -18,8 +17,6 @@ _DARK = 0.68  # opacity: above it, text in the color of the page is easier to re
 MOST_WITH_NUMBERS = 12  # classes of a matrix with a number in each cell
 
 Counts = Sequence[Sequence[int]]
-# From row and column to style, opacity, text and tooltip.
-_Cell = Callable[[int, int], tuple[str, float, str, str]]
 
 
 def confusion_matrix(names: Sequence[str], counts: Counts) -> Markup:
@@ -29,18 +26,6 @@ def confusion_matrix(names: Sequence[str], counts: Counts) -> Markup:
         names: The names of the classes.
         counts: One row for each true class, one column for each predicted class.
     """
-
-    def cell(i: int, j: int) -> tuple[str, float, str, str]:
-        count = counts[i][j]
-        share = count / max(sum(counts[i]), 1)
-        style = "void" if not count else "fill" if i == j else "fill b"
-        tip = f"{_pair(names, i, j)}: {count:,} ({share:.1%})"
-        return style, 0.07 + 0.88 * share if count else 1.0, _amount(count), tip
-
-    return _matrix("Confusion matrix", names, cell)
-
-
-def _matrix(title: str, names: Sequence[str], cell: _Cell) -> Markup:
     numbers = len(names) <= MOST_WITH_NUMBERS
     side = 72 if len(names) <= 3 else 40 if numbers else 18
     labels = [short(name, _MOST_NAME) for name in names]
@@ -48,7 +33,9 @@ def _matrix(title: str, names: Sequence[str], cell: _Cell) -> Markup:
     left, top = max(30.0, longest + 24), 26 + 0.77 * longest + 10
     size = side * len(names)
     # The last label turns beyond the matrix.
-    svg = drawing(title, left + size + _LETTER * 0.64 * len(labels[-1]) + 12, top + size + 6)
+    svg = drawing(
+        "Confusion matrix", left + size + _LETTER * 0.64 * len(labels[-1]) + 12, top + size + 6
+    )
     add(svg, "text", "predicted", x=left + size / 2, y=12, text_anchor="middle")
     middle = top + size / 2
     add(svg, "text", "true", x=10, y=middle, transform=f"rotate(-90 10 {middle:g})", class_="mid")
@@ -58,30 +45,20 @@ def _matrix(title: str, names: Sequence[str], cell: _Cell) -> Markup:
         x, y = left + place + 4, top - 6
         add(svg, "text", label, x=x, y=y, transform=f"rotate(-50 {x:g} {y:g})")
         for j in range(len(labels)):
-            _draw(svg, left + j * side, top + i * side, side, numbers, cell(i, j))
+            count = counts[i][j]
+            share = count / max(sum(counts[i]), 1)
+            opacity = 0.07 + 0.88 * share if count else 1.0
+            style = "void" if not count else "fill" if i == j else "fill b"
+            x, y = left + j * side, top + i * side
+            box = add(svg, "rect", x=x, y=y, width=side - 1, height=side - 1, class_=style)
+            box.set("fill-opacity", f"{opacity:.2f}")
+            add(box, "title", f"{_pair(names, i, j)}: {count:,} ({share:.1%})")
+            if numbers and count:
+                place = {"x": x + side / 2, "y": y + side / 2 + 4, "text_anchor": "middle"}
+                text = tick(count) if count >= 10_000 else str(count)
+                add(svg, "text", text, **place, class_="on" if opacity > _DARK else "ink")
     return markup(svg)
-
-
-def _draw(
-    svg: ElementTree.Element,
-    x: float,
-    y: float,
-    side: float,
-    numbers: bool,
-    cell: tuple[str, float, str, str],
-) -> None:
-    style, opacity, text, tip = cell
-    box = add(svg, "rect", x=x, y=y, width=side - 1, height=side - 1, class_=style)
-    box.set("fill-opacity", f"{opacity:.2f}")
-    add(box, "title", tip)
-    if numbers and text:
-        place = {"x": x + side / 2, "y": y + side / 2 + 4, "text_anchor": "middle"}
-        add(svg, "text", text, **place, class_="on" if opacity > _DARK else "ink")
 
 
 def _pair(names: Sequence[str], i: int, j: int) -> str:
     return f"{short(names[i], _MOST_IN_TIP)} predicted as {short(names[j], _MOST_IN_TIP)}"
-
-
-def _amount(count: int) -> str:
-    return tick(count) if count >= 10_000 else str(count) if count else ""
