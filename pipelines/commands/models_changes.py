@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -24,28 +23,6 @@ from kfp_tfjob.storage.formatting import counted, sized
 _reason = click.option(
     "--reason", required=True, metavar="TEXT", help="why, for the model's history"
 )
-_by = click.option(
-    "--by", default="", metavar="NAME", help="who decided [default: the user of this machine]"
-)
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What `models prune --json` prints.
-
-    Attributes:
-        model: The model.
-        applied: Whether the candidates were deleted.
-        candidates: What was deleted, or would be.
-        kept: Why each other version stays, by its number.
-        skipped: What was not deleted after all, as text.
-    """
-
-    model: str
-    applied: bool
-    candidates: tuple[Any, ...]
-    kept: dict[int, str]
-    skipped: tuple[str, ...]
 
 
 @click.command()
@@ -58,7 +35,6 @@ class Pruned:
     help="an earlier champion [default: the one before]",
 )
 @_reason
-@_by
 @with_models
 @without_asking
 @dry_run
@@ -68,7 +44,6 @@ def rollback(
     model: str,
     version: int | None,
     reason: str,
-    by: str,
     yes: bool,
     dry_run: bool,
     json_: bool,
@@ -84,7 +59,7 @@ def rollback(
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)
-    person, why = _person(by), _text(reason)
+    person, why = _person(), _text(reason)
     planned = engine.plan(place.store, place.layout, model, version or 0)
     now, then = planned.now, planned.back_to
 
@@ -108,7 +83,6 @@ def rollback(
 @click.option("--run", "run_id", required=True, metavar="ID", help="the run that trained it")
 @click.option("--task", default="", metavar="KEY", help="the task_key, in your own pipeline")
 @_reason
-@_by
 @with_models
 @without_asking
 @dry_run
@@ -119,7 +93,6 @@ def promote(
     run_id: str,
     task: str,
     reason: str,
-    by: str,
     yes: bool,
     dry_run: bool,
     json_: bool,
@@ -134,7 +107,7 @@ def promote(
     from kfp_tfjob.registry.runs import run_ids
     from kfp_tfjob.storage.run_folder import find, full_id
 
-    person, why = _person(by), _text(reason)
+    person, why = _person(), _text(reason)
     _, known = run_ids(place.store, place.layout)
     run_id = full_id(run_id, known)
     folder = find(place.store, place.layout, run_id)
@@ -163,10 +136,8 @@ def promote(
     help="how many earlier champions to keep for a rollback",
 )
 @click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
-@_by
 @with_models
-@as_json
-def prune(place: Models, model: str, keep: int, really: bool, by: str, json_: bool) -> None:
+def prune(place: Models, model: str, keep: int, really: bool) -> None:
     """Delete versions that are no longer needed; without --apply, only list them.
 
     The champion, the last N champions before it, versions of the last 24 hours, whose runs may be
@@ -179,12 +150,7 @@ def prune(place: Models, model: str, keep: int, really: bool, by: str, json_: bo
     planned = engine.plan(place.store, place.layout, model, keep)
     found = [(it, "") for it in planned.candidates]
     if really:
-        found = list(engine.execute(place.store, place.layout, planned, keep, _person(by)))
-    skipped = [why for _, why in found if why]
-    if json_:
-        gone = tuple(it for it, why in found if not why)
-        show_json(Pruned(model, really, gone, planned.kept, tuple(skipped)))
-        return
+        found = list(engine.execute(place.store, place.layout, planned, keep, _person()))
     done = "deleted" if really else "would delete"
     for it, why in found:
         if why:
@@ -193,8 +159,9 @@ def prune(place: Models, model: str, keep: int, really: bool, by: str, json_: bo
         show(f"{done} {what}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
     for number, why in sorted(planned.kept.items(), reverse=True):
         show(f"stays: version {number} {why}")
-    for text in skipped:
-        show(f"note: {text}")
+    for _, why in found:
+        if why:
+            show(f"note: {why}")
     if planned.candidates and not really:
         show("nothing was deleted; add --apply to delete")
 
@@ -251,16 +218,16 @@ def _tell(place: Models, model: str, champion: Any, json_: bool) -> None:
         show(f"{it.mirror} at {it.server}: {it.said}")
 
 
-def _person(given: str) -> str:
-    """Return who decides."""
+def _person() -> str:
+    """Return who decides: the user of this machine."""
     try:
-        return given.strip() or getpass.getuser()
+        return getpass.getuser()
     except (OSError, KeyError) as error:
         raise ConfigurationError(
             Problem(
                 "the name of this machine's user is unknown",
                 received=str(error),
-                fix="pass your name with --by NAME",
+                fix="set the environment variable LOGNAME to your name",
             )
         ) from error
 

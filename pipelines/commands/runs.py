@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -18,28 +17,10 @@ from kfp_tfjob.storage.formatting import counted, minutes, sized
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.registry.prune_runs import Deletion
 
 
 _DAYS = re.compile("([1-9][0-9]{0,4})d")
 _LEAST_DAYS = 7  # the steps before and after training may be silent so long
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What `runs prune --json` prints.
-
-    Attributes:
-        applied: Whether it was deleted.
-        size: Bytes of all that was deleted, or would be.
-        deletions: What was deleted, or would be.
-        skipped: What was not deleted after all, as text.
-    """
-
-    applied: bool
-    size: int
-    deletions: tuple[Deletion, ...]
-    skipped: tuple[str, ...]
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -93,8 +74,7 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
 )
 @click.option("--apply/--dry-run", "really", default=False, help="delete them [default: --dry-run]")
 @with_models
-@as_json
-def prune(place: Models, older_than: str, really: bool, json_: bool) -> None:
+def prune(place: Models, older_than: str, really: bool) -> None:
     """Delete old checkpoints, runs and datasets; without --apply, only list them.
 
     Whatever is still needed by versions, champions, when_unchanged or runs that may still be
@@ -117,18 +97,15 @@ def prune(place: Models, older_than: str, really: bool, json_: bool) -> None:
                 found.append((it, why))
                 if it.kind == "run" and not why:
                     shutil.rmtree(place.home.run(it.name), ignore_errors=True)
-    gone = tuple(it for it, why in found if not why)
-    size = sum(it.size for it in gone)
-    skipped = tuple(f"{it.kind} {it.name} stays: {why}" for it, why in found if why)
-    if json_:
-        show_json(Pruned(really, size, gone, skipped))
-        return
+    gone = [it for it, why in found if not why]
     done = "deleted" if really else "would delete"
     for it in gone:
         what = it.kind if it.kind in ("run", "dataset") else f"{it.kind} of run"
         show(f"{done} {what} {it.name}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
-    for text in skipped:
-        show(f"note: {text}")
-    show(f"{done} {counted(sum(it.files for it in gone), 'object')}, {sized(size)}")
+    for it, why in found:
+        if why:
+            show(f"note: {it.kind} {it.name} stays: {why}")
+    files, size = sum(it.files for it in gone), sum(it.size for it in gone)
+    show(f"{done} {counted(files, 'object')}, {sized(size)}")
     if gone and not really:
         show("nothing was deleted; add --apply to delete")

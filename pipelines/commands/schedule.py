@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     help="when to run: seconds, minutes, hours, day of month, month, day of week, for instance"
     " '0 0 3 * * *' for 3 a.m. every day; or an interval such as '@every 6h'",
 )
-@click.option("--catch-up", is_flag=True, help="run missed ticks later, one by one")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 10),
@@ -88,7 +87,6 @@ def _make(
     connection: Connection,
     schedule_name: str,
     cron: str,
-    catch_up: bool,
     concurrency: int,
     pipeline: Path | None,
     service_account: str,
@@ -99,7 +97,7 @@ def _make(
 ) -> None:
     from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 
-    trigger = Trigger(cron, catch_up)
+    trigger = Trigger(cron)
     client = open_client(connection)
     package = client.package(pipeline or "")
     found = parameters_of(given, package.defaults, here=False)
@@ -186,7 +184,6 @@ def _tell(found: Schedule, json_: bool) -> None:
     rows = {
         "schedule": f"{found.name} ({found.schedule_id}), {found.state}",
         "when": found.when,
-        "missed": "run later, one by one" if found.catch_up else "only the newest runs",
         "at once": str(found.at_once),
         "data": str(found.parameters.get("data_uri", "")),
         "output": str(found.parameters.get("output_uri", "")),

@@ -10,7 +10,6 @@ import click
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.store import open_models
 from kfp_tfjob.pipelines.local.home import DEFAULT
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
@@ -65,14 +64,7 @@ def tensorboard(
     from kfp_tfjob.pipelines.tensorboard import serve, serve_model
 
     if bool(run) == bool(model):
-        raise ConfigurationError(
-            Problem(
-                "tensorboard shows either a run or a model",
-                received=f"{run or 'no RUN'}, {f'--model {model}' if model else 'no --model'}",
-                expected="one of them",
-                fix="kfp-tfjob tensorboard last, or kfp-tfjob tensorboard --model NAME",
-            )
-        )
+        raise click.UsageError("name either a run, for instance last, or a --model")
     if model:
         place = open_models(output, endpoint, "", home)
         serve_model(place.store, place.layout, model, limit, port, click.echo)

@@ -38,14 +38,12 @@ class Trigger:
 
     Attributes:
         cron: Six fields, the seconds first, or one of the back end's words: `@daily`, `@every 6h`.
-        catch_up: Whether ticks that were missed run later, one by one.
 
     Raises:
         ConfigurationError: cron does not have six fields.
     """
 
     cron: str
-    catch_up: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what the back end would accept with another meaning."""
@@ -72,7 +70,6 @@ class Schedule:
         name: Its name.
         state: `active` or `paused`.
         when: The cron expression, or the interval as text.
-        catch_up: Whether missed ticks run later.
         at_once: How many of its runs may be in flight.
         model: The run parameter model_name.
         created: When it was made.
@@ -85,7 +82,6 @@ class Schedule:
     name: str
     state: str
     when: str
-    catch_up: bool
     at_once: int
     model: str
     created: str
@@ -156,7 +152,7 @@ def create(
         runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
         service_account=account or None,
         max_concurrency=str(at_once),
-        no_catchup=not trigger.catch_up,
+        no_catchup=True,  # of the ticks missed while it was paused, only the newest runs
         mode=models.RecurringRunMode.DISABLE,
         trigger=models.V2beta1Trigger(cron_schedule=models.V2beta1CronSchedule(cron=trigger.cron)),
     )
@@ -248,7 +244,6 @@ def _schedule(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:
         name=raw.display_name or "",
         state="active" if _is_active(raw) else "paused",
         when=_when(it),
-        catch_up=not raw.no_catchup,
         at_once=int(raw.max_concurrency or 1),
         model=str(values.get("model_name", "")),
         created=in_utc(raw.created_at),

@@ -48,9 +48,8 @@ def submit(
 ) -> Run:
     """Start a run.
 
-    The back end takes any name twice. So a name that a person gives works as a key here: it is
-    refused if a run has it, also when two submissions cross each other. `Client.submit` describes
-    the arguments; without a name, it is made of model_name and the time.
+    The back end takes any name twice. A name that a person gives is refused if a run has it.
+    `Client.submit` describes the arguments; without a name, it is made of model_name and the time.
 
     Raises:
         ConfigurationError: A run has this name, or the back end refuses the parameters.
@@ -77,15 +76,6 @@ def submit(
             raise
         log.warning("the answer was lost, but the run was started")
         made = found[0].run_id
-    if name:
-        first = named(back_end, name)[0]
-        if first.run_id != made:
-            back_end.call(
-                "delete the second run of this name",
-                back_end.sdk.runs.run_service_delete_run,
-                run_id=made,
-            )
-            raise ConfigurationError(_taken(first))
     return read_run(back_end, made)
 
 

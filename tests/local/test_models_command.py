@@ -14,13 +14,14 @@ from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, judged, publish
 
-WHY = ("--reason", "it is slow", "--by", "eva")
+WHY = ("--reason", "it is slow")
 
 
 @pytest.fixture
 def models(layout: Layout) -> Callable[..., Result]:
     def call(*words: str) -> Result:
-        return CliRunner().invoke(main, ["models", *words, "--output", str(layout.root)])
+        given = ["models", *words, "--output", str(layout.root)]
+        return CliRunner().invoke(main, given, env={"LOGNAME": "eva"})
 
     return call
 

@@ -37,10 +37,10 @@ def run_of(fake: FakePipelines, made: api.V2beta1RecurringRun, state: str = "RUN
 
 
 def test_the_answer_of_the_back_end_is_shown(fake, package):
-    found = make(package, "--catch-up", "--concurrency", 2)
+    found = make(package, "--concurrency", 2)
     assert found.exit_code == 0, found.output
     (made,) = fake.schedules.values()
-    assert made.status == "ENABLED" and made.no_catchup is False and made.max_concurrency == "2"
+    assert made.status == "ENABLED" and made.no_catchup is True and made.max_concurrency == "2"
     assert made.trigger.cron_schedule.cron == "0 0 3 * * *"
     # The fields stay in the parameters: the controller starts each run with the same ones.
     assert made.runtime_config.parameters["data_uri"] == "s3://data/{date-1d}/"
@@ -50,7 +50,7 @@ def test_the_answer_of_the_back_end_is_shown(fake, package):
     for part in (made.recurring_run_id, "active", "0 0 3 * * *"):
         assert part in answer, found.output
     (listed,) = json.loads(schedule("list", "--json").output)
-    assert (listed["when"], listed["at_once"], listed["catch_up"]) == ("0 0 3 * * *", 2, True)
+    assert (listed["when"], listed["at_once"]) == ("0 0 3 * * *", 2)
     assert listed["model"] == "m"
     plan = json.loads(make(package, "--dry-run", "--json").output)
     assert plan["data"] == f"s3://data/{yesterday}/" and len(fake.schedules) == 1

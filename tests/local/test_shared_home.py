@@ -24,7 +24,7 @@ from kfp_tfjob.storage.layout import Layout
 from tests.local.local_run import servers, stored
 from tests.local.published import NAME, publish
 
-WHY = ("--reason", "it is slow", "--by", "eva", "--yes")
+WHY = ("--reason", "it is slow", "--yes")
 HANGS = 600  # seconds; only what hangs reaches it
 # Opens the store of a folder, says so, and reads an object for each line on its standard input.
 USER = """

@@ -226,23 +226,6 @@ def test_everything_wrong_is_said_before_anything_is_sent(fake):
     assert fake.requests == []
 
 
-def test_of_two_submissions_at_once_one_wins(fake, package, data, base):
-    """The other one started after this one had looked for the name."""
-    values = {"data_uri": str(data), "data_label": "y", "model_name": "m", "output_uri": str(base)}
-    raced = []
-
-    def broken(method: str, path: str) -> None:
-        if method == "POST" and path.endswith("/runs") and not raced:
-            raced.append(add(fake, base, "nightly"))
-
-    fake.broken = broken
-    client = Client(fake.host)
-    with pytest.raises(Exception, match="already exists") as found:
-        client.submit(values, client.package(package), "nightly")
-    assert raced[0].run_id in str(found.value)
-    assert list(fake.runs) == [raced[0].run_id]
-
-
 def test_a_lost_answer_does_not_lose_the_run(fake, package, data, base):
     values = {"data_uri": str(data), "data_label": "y", "model_name": "m", "output_uri": str(base)}
     answer = fake.answer
