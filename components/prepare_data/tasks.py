@@ -147,7 +147,7 @@ def _read(job: Job, part: Part, found: _Found) -> None:
             columns = _columns(job, table, file)
             for chunk in table.chunks(columns):
                 found.add(file, chunk)
-            if part.span and part.is_text:
+            if part.span:
                 found.done.reached = table.reached
 
 

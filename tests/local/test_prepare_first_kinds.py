@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components.prepare_data import column_profile, dictionary, engine, scan
-from kfp_tfjob.components.prepare_data.kinds import NO_KINDS
+from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds
 from kfp_tfjob.components.prepare_data.source import resolve as source
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
@@ -37,8 +38,9 @@ def written(path: Path, b: Callable[[int], str]) -> Path:
     return path
 
 
-def without_kinds(*given: Any) -> source.FirstBlock:
-    return source.first_block(*given)._replace(kinds=NO_KINDS)
+def without_kinds(*given: Any) -> tuple[Columns | None, Kinds, list[Problem]]:
+    columns, _, problems = source.first_block(*given)
+    return columns, NO_KINDS, problems
 
 
 @pytest.fixture

@@ -90,7 +90,6 @@ def test_names_of_files_as_people_give_them(step, tmp_path):
     (tmp_path / "ü #%?&+").mkdir()
     name = "ä b#%?&+'.csv"
     (tmp_path / "ü #%?&+" / name).write_bytes(table(planted("oops", small)))
-    (tmp_path / "again").symlink_to(tmp_path)  # a loop
     os.mkfifo(tmp_path / "pipe.csv")
     assert where("b", "oops", "text", f"ü #%?&+/{name}") in refusal(step, str(tmp_path))
 

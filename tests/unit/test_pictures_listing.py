@@ -105,7 +105,6 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     files = {"cat/1.jpg": ONE, "dog/1.jpg": ONE, "LICENSE.txt": b"x", ".git/a.jpg": ONE}
     files |= {"cat/.DS_Store": b"x", "cat/Thumbs.db": b"x", "__MACOSX/cat/._1.jpg": b"x"}
     tree(tmp_path, files)
-    (tmp_path / "cat" / "again").symlink_to(tmp_path)
     (tmp_path / "dog" / "linked.jpg").symlink_to(tmp_path / "cat" / "1.jpg")
     source = listed(tmp_path)
     assert [file.name for file in source.files] == ["cat/1.jpg", "dog/1.jpg", "dog/linked.jpg"]
@@ -167,7 +166,7 @@ def test_what_cannot_be_listed(tmp_path: Path) -> None:
         listed(tree(tmp_path / "f", {"a.jpg": ONE}) / "a.jpg", format="pictures")
     tree(tmp_path / "broken", {"cat/1.jpg": ONE})
     (tmp_path / "broken" / "cat" / "2.jpg").symlink_to("nowhere")
-    with pytest.raises(DataError, match="links to files.*cat/2.jpg"):
+    with pytest.raises(DataError, match="links to.*cat/2.jpg"):
         listed(tmp_path / "broken")
     name = os.fsdecode(b"caf\xe9.jpg")
     try:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.images.header import Unusable, check
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, Folders, Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.listing import Listing, check_links
+from kfp_tfjob.components.prepare_data.source.listing import Listing
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
@@ -32,7 +32,7 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
             ending of a table, and one has that of a picture.
 
     Raises:
-        DataError: `format` asks for pictures, and there are none; or there is a link to nothing.
+        DataError: `format` asks for pictures, and there are none.
     """
     asked, listing = format == FORMAT, listings[0]
     if not asked and format != "auto":
@@ -42,7 +42,6 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
         return None
     if not is_folder or not listing.files:
         raise _none(listing.address, "a folder without files" if is_folder else "no folder")
-    check_links(listing.files)
     tops = {file.name.partition("/")[0] for file in listing.files if "/" in file.name}
     depth = int(_are_splits(tops))
     class_of = Folders((), depth).class_of

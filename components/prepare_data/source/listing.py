@@ -2,8 +2,8 @@
 
 Several addresses are on lines of their own, or separated by commas. In a pattern, `*` and `?` stand
 for characters of one name, `[ab]` for one of these, and `**` for folders at any depth. A folder
-has the files with a known ending; a pattern that matches a file takes any. Links to files and to
-folders are followed.
+has the files with a known ending; a pattern that matches a file takes any. Links to files are
+followed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,7 +36,7 @@ class Listing:
 
     Attributes:
         address: As given.
-        files: Sorted by name; a link to nothing or to itself has no tag.
+        files: Sorted by name.
         pattern: The parts of a pattern of their names; empty for a folder, None for a file.
     """
 
@@ -53,13 +53,12 @@ class Listing:
         """Return the files with these endings; any if they are matched by a pattern or named.
 
         Raises:
-            DataError: There is none, or one is a link to nothing.
+            DataError: There is none.
         """
         pattern = self.pattern
         if pattern is None:
             return self.files
         if found := [item for item in self.files if _is_table(item.name, pattern, endings)]:
-            check_links(found)
             return found
         raise DataError(
             Problem(
@@ -111,7 +110,8 @@ def list_address(store: Store, address: str) -> Listing:
         )
     found = _objects(store, address) if separator else _paths(address)
     if wrong := [ascii(item.name) for item in found.files if not _is_utf8(item.name)]:
-        raise DataError(_unusable("data_uri contains names that are not UTF-8", wrong))
+        what, received = "data_uri contains names that are not UTF-8", listed(wrong, 5)
+        raise DataError(Problem(what, received=received, fix="rename the files", path="data_uri"))
     return found
 
 
@@ -154,21 +154,6 @@ def _identity(file: SourceFile) -> str | S3Address:
     return file.tag if isinstance(file.location, str) else file.location
 
 
-def check_links(files: Sequence[SourceFile]) -> None:
-    """Refuse links to files that do not exist.
-
-    Raises:
-        DataError: There is one.
-    """
-    if broken := [file.name for file in files if not file.tag]:
-        raise DataError(_unusable("data_uri contains links to files that do not exist", broken))
-
-
-def _unusable(what: str, names: Sequence[str]) -> Problem:
-    received, fix = listed(sorted(names), 5), "rename or remove them"
-    return Problem(what, received=received, fix=fix, path="data_uri")
-
-
 def _objects(store: Store, text: str) -> Listing:
     address = S3Address.parse(text, "data_uri")
     if address.key and not text.endswith("/"):
@@ -204,43 +189,43 @@ def _paths(text: str) -> Listing:
     return Listing(text, sorted(files, key=lambda file: file.name), pattern)
 
 
-def _walk(top: Path) -> Iterator[SourceFile]:
-    """Yield the files below a folder on this machine, following links, but none back to a folder.
+def _walk(top: Path) -> list[SourceFile]:
+    """Return the files below a folder on this machine, following links to files.
 
     Raises:
-        DataError: A folder cannot be read.
+        DataError: A folder cannot be read, or a link leads to a folder or to nothing.
     """
-    status = top.stat()
-    waiting = [(os.fspath(top), "", frozenset({(status.st_dev, status.st_ino)}))]
-    while waiting:
-        folder, prefix, above = waiting.pop()
-        try:
-            entries = os.scandir(folder)
-        except OSError as error:
-            raise DataError(
-                Problem(
-                    f"the folder {folder} cannot be read",
-                    received=error.strerror,
-                    fix="correct its permissions, or data_uri",
-                    path="data_uri",
-                )
-            ) from error
-        with entries:
-            for entry in entries:
-                if _is_hidden(entry.name):
-                    continue
-                name = prefix + entry.name
-                try:
-                    status = entry.stat()
-                except OSError:  # a link to nothing
-                    yield SourceFile(name, 0, entry.path, "")
-                    continue
-                place = (status.st_dev, status.st_ino)
-                if stat.S_ISREG(status.st_mode):
-                    split = _split_of(name)
-                    yield SourceFile(name, status.st_size, entry.path, mark(status), split)
-                elif stat.S_ISDIR(status.st_mode) and place not in above:
-                    waiting.append((entry.path, f"{name}/", above | {place}))
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            Problem(
+                f"the folder {error.filename} cannot be read",
+                received=error.strerror,
+                fix="correct its permissions, or data_uri",
+                path="data_uri",
+            )
+        ) from error
+
+    found: list[SourceFile] = []
+    links: list[str] = []
+    for folder, folders, files in os.walk(top, onerror=refuse):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        links += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
+        for path in (os.path.join(folder, name) for name in files if not _is_hidden(name)):
+            try:
+                status = os.stat(path)
+            except OSError:
+                links.append(path)
+                continue
+            if stat.S_ISREG(status.st_mode):
+                name = Path(path).relative_to(top).as_posix()
+                found.append(SourceFile(name, status.st_size, path, mark(status), _split_of(name)))
+    if links:
+        what = "data_uri contains links to folders, or to files that do not exist"
+        fix = "remove them; name a linked folder itself in data_uri"
+        received = listed(sorted(links), 5)
+        raise DataError(Problem(what, received=received, fix=fix, path="data_uri"))
+    return found
 
 
 def _pattern(

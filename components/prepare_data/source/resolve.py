@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import NamedTuple
 
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
@@ -127,28 +126,20 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
     try:
         if source.pictures:
             return problems_of(source, options)
-        found = first_block(source, data_label, options)
-        return [*folder_problems(source, options), *found.problems]
+        _, _, problems = first_block(source, data_label, options)
+        return [*folder_problems(source, options), *problems]
     except DataError as error:
         return _problems(error)
 
 
-class FirstBlock(NamedTuple):
-    """What the first block of the first file shows.
+def first_block(
+    source: Source, data_label: str, options: DataOptions
+) -> tuple[Columns | None, Kinds, list[Problem]]:
+    """Look at the first block of the first file that has rows.
 
-    Attributes:
-        columns: Those that the header offers; None if it has a problem.
-        kinds: Those that the values suggest; none without a block.
-        problems: Of the header or of the values.
-    """
-
-    columns: Columns | None
-    kinds: Kinds
-    problems: list[Problem]
-
-
-def first_block(source: Source, data_label: str, options: DataOptions) -> FirstBlock:
-    """Look at the first block that has rows.
+    Returns:
+        The columns, None if the header has a problem; the kinds that the values suggest, none
+        without a block; and the problems of the header or of the values.
 
     Raises:
         DataError: The file cannot be read, or not as a table.
@@ -158,11 +149,11 @@ def first_block(source: Source, data_label: str, options: DataOptions) -> FirstB
         columns, problems = choose(table.names, data_label, options, first.name)
         problems += table.problems(columns) if columns and not problems else []
         if problems or columns is None:
-            return FirstBlock(None, NO_KINDS, problems)
+            return None, NO_KINDS, problems
         try:
-            return FirstBlock(columns, *_looked_at(source, table, columns, options))
+            return columns, *_looked_at(source, table, columns, options)
         except DataError as error:
-            return FirstBlock(columns, NO_KINDS, _problems(error))
+            return columns, NO_KINDS, _problems(error)
 
 
 def _looked_at(

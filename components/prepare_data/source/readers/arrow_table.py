@@ -189,10 +189,13 @@ class ArrowTable:
         return 0
 
     @property
-    def reached(self) -> tuple[int, int, int]:
-        """Of a part of a text: the offset of its first and of its last byte, and its lines."""
-        text: Any = self._reader  # of a text; no other reader has parts that begin within a row
-        return text.reach.started, text.reach.position, text.lines
+    def reached(self) -> tuple[int, int, int] | None:
+        """Of a text: the offsets of the first byte and of the end of what was read, and its lines.
+
+        No other format has ranges that begin within a row.
+        """
+        text: Any = self._reader
+        return (text.reach.started, text.reach.position, text.lines) if text.is_text else None
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column that cannot be a feature, and for a nested label."""

@@ -39,7 +39,6 @@ class Part:
         first: The first file, as an index of the files of the source.
         last: The last file.
         span: The range of the only file; None if files are read as a whole.
-        is_text: Whether the range is one of bytes, whose first record must be looked for.
         size: About how many bytes of the source it has.
     """
 
@@ -47,13 +46,12 @@ class Part:
     first: int
     last: int
     span: Span | None = None
-    is_text: bool = False
     size: int = 0
 
     @property
     def follows(self) -> bool:
-        """Whether it must begin where the part before has ended."""
-        return self.is_text and self.span is not None and self.span.start > 0
+        """Whether its file began in the part before."""
+        return self.span is not None and self.span.start > 0
 
 
 def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
@@ -64,23 +62,20 @@ def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> li
 
 def _files(
     source: Source, options: DataOptions, size: int
-) -> Iterator[tuple[int, int, Span | None, bool, int]]:
+) -> Iterator[tuple[int, int, Span | None, int]]:
     start, held = 0, 0  # small files that are waiting
     for i, file in enumerate(source.files):
         if held and held + file.size > size:
-            yield start, i - 1, None, False, held
+            yield start, i - 1, None, held
             start, held = i, 0
         if file.size < size + size // 2:
             start, held = start if held else i, held + max(file.size, 1)
             continue
-        spans, is_text = spans_of(source, file, options, size)
-        if len(spans) < 2:
-            yield i, i, None, False, file.size
-        else:
-            for span in spans:
-                yield i, i, span, is_text, file.size // len(spans)
+        spans = _spans_of(source, file, options, size)
+        for span in spans if len(spans) > 1 else [None]:
+            yield i, i, span, file.size // max(1, len(spans))
     if held:
-        yield start, len(source.files) - 1, None, False, held
+        yield start, len(source.files) - 1, None, held
 
 
 # What no header of a CSV begins with.
@@ -113,26 +108,23 @@ def open_table(
         yield ArrowTable(reader(stream, file.name, options, block, span), file.name, options)
 
 
-def spans_of(
-    source: Source, file: SourceFile, options: DataOptions, size: int
-) -> tuple[list[Span], bool]:
-    """Return the parts of a large file that can be read alone, and whether they are of bytes.
+def _spans_of(source: Source, file: SourceFile, options: DataOptions, size: int) -> list[Span]:
+    """Return the ranges of a large file that can be read alone, of bytes or of units.
 
-    Returns:
-        Ranges of bytes or of what the format is cut into; none if only the whole file can be read.
+    There may be none if only the whole file can be read.
     """
     if source.reader:
-        return [], False
+        return []
     reader = _reader_of(source, file, options)
     if not reader.is_text:
         with unpacked(source, file) as stream:
-            return _ranges(reader.units(stream, file.name), size), False
+            return _ranges(reader.units(stream, file.name), size)
     if options.encoding not in ("auto", "utf-8"):
-        return [], False
+        return []
     with text_of(source, file, options.encoding) as stream, source.raw(file) as raw:
         if stream.read(_HEAD) != raw.read(_HEAD):
-            return [], False  # packed, or in another encoding
-    return [Span(at, min(at + size, file.size)) for at in range(0, file.size, size)], True
+            return []  # packed, or in another encoding
+    return [Span(at, min(at + size, file.size)) for at in range(0, file.size, size)]
 
 
 def _ranges(sizes: list[int], most: int) -> list[Span]:
