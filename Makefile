@@ -72,8 +72,8 @@ test-serve: $(READY) ## run the server of the champion as a process, in an envir
 test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
 	.venv/bin/python -m pytest -m slow tests/install
 
-test-docs: $(READY) ## run the slow commands of the documents, examples/ci and examples/dvc: a local run of each example
-	.venv/bin/python -m pytest -m slow tests/docs tests/local/test_ci_examples.py tests/local/test_dvc_example.py
+test-docs: $(READY) ## run the slow commands of the documents
+	.venv/bin/python -m pytest -m slow tests/docs
 
 test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go, or KUBECONFIG
 	.venv/bin/python -m tests.cluster $(ARGS)

@@ -57,38 +57,6 @@ def webhook(cluster: Cluster, namespace: str, message: str) -> Iterator[None]:
         server.server_close()
 
 
-@contextlib.contextmanager
-def policy(cluster: Cluster, namespace: str, message: str) -> Iterator[None]:
-    """Have a ValidatingAdmissionPolicy refuse every creation of a TFJob in a namespace."""
-    api = client.CustomObjectsApi(cluster.api)
-    name = f"refuse-{namespace}"
-    version = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
-    only = {"namespaceSelector": _only(namespace)}
-    objects = {
-        "validatingadmissionpolicies": {
-            "kind": "ValidatingAdmissionPolicy",
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": _RULES} | only,
-                "validations": [{"expression": "false", "message": message}],
-            },
-        },
-        "validatingadmissionpolicybindings": {
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": only},
-        },
-    }
-    path = ("admissionregistration.k8s.io", "v1")
-    for plural, body in objects.items():
-        api.create_cluster_custom_object(*path, plural, version | body)
-    try:
-        _wait_until_refused(cluster, namespace, message)
-        yield
-    finally:
-        for plural in objects:
-            api.delete_cluster_custom_object(*path, plural, name)
-
-
 def _only(namespace: str) -> dict[str, object]:
     return {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
 

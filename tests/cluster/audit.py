@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # Accounts of pods only; the controllers of Kubernetes are accounts of kube-system.
 POLICY = """
@@ -37,23 +37,6 @@ def calls(log: Path, namespace: str, account: str) -> Iterator[tuple[Call, bool]
         namespace: Of the account.
         account: Its name.
     """
-    for call, event in _events(log, namespace, account):
-        yield call, event["annotations"]["authorization.k8s.io/decision"] == "allow"
-
-
-def agents(log: Path, namespace: str, account: str) -> Iterator[tuple[Call, str]]:
-    """Yield the calls of an account on resources, and the program that each names.
-
-    Args:
-        log: The audit log.
-        namespace: Of the account.
-        account: Its name.
-    """
-    for call, event in _events(log, namespace, account):
-        yield call, event["userAgent"]
-
-
-def _events(log: Path, namespace: str, account: str) -> Iterator[tuple[Call, dict[str, Any]]]:
     with log.open() as lines:
         for line in lines:
             event = json.loads(line)
@@ -61,7 +44,5 @@ def _events(log: Path, namespace: str, account: str) -> Iterator[tuple[Call, dic
             if "objectRef" in event and user == f"system:serviceaccount:{namespace}:{account}":
                 at = event["objectRef"]
                 parts = (at.get("resource", ""), at.get("subresource", ""))
-                yield (
-                    Call(at.get("apiGroup", ""), "/".join(filter(None, parts)), event["verb"]),
-                    event,
-                )
+                call = Call(at.get("apiGroup", ""), "/".join(filter(None, parts)), event["verb"])
+                yield call, event["annotations"]["authorization.k8s.io/decision"] == "allow"

@@ -126,7 +126,7 @@ def test_sidecar_crash_loops(launch, row):
         over.set()
         crashing.join()
     row(launch, "store_unavailable", 145, jobs=0)
-    assert "uploader of chief-0" in ended.message and "137" in ended.message, ended.message
+    assert "uploader" in ended.message and "137" in ended.message, ended.message
 
 
 def test_sidecar_cannot_store_in_time(launch_on_own_store, row):
@@ -169,7 +169,7 @@ def test_operator_goes_away(launch, another_launch, row, alone):
     patient.join()
     late.join()
     row(new, "operator_absent", 2, jobs=0, name="operator down at create")
-    assert "failed calling webhook" in new.ended.message
+    assert "webhook" in new.ended.message
     row(impatient, "operator_absent", 2, jobs=0, name="operator does not come back")
     assert "20 s" in impatient.ended.message
     row(patient, "succeeded", 0, jobs=1, name="operator down mid run")

@@ -58,7 +58,7 @@ def test_one_of_two_launchers_is_killed_and_adopts_only_its_own_job(launch, work
         ("us", "succeeded"),
     }
     ending = finish.run(whole_run(launch), "", left)
-    assert ending.failure is None and "output of task `us`" in ending.markdown
+    assert ending.failure is None and "task `us`" in ending.markdown
 
 
 def test_terminate_ends_the_jobs_of_every_task(launch, workflow):

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import subprocess
 from copy import copy
 from pathlib import Path
@@ -52,6 +53,14 @@ def test_commands(block: Block) -> None:
                 assert names <= targets, f"{block}: {names - targets}"
             case ["curl", *_, "-d", body]:
                 json.loads(body)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*/*.yaml")), ids=str)
+def test_commands_of_an_example(path: Path) -> None:
+    commands = re.findall(r"kfp-tfjob ([a-z][^|\n]*)", path.read_text())
+    assert commands
+    for it in commands:
+        parse(shlex.split(it))
 
 
 def test_both_commands_stand_on_the_first_screen_of_the_readme() -> None:

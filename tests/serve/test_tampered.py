@@ -70,7 +70,7 @@ def test_forged_weights_and_a_forged_schema_are_not_loaded(altered: Publisher) -
     forge(altered, "schema.json", schema)
     for name in WEIGHTS:
         forge(altered, name, store.read(place.version(1) / name))
-    with pytest.raises(DataError, match=r"the weights of (.|\n)*Fix: "):
+    with pytest.raises(DataError, match="weights"):
         LoadedModel.of(store, prove(store, layout, PETS))
 
 

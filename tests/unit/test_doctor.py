@@ -86,10 +86,10 @@ def test_every_problem_is_a_finding_with_its_fix():
 def test_what_may_not_be_checked_is_unknown():
     def check():
         yield ok("before")
-        raise ForbiddenError(Problem("this step is not allowed to x", "nodes is forbidden"))
+        raise ForbiddenError(Problem("this step is not allowed to x", "forbidden"))
 
     _, found = findings("the nodes", check)
-    assert (found.status, found.received) == ("unknown", "nodes is forbidden")
+    assert (found.status, found.received) == ("unknown", "forbidden")
     assert found.what.startswith("the nodes")
 
 

@@ -147,7 +147,7 @@ def test_of_many_checks_those_that_failed_come_first() -> None:
     html = report.render(replace(verdict, checks=tuple(checks), reasons=reasons), labels, scored)
     assert len(html.encode()) < 1_000_000
     assert html.count('<tr class="joined">') == 200
-    assert "800 more are in verdict.json" in html and "980 more are in verdict.json" in html
+    assert "800 more" in html and "980 more" in html
     table = html.partition("<h2>Checks</h2>")[2]
     assert table.index("this fails") < table.index("alert(")
 

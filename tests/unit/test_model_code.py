@@ -48,7 +48,7 @@ def test_forms(text: str, source: str, function: str, in_image: bool) -> None:
     ],
 )
 def test_what_names_no_function_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="name a function"):
+    with pytest.raises(ConfigurationError, match="model_code"):
         ModelCode.parse(text)
 
 

@@ -222,11 +222,6 @@ def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str, tmp_path
     assert not re.search(r"\b(nan|inf)\b", " ".join(values))
 
 
-@pytest.mark.parametrize("name", ["dataset, regression", "training", "job", "local run"])
-def test_hostile_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
-    assert html(HOSTILE) in PAGES[name](tmp_path)
-
-
 @PROPERTY
 @given(TEXT)
 def test_a_template_does_to_text_what_the_project_does_to_text_for_html(text: str) -> None:
@@ -271,10 +266,3 @@ def test_templates_do_not_go_around_what_makes_text_safe() -> None:
             assert "~" not in expression and not re.search(
                 r"\|\s*safe|Markup|autoescape", expression
             )
-
-
-def test_the_columns_of_every_kind_are_described() -> None:
-    page = data_page(0, 2, kinds=True)
-    for words in ("1,234", "99 texts", "2 rows with rare ones", "true in 44.4%", "7 bins"):
-        assert words in page
-    assert "2015-01-02 to 2024-12-28" in page

@@ -103,17 +103,6 @@ def test_each_kind_has_its_bins() -> None:
     assert note.values is note.edges is None
 
 
-def test_many_rows_with_one_value_are_one_bin() -> None:
-    random = np.random.default_rng(2)
-    rows = np.zeros(4000, _kind(1))
-    rows["features"][:1000, 0] = random.normal(size=1000)
-    found = Distributions(Edges.of(of_numbers(["rain"]), rows))
-    found.add("train", rows)
-    rain = entry(found, "rain")
-    assert 0 in rain.edges and len(set(rain.edges)) == len(rain.edges)
-    assert max(rain.counts["train"]) >= 3000
-
-
 @pytest.mark.parametrize("beyond", [-999, 999])
 @pytest.mark.parametrize("usual", [1, 5, 400])
 def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond: int) -> None:
@@ -221,14 +210,3 @@ def test_a_wide_table_has_its_first_columns() -> None:
     body = found.document()
     assert len(body.columns) == MOST_COLUMNS and body.columns_left_out == 5
     assert body.columns[0].counts["validation"] == [0, 3, 0]
-
-
-def test_no_rows_and_no_values() -> None:
-    gaps = np.zeros(2, _kind(3, 2, 1))
-    gaps["features"], gaps["dates"] = np.nan, NO_DATE
-    found = Distributions(Edges.of(PEOPLE, gaps))
-    found.add("train", gaps)
-    found.add("test", gaps[:0])
-    for name in ("age", "joined", "city", "member", "note"):
-        assert entry(found, name).gaps == {"train": 2, "validation": 0, "test": 0}
-        assert not sum(entry(found, name).counts["train"])

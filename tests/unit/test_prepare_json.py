@@ -39,13 +39,6 @@ def test_values_of_each_kind(path: Path, block: int) -> None:
     assert labels == [row["y"] for row in ROWS] and not faults.bad
 
 
-def test_the_order_of_the_keys_and_white_space_do_not_matter(path: Path) -> None:
-    path.write_text('\n  {"a": 1, "y": "u"}\r\n\r\n{ "y" :"v","a":2.50 } \n{"a":"3","y":"u"}')
-    features, labels, faults = data_of(path)
-    assert features.tolist() == [[1], [2.5], [3]] and labels == ["u", "v", "u"]
-    assert not faults.bad
-
-
 @pytest.mark.parametrize("block", [64, 1 << 20])
 def test_faults_are_named_with_line_column_value_and_rule(path: Path, block: int) -> None:
     write(

@@ -56,5 +56,5 @@ def test_a_format_is_one_module_and_one_line(
     ]
     path = tmp_path / "b.avro"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="b.avro is damaged"):
+    with pytest.raises(DataError, match="b.avro"):
         read(tmp_path)

@@ -93,10 +93,8 @@ def test_an_office_table_has_numbers_and_dates(
     assert all(item.gaps for item in found.kinds.features)  # its model takes gaps
     assert values_of(found, "amount") == sorted(AMOUNTS.astype(np.float32).tolist())
     assert values_of(found, "day") == MICROSECONDS
-    assert list(kinds.described(found.kinds))[-2:] == [
-        f"read in the format {format}: amount",
-        "read in the format 31.12.2024: day",
-    ]
+    described = list(kinds.described(found.kinds))[-2:]
+    assert described[0].endswith(f" {format}: amount") and described[1].endswith(" 31.12.2024: day")
 
 
 def test_the_proof_may_come_late_and_only_once(tmp_path: Path, scanned) -> None:

@@ -1,4 +1,4 @@
-"""TFRecord files of tf.train.Example; tests/local/test_prepare_written_by_tf.py reads real ones."""
+"""TFRecord files of tf.train.Example."""
 
 import gzip
 import io
@@ -117,7 +117,7 @@ def test_a_record_that_is_too_long_is_refused(path: Path) -> None:
 
 def test_a_record_with_millions_of_numbers_is_refused_in_bounded_memory(path: Path) -> None:
     path.write_bytes(record(a=[0] * 2_000_000, y=[1]))
-    with bounded(seconds=5, memory=150 << 20), pytest.raises(DataError, match="too many columns"):
+    with bounded(seconds=5, memory=150 << 20), pytest.raises(DataError, match="columns"):
         data_of(path)
 
 

@@ -14,7 +14,7 @@ PRINTED = """\
         }
     }
     12:00:01 1797 rows
-      indented by the step
+      indented
     [KFP Executor 2026-01-01 12:00:02,000 INFO]: Wrote executor output file to /x.
 
 12:00:02.000 - INFO - Task 'prepare-data' outputs:
@@ -28,7 +28,7 @@ def test_steps_own_lines_only() -> None:
     assert list(readable(PRINTED.splitlines(keepends=True))) == [
         ("prepare_data", ""),
         ("prepare_data", "12:00:01 1797 rows"),
-        ("prepare_data", "  indented by the step"),
+        ("prepare_data", "  indented"),
         ("evaluate", ""),
         ("evaluate", "12:00:03 blessed"),
     ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,15 +13,8 @@ from kfp_tfjob.components.prepare_data.executors.exchange import dump, load
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.records import TFRecords
-from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.row_weights import RowWeights
-from kfp_tfjob.trainer.rows import Rows
 
 NULLS = pa.array(["", "NA"])
 
@@ -110,28 +100,3 @@ def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
         assert found.mean == pytest.approx(np.mean(values, dtype=float))
         counts = first.of_split(("even", "odd")).label.counts
         assert sum(counts.values()) == pytest.approx(np.sum(values, dtype=float))
-
-
-def test_rows_bring_their_weights(tmp_path: Path) -> None:
-    features = np.arange(6, dtype=np.float32).reshape(3, 2)
-    labels, given = np.array([0, 1, 1]), np.array([0.5, 0, 4], np.float32)
-    encoded = Encoder(2, 2, weighted=True).encode(features, labels, weights=given)
-    (tmp_path / "train-00000.tfrecord").write_bytes(encoded)
-    values = dict.fromkeys(item.name for item in dataclasses.fields(Dataset) if item.init)
-    values |= {"feature_names": ("a", "b"), "class_names": ("u", "v"), "task": "classification"}
-    own = RowWeights("w", {"train": 1.5, "test": 0.0})
-    coding = Coding((Number("a"), Number("b")))
-    dataset = Dataset(**values | {"row_weights": own, "coding": coding})
-    rows = Rows(dataset, TFRecords([tmp_path / "train-00000.tfrecord"]))
-    order = np.array([2, 0, 1])
-    found = rows.take_weighted(order)
-    assert found[0].tolist() == features[order].tolist() and found[1].tolist() == [1, 0, 1]
-    assert found[2].tolist() == [4, 0.5, 0]
-    assert rows.weights().tolist() == given.tolist()
-    assert own.scaled("train", given).mean() == pytest.approx(1)
-    assert own.scaled("test", given) is given
-    repeated = np.repeat(labels, [1, 0, 8])  # the weights times two
-    assert np.array_equal(
-        dataset.class_weights("balanced", labels, given),
-        dataset.class_weights("balanced", repeated),
-    )

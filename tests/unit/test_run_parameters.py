@@ -18,7 +18,6 @@ from kfp_tfjob.options.fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.escaping import prose
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
 GOOD = {
@@ -100,13 +99,3 @@ def test_a_value_stays_in_its_paragraph() -> None:
     codes = [[part.content for part in one if part.type == "code_inline"] for one in paragraphs]
     assert ["data_label", r"a'b|c\n<b>\x1b[2J"] in codes
     assert not any(part.type == "html_inline" for one in paragraphs for part in one)
-
-
-def test_the_table_shows_every_parameter_and_what_the_job_takes() -> None:
-    given = values(train_workers=3, train_gpus=2, pod={"all": {"cpu": "8"}})
-    text = table(given, job_spec(given))
-    assert "4 replicas" in text and "8 GPUs" in text and "64 rows" in text
-    for name, parameter in PARAMETERS.items():
-        meaning = parameter.meaning
-        assert f"**`{name}`:** " in text and f"\n{meaning}\n" in text
-        assert prose(meaning) == meaning  # every name in backticks

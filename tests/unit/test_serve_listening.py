@@ -17,15 +17,6 @@ def test_only_a_pod_listens_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_host() == "0.0.0.0"
 
 
-def test_a_connection_ends_with_its_client() -> None:
-    with listen("127.0.0.1", 0) as server:
-        server.listen()
-        with socket.create_connection(server.getsockname()), server.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
-
-
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "IDLE", 1)
     monkeypatch.setattr(listening, "_PROBES", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import ml_dtypes
@@ -90,13 +89,6 @@ def test_another_model_is_refused_with_the_variables_that_differ() -> None:
     then.check_fits(then.variables, SETTINGS)
     with pytest.raises(ConfigurationError, match="different model"):
         then.check_fits(list(reversed(then.variables)), SETTINGS)
-
-
-def test_a_checkpoint_says_in_json_what_it_holds(tmp_path: Path) -> None:
-    _content(1).write(tmp_path)
-    state = json.loads((tmp_path / "1" / "checkpoint.json").read_text())
-    assert state["variables"] == [{"name": "w", "shape": [2, 3], "dtype": "float32"}]
-    assert state["position"] == {"step": 1, "epoch": 0, "step_in_epoch": 1}
 
 
 def test_what_lies_beside_checkpoints_is_left_alone(tmp_path: Path) -> None:

@@ -112,14 +112,6 @@ def test_the_schema_says_everything() -> None:
     assert "weight" not in schema and schema["label"] == {"name": "y", "classes": ["no", "yes"]}
 
 
-def test_a_table_of_numbers_is_not_copied() -> None:
-    plain = typed({"features": [{"name": "a", "type": "float32"}]}).encoding
-    rows = np.array([[1.5], [np.nan]], np.float32)
-    none = np.empty((2, 0), np.int64)
-    assert plain.is_identity and not _CODING.is_identity
-    assert plain.pack(rows, none, none) is rows
-
-
 @pytest.mark.parametrize(
     "column", [Date("when", Missing("fail", None), origin=0), Number("n", Missing("fail", None))]
 )
