@@ -1,8 +1,6 @@
 """A boolean has the same literals in training, in the exported model and in the server."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import Missing
 from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
 from tests.local.test_raw_columns import traced
-from tests.unit.prepared_files import read
 
 WRONG = "wrong"
 _SERVED = {b"true": 1.0, b"false": 0.0, b"": None}
@@ -77,38 +74,3 @@ def test_a_text_is_the_same_in_training_model_and_server(
     assert exported(text) == (None if found == WRONG else found)
     if text.strip(" \t"):
         assert Boolean.constant(text.strip(" \t")) == (None if found == WRONG else found)
-
-
-@pytest.mark.parametrize("text", [*TRUE_TEXTS, *FALSE_TEXTS])
-def test_each_literal_is_a_boolean(exported: Callable[[str], float | None], text: str) -> None:
-    wanted = float(text in TRUE_TEXTS)
-    assert trained(pa.array([text.upper()])) == requested(text) == exported(text) == wanted
-
-
-@pytest.mark.parametrize("value", [True, False, 1, 0, 1.0, 0.0, -0.0, None, 2, -1, 0.5, 1e300])
-def test_a_typed_value_is_the_same_in_training_and_server(value: Any) -> None:
-    found = trained(pa.array([value], pa.string() if value is None else None))
-    assert requested(value) == found
-    if value is not None:
-        tensor = np.array([value])
-        values, wrong = Boolean.read(tensor)
-        assert (WRONG if wrong else _SERVED[values[0]]) == found
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_a_file_with_booleans_as_pandas_writes_them(tmp_path: Path, ending: str) -> None:
-    """A column of true, false and missing values becomes 1.0, 0.0 and an empty one."""
-    words = ["1.0", "0.0", "true", "False", ""]
-    path = tmp_path / f"f.{ending}"
-    if ending == "csv":
-        rows = [f"{i},{words[i % 5]},{i % 2}\n" for i in range(60)]
-        path.write_text("a,b,y\n" + "".join(rows))
-    else:
-        plain = [{"a": i, "b": words[i % 5], "y": i % 2} for i in range(60)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in plain))
-    found = read(path)
-    assert [(item.name, item.kind) for item in found.kinds.features] == [
-        ("a", "number"),
-        ("b", "boolean"),
-    ]
-    assert not found.faults.bad and found.kinds.features[1].missing == 12

@@ -86,7 +86,7 @@ def test_the_command_line_ends_with_the_number_of_the_signal(
     command = [sys.executable, *LOUD, "-m", "kfp_tfjob.pipelines", "run", *options]
     code, said = signalled_at(module, number, command)
     assert code == 128 + number, said
-    assert said.strip() == f"kfp-tfjob: stopped by {number.name}"
+    assert said.strip().endswith(number.name)
 
 
 @first_process
@@ -101,7 +101,7 @@ def test_the_supervisor_as_first_process_does_not_lose_a_signal(
         code, said = signalled_at(
             module, signal.SIGTERM, ["unshare", "-pf", *command], inside=True, **words
         )
-        assert (code, "stopped by a signal" in said) == (143, True), said
+        assert (code, " signal" in said) == (143, True), said
 
 
 @first_process

@@ -18,7 +18,6 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.rows import Rows
 from tests.local import mixed_dataset
-from tests.typed_schema import typed
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +42,6 @@ def _rows(dataset: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
     return rows.take(np.arange(dataset.rows[split]))
 
 
-def _raw(dataset: Dataset) -> dict[str, np.ndarray]:
-    from pyarrow import parquet
-
-    table = parquet.read_table(dataset.folder / "test.parquet")
-    return {column.name: table[column.name].to_numpy() for column in dataset.columns}
-
-
 def test_the_model_sees_packed_rows(dataset: Dataset) -> None:
     assert dataset.feature_names[:3] == ("age", "age.missing", "signed up.year")
     assert dataset.num_features == len(dataset.mean) == len(dataset.std) == 12
@@ -71,7 +63,7 @@ def test_statistics_of_other_columns_are_refused(dataset: Dataset, tmp_path: Pat
     for path in dataset.folder.glob("*.json"):
         text = path.read_text().replace("age.missing", "age.gap")
         (tmp_path / path.name).write_text(text)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="age.gap"):
         Dataset.load(tmp_path)
 
 
@@ -91,36 +83,6 @@ def test_training_and_further_training_take_packed_rows(dataset: Dataset, export
     before = model.evaluate(rows, labels, verbose=0)[0]
     model.fit(rows, labels, verbose=0)
     assert model.evaluate(rows, labels, verbose=0)[0] < before
-
-
-def test_the_saved_model_takes_the_raw_test_rows(dataset: Dataset, exported: Path) -> None:
-    import keras
-    import tensorflow as tf
-
-    from kfp_tfjob.features.served_model import ServedModel
-
-    schema = typed(dataset.schema)
-    served = ServedModel(exported / "model", schema, "the model").predict(_raw(dataset))
-    model = keras.saving.load_model(exported / "model.keras")
-    expected = tf.nn.softmax(model(_rows(dataset, "test")[0], training=False)).numpy()
-    np.testing.assert_array_equal(served, expected)
-
-
-def test_a_raw_row_with_a_gap_and_an_unseen_city_is_answered(exported: Path) -> None:
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(str(exported / "model"))
-    assert set(loaded.signatures) == {"serve", "serving_default"}
-    answer = loaded.signatures["serve"](
-        age=tf.constant([float("nan")], tf.float64),
-        job=tf.constant([""]),
-        city=tf.constant(["Atlantis"]),
-        signed_up=tf.constant([-(2**63)], tf.int64),
-        member=tf.constant([""]),
-        note=tf.constant(["süß"]),
-    )
-    assert answer["class"].numpy().tolist()[0].decode() in mixed_dataset.CLASSES
-    assert answer["probabilities"].numpy().sum() == pytest.approx(1)
 
 
 def test_the_image_model_refuses_categories(dataset: Dataset) -> None:
@@ -146,7 +108,7 @@ def test_a_model_that_ignores_the_kinds_is_warned_about(
 
     with caplog.at_level(logging.WARNING):
         user_model.build(plain, dataclasses.replace(dataset), {})
-    assert "job, city, note as" in caplog.text
+    assert "job, city, note" in caplog.text
     caplog.clear()
     user_model.build(models.mlp, dataclasses.replace(dataset), {})
     assert not caplog.text

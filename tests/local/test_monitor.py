@@ -186,7 +186,7 @@ def test_a_row_counts_for_the_requests_that_it_stands_for(world: World) -> None:
 
 def test_the_time_and_the_columns_are_chosen(world: World) -> None:
     world.send(world.people(300, 50), NOW - timedelta(days=3), left_out=("city", "age"))
-    with pytest.raises(DataError, match=f"no row from {NOW - timedelta(days=1):%Y-%m-%d}"):
+    with pytest.raises(DataError, match=f"{NOW - timedelta(days=1):%Y-%m-%d}"):
         world.look(days=1)
     found = world.look(days=7)
     assert found.left_out == ("age", "city") and found.rows == 300
@@ -218,11 +218,11 @@ def test_values_of_another_kind_are_counted(world: World) -> None:
 
 def test_other_versions_are_named(world: World) -> None:
     world.send(world.people(300, 80), version=3)
-    with pytest.raises(DataError, match="samples of version 3"):
+    with pytest.raises(DataError, match="version 3"):
         world.look()
-    with pytest.raises(ConfigurationError, match="nobody has no"):
+    with pytest.raises(ConfigurationError, match="nobody"):
         monitor(world.store, world.layout, "nobody", NOW)
-    with pytest.raises(ConfigurationError, match="model_name is not valid"):
+    with pytest.raises(ConfigurationError, match="model_name"):
         monitor(world.store, world.layout, "a/b", NOW)
 
 

@@ -113,7 +113,7 @@ def test_a_database_that_is_away_is_waited_for_and_named(fake):
     assert Connection(fake.host).open(patience=20).find_experiment("none") == ""
 
     answers = iter([away] * 100)
-    with pytest.raises(BackEndError, match="500 InternalServerError: connect: connection refused"):
+    with pytest.raises(BackEndError, match="500 InternalServerError"):
         Connection(fake.host).open(patience=1).find_experiment("none")
 
 

@@ -139,7 +139,7 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
     results = executor.map(f"{HERE}:square", range(500))
     next(results)
     cluster.scheduler.kill()
-    with pytest.raises(StepError, match="scheduler is lost"):
+    with pytest.raises(StepError, match="lost"):
         list(results)
     executor.close()
     with pytest.raises(ConfigurationError) as raised:
@@ -196,7 +196,7 @@ def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeyp
         monkeypatch.setenv(MOUNT_VARIABLE, str(secret))
         monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 5)
         assert cluster.address.startswith("tls://")
-        with pytest.raises(ConfigurationError, match="cannot be reached"):
+        with pytest.raises(ConfigurationError, match="data_options.dask"):
             Distributed(Context(str(tmp_path)), cluster.address)
         tls = "DASK_DISTRIBUTED__COMM__TLS__"
         (secret / f"{tls}CA_FILE").write_text(str(certificate))

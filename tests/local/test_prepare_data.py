@@ -245,7 +245,7 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     with pytest.raises(DataError, match="'t' of x.parquet"):
         run(step, str(tmp_path / "x.parquet"), "f", {})
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:900])
-    with pytest.raises(DataError, match="x.parquet is damaged"):
+    with pytest.raises(DataError, match="x.parquet.*damaged"):
         run(step, str(tmp_path / "x.parquet"), "f", {})
 
 
@@ -254,7 +254,7 @@ def test_the_index_of_pandas_is_no_feature(step, tmp_path):
     index = "__index_level_0__"
     table = pa.table({"f": rows * 2, "y": rows % 2, index: rows})
     pa.parquet.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=f"{index}.*index of a pandas"):
+    with pytest.raises(DataError, match=f"{index}.*pandas"):
         run(step, str(tmp_path / "t.parquet"), "y", {})
     for options in ({"drop": [index]}, {"columns": ["f", index]}):
         features = run(step, str(tmp_path / "t.parquet"), "y", options).schema.features
@@ -280,8 +280,6 @@ def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
 
 
 WHOLE = "a,y\n" + "".join(f"{i},{'uv'[i % 2]}\n" for i in range(200))
-
-
 _SPLITS = split_of(row_hashes(np.arange(200, dtype=np.float32)[:, None], "0"), [0.7, 0.15, 0.15])
 _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
 
@@ -346,21 +344,3 @@ def test_files_that_differ(step, tmp_path):
         run(step, str(tmp_path), "y", {})
     assert "b.csv" in str(error.value)
     assert "additional 'c'; missing 'a'" in str(error.value)
-
-
-STATSMODELS = "statsmodels.datasets"
-
-
-@pytest.mark.parametrize(
-    "path, label, options, task",
-    [
-        ("spector/spector.csv", "'GRADE'", {"delimiter": "space"}, "classification"),
-        ("fair/fair.csv", "affairs", {}, "regression"),
-        ("co2/co2.csv", "co2", {"on_bad_row": "drop"}, "regression"),
-    ],
-)
-def test_data_that_nobody_here_wrote(step, path, label, options, task):
-    from importlib.resources import files
-
-    done = run(step, str(files(STATSMODELS).joinpath(path)), label, options)
-    assert done.schema.task == task

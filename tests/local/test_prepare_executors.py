@@ -123,9 +123,7 @@ def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
 
 def test_processes_that_die_again_and_again_end_the_step(tmp_path: Path) -> None:
     executor = Processes(Context(str(tmp_path)), 2)
-    with pytest.raises(
-        StepError, match="killed repeatedly.*SIGKILL.*Fix: raise pod.prepare.memory"
-    ):
+    with pytest.raises(StepError, match="SIGKILL.*pod.prepare.memory"):
         list(executor.map(f"{HERE}:die", [os.getpid()] * 4))
     executor.close()
 

@@ -100,4 +100,4 @@ def test_a_disk_that_fills_up(step, tmp_path, mount, monkeypatch):
     # There seems to be room, but such short values take more of it as numbers.
     monkeypatch.setattr(tempfile, "tempdir", str(mount(7 * len(rows) // 2)))
     said = refusal(step, uri)
-    assert "disk is full" in said and "TMPDIR" in said
+    assert "TMPDIR" in said

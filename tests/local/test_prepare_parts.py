@@ -157,7 +157,7 @@ def test_a_line_that_never_ends_is_named_by_its_place(
     rows = [f"{i},{i % 2}" for i in range(2_000)]
     rows[1_500] = "1" * (2 << 20)
     (tmp_path / "data.csv").write_text("a,y\n" + "\n".join(rows) + "\n")
-    with pytest.raises(DataError, match="the line at byte 9,394 "):
+    with pytest.raises(DataError, match=" byte 9,394 "):
         read(tmp_path / "data.csv", 1 << 16, part=300 << 10)
 
 

@@ -24,11 +24,11 @@ def test_a_source_that_is_not_there(step, store, base, tmp_path):
         run(step, str(tmp_path / "no" / "no.csv"), "y", {})
     assert "table.csv" not in error.value.problems[0].fix
     for uri in (str(tmp_path / "folder"), str(base / "no")):
-        with pytest.raises(DataError, match="data_uri contains no data"):
+        with pytest.raises(DataError, match="data_uri"):
             run(step, uri, "y", {})
-    with pytest.raises(ConfigurationError, match="no bucket nowhere"):
+    with pytest.raises(ConfigurationError, match="nowhere"):
         run(step, "s3://nowhere/x.csv", "y", {})
-    with pytest.raises(ConfigurationError, match="not an address"):
+    with pytest.raises(ConfigurationError, match="address"):
         run(step, "gs://bucket/x.csv", "y", {})
 
 
@@ -37,12 +37,12 @@ def test_a_source_that_changed(step, store, base, tmp_path):
     path.write_text(TABLE)
     digest = source_digest(list_source(store, str(path)))
     path.write_text(TABLE + "7,u\n")
-    with pytest.raises(DataError, match="changed since preflight"):
+    with pytest.raises(DataError, match="preflight"):
         run(step, str(path), "y", {}, digest)
     with gzip.open(path, "wb") as file:
         file.write(TABLE.encode() * 100)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="a.csv is damaged"):
+    with pytest.raises(DataError, match="a.csv"):
         run(step, str(path), "y", {})
 
 

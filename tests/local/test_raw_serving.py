@@ -75,7 +75,7 @@ def test_a_program_may_take_the_columns_by_name(
 def test_columns_json_names_the_inputs(tmp_path: Path) -> None:
     names = dict(zip(SCHEMA.names, ("age", "b", "c", "d"), strict=True))
     _save(tmp_path, dict(zip(names.values(), TYPES.values(), strict=True)))
-    with pytest.raises(DataError, match="take the columns"):
+    with pytest.raises(DataError, match="columns"):
         ServedModel(tmp_path, SCHEMA, "the model")
     path = tmp_path / signature_columns.COLUMNS
     path.parent.mkdir()
@@ -200,5 +200,5 @@ def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str)
         parquet.write_table(table.slice(1), path)
     else:
         path.write_bytes(b"PAR1 and nothing")
-    with pytest.raises(DataError, match="match its schema"):
+    with pytest.raises(DataError, match="schema"):
         list(_data(folder, raw=(path,)).batches())

@@ -211,7 +211,7 @@ def test_a_damaged_record_is_named_until_it_is_removed(
         lambda: rollback.plan(store, layout, NAME),
         lambda: prune.plan(store, layout, NAME, 3, 24),
     ):
-        with pytest.raises(DataError, match=r"champions/3.json(.|\n)*Fix: restore it"):
+        with pytest.raises(DataError, match=r"champions/3.json"):
             call()
     assert publish(store, layout, "r5").number == 5
     store.write(place.champion(3), json.dumps(right).encode())

@@ -157,7 +157,7 @@ def test_a_run_whose_publish_was_killed_is_not_called_published(
     verdict = VERDICT | {"champion": {"number": 1, "version": 1, "run_id": "r0"}}
     store.write(context.run.evaluation / "verdict.json", json.dumps(verdict).encode())
     ending = finish.run(context, "m")
-    assert ending.failure == CANCELLED and "This run published nothing." in ending.markdown
+    assert ending.failure == CANCELLED and "published nothing" in ending.markdown
     assert ending.markdown.startswith("# Run run-1 was ended\n")
     assert Failure.from_bytes(store.read(context.run.failure("json"))) == CANCELLED
 

@@ -83,7 +83,7 @@ def test_a_file_of_which_the_disk_took_only_a_part_is_not_there(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match="too large"):
             store.fetch(base / "file", tmp_path, replace(entry, key="copy"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -279,7 +279,7 @@ def test_stopped_at_any_step_the_end_is_the_same(
 
     undisturbed = run("undisturbed", [])
     last = undisturbed["result"].position.epoch + 1
-    assert f"training in epoch {last}" in caplog.text
+    assert f"epoch {last}" in caplog.text
     assert f"Epoch {last}: early stopping" in capsys.readouterr().out
     # Within an epoch, in the evaluation at its end, two epochs later.
     assert run("stopped", [10, STEPS - 10 + 1, 2 * STEPS]) == undisturbed

@@ -204,7 +204,7 @@ def _(world: World) -> None:
     plant(world, {"a": b"1"})
     world.push()
     world.truth.write(world.base / "manifest.json", json.dumps({"format": "other"}).encode())
-    with pytest.raises(DataError, match="not a manifest"):
+    with pytest.raises(DataError, match="manifest"):
         pull(world.store(), world.base, world.folder.with_name("copy"))
     world.push()
     world.assert_whole()

@@ -111,7 +111,7 @@ def test_a_damaged_object_is_refused(store, base, tmp_path):
 
     problems = verify(store, base, store.read_manifest(base / "manifest.json"))
     assert len(problems) == 3
-    assert any(p.what == f"{base}/empty is missing" for p in problems)
+    assert any(p.what.startswith(f"{base}/empty ") for p in problems)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, Tr
 from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
-from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage.errors import DataError
 
@@ -188,12 +187,10 @@ def test_labels_that_are_no_use():
 
 @settings(max_examples=50, deadline=None)
 @given(values=_matrix, gaps=st.data(), cut=st.integers(0, 30))
-@pytest.mark.parametrize(("kind", "gap"), [(np.float32, np.nan), (np.int64, NO_DATE)])
-def test_moments_are_those_of_numpy_without_gaps(kind, gap, values, gaps, cut):
-    values = (values if kind is np.float32 else np.clip(values, -1e15, 1e15)).astype(kind)
+def test_moments_are_those_of_numpy_without_gaps(values, gaps, cut):
     missing = gaps.draw(arrays.arrays(bool, values.shape))
-    values[missing] = gap
-    moments, later = (Moments.empty(3, whole=kind is np.int64) for _ in range(2))
+    values[missing] = np.nan
+    moments, later = Moments.empty(3), Moments.empty(3)
     moments.add(values[:cut])
     later.add(values[cut:])
     moments.merge(load(Moments, json.loads(json.dumps(dump(later)))))
