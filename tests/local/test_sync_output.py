@@ -5,7 +5,8 @@ import json
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.notify import SUCCEEDED, of_end
+from kfp_tfjob.components.notify import SUCCEEDED
+from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
 from kfp_tfjob.components.sync_output import sync

@@ -1,7 +1,5 @@
 """What a run may use up: attempts without progress in a row."""
 
-import json
-
 import pytest
 
 from kfp_tfjob.components.launch_tfjob.records import Claim
@@ -32,10 +30,3 @@ def chain(*checkpoints: int, placed: tuple[bool, ...] = ()) -> Claim:
 )
 def test_only_attempts_without_a_newer_checkpoint_count_and_only_in_a_row(claim, fruitless):
     assert claim.fruitless == fruitless
-
-
-def test_a_claim_is_read_back():
-    claim = chain(0, 7, 7)
-    record = claim.to_bytes("r", "tfjob-r-4", "hash")
-    assert Claim.from_bytes(record, 4) == claim
-    assert json.loads(record)["run_id"] == "r" and json.loads(record)["launcher"]

@@ -1,11 +1,10 @@
 """data_options: what is refused, what is cast, and what names a dataset."""
 
 import json
-from pkgutil import resolve_name
 
 import pytest
 
-from kfp_tfjob.options.data import FORMATS, DataOptions
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError
 
@@ -83,9 +82,3 @@ def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():
         digest(null_values=["?"]),
     ]
     assert len(set(different)) == len(different)
-
-
-def test_every_format_has_a_reader_and_is_a_value_of_the_option() -> None:
-    names = {known.name for known in FORMATS}
-    assert all(resolve_name(known.reader).recognise for known in FORMATS)
-    assert {_options(format=name).format for name in names} == names

@@ -130,7 +130,7 @@ def test_lists_of_texts_are_refused_by_name(path: Path) -> None:
 
 def test_an_empty_file_and_other_bytes(path: Path) -> None:
     assert not tfrecord_table.TFRecordTable.recognise(b"a,b\n1,2\n3,4\n")
-    with pytest.raises(DataError, match="ends early|no valid length"):
+    with pytest.raises(DataError, match="record 1 "):
         list(tfrecord_table.TFRecordTable(io.BytesIO(b"abc"), "f", DataOptions(), 0, None).schema)
 
 
