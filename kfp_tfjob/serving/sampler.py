@@ -4,24 +4,24 @@ Of all rows of one interval and one version, each has the same chance to be kept
 file is written in a thread of its own, when the interval ends and at the end of the server, so no
 request waits for the store. If the store is unreachable, that sample is lost.
 
-The rows in memory have at most MOST_BYTES, strings their first 1,000 characters. Above that, random
-rows are dropped, large or small, so the others stay a fair sample.
+Of strings, the first 1,000 characters are kept, and no more rows than fit into MOST_BYTES if all
+strings are as long.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import sys
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from kfp_tfjob.serving.request_columns import Rows
 
 INTERVAL = 60.0  # seconds
-MOST_BYTES = 64 << 20  # of the rows in memory
+MOST_BYTES = 32 << 20  # of the rows in memory, by champion: two while one takes over
+_OBJECT = 40  # bytes of a value in memory, without the characters of a string
 _LONGEST = 1000  # characters of a string, as in a category of the training data
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,6 @@ class Sampler:
         self._reservoirs: dict[int, _Reservoir] = {}  # by the number of the champion
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="sample", daemon=True)
-        self._unknown: frozenset[str] = frozenset()
 
     def start(self) -> None:
         """Store samples from now on, in a thread."""
@@ -84,11 +84,8 @@ class Sampler:
         with self._lock:
             if number not in self._reservoirs:
                 self._reservoirs[number] = _Reservoir(loaded, self._most, now, self._kept(loaded))
-            reservoir, all_of_them = self._reservoirs[number], self._reservoirs.values()
             for at in range(rows.count):
-                reservoir.add(rows, at, predictions[at], now)
-                while sum(it.size for it in all_of_them) > MOST_BYTES:
-                    max(all_of_them, key=lambda it: it.size).drop()
+                self._reservoirs[number].add(rows, at, predictions[at], now)
 
     def flush(self) -> None:
         """Store what was collected, a file by champion."""
@@ -149,9 +146,6 @@ class Sampler:
     def _kept(self, loaded: LoadedModel) -> list[str]:
         """Return the columns to keep of a champion."""
         types = loaded.columns.types
-        if unknown := self._left_out - types.keys() - self._unknown:
-            log.warning("there is no column %s to omit from samples", listed(sorted(unknown), 8))
-            self._unknown |= unknown
         return [it for it in types if it not in self._left_out and types[it].is_sampled]
 
     def _loop(self) -> None:
@@ -160,15 +154,18 @@ class Sampler:
 
 
 class _Reservoir:
-    """The rows of one interval and one champion that were kept so far, in `size` bytes."""
+    """The rows of one interval and one champion that were kept so far."""
 
     def __init__(self, loaded: LoadedModel, most: int, began: datetime, columns: list[str]) -> None:
-        self.loaded, self._most, self.began, self.columns = loaded, most, began, columns
+        self.loaded, self.began, self.columns = loaded, began, columns
         places = {name: at for at, name in enumerate(loaded.columns.types)}
         self._places = [places[name] for name in columns]
-        self.seen = self.size = 0
-        # When it came, its values in the order of the columns, its prediction, and its bytes.
-        self.rows: list[tuple[datetime, list[Any], np.ndarray, int]] = []
+        texts = sum(pa.types.is_string(loaded.columns.types[it].sample_type) for it in columns)
+        row = _OBJECT * (len(columns) + 4) + 4 * _LONGEST * texts  # a character has at most 4 bytes
+        self._most = max(1, min(most, MOST_BYTES // row))
+        self.seen = 0
+        # When it came, its values in the order of the columns, and its prediction.
+        self.rows: list[tuple[datetime, list[Any], np.ndarray]] = []
 
     def add(self, rows: Rows, at: int, prediction: np.ndarray, now: datetime) -> None:
         """Give one row of a request its chance."""
@@ -176,16 +173,9 @@ class _Reservoir:
         place = len(self.rows) if len(self.rows) < self._most else random.randrange(self.seen)
         if place >= self._most:
             return
-        all_values, prediction = rows.values(at), prediction.copy()
+        all_values = rows.values(at)
         values = [_shortened(all_values[it]) for it in self._places]
-        size = sum(map(sys.getsizeof, [values, *values, prediction]))
-        self.size += size - sum(row[3] for row in self.rows[place : place + 1])
-        self.rows[place : place + 1] = [(now, values, prediction, size)]
-
-    def drop(self) -> None:
-        """Forget a random row, and keep no more than the others from now on."""
-        self.size -= self.rows.pop(random.randrange(len(self.rows)))[3]
-        self._most = len(self.rows)
+        self.rows[place : place + 1] = [(now, values, prediction.copy())]
 
 
 def _shortened(value: Any) -> Any:

@@ -20,6 +20,8 @@ from kfp_tfjob.storage.store import Store
 if TYPE_CHECKING:
     from kfp_tfjob.serving.follower import Follower
 
+GRACE = 30  # seconds that open requests may last after SIGTERM, as in deploy/serving
+
 log = logging.getLogger(__name__)
 
 
@@ -32,8 +34,6 @@ class ServerOptions:
         port: Where to listen.
         poll_seconds: Between two looks for a new champion.
         max_request_mb: The largest body of a request, in 10^6 bytes.
-        threads: Requests that are computed at once; 0 for one by core.
-        grace_seconds: How long requests may last after SIGTERM.
         sample_rows: The most rows of requests that are kept in the store, a minute; 0 for none.
         sample_without: Columns that are not kept.
         batch_milliseconds: How long a request may wait for others to be predicted with it; 0 to
@@ -45,8 +45,6 @@ class ServerOptions:
     port: int = 8080
     poll_seconds: float = 10
     max_request_mb: float = 32
-    threads: int = 0
-    grace_seconds: int = 30
     sample_rows: int = 0
     sample_without: tuple[str, ...] = ()
     batch_milliseconds: float = 0
@@ -81,7 +79,6 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     follower.start()
     _check_left_out(follower, options.sample_without)
     follower.follow(options.poll_seconds)
-    threads = options.threads or cpu_count()
     sampler = (
         Sampler(store, layout, options.sample_rows, options.sample_without, metrics)
         if options.sample_rows
@@ -92,7 +89,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         model_name,
         follower,
         metrics,
-        threads,
+        cpu_count(),
         sampler and sampler.add,
         batches if options.batch_milliseconds else None,
     )
@@ -101,7 +98,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         listener,
         registered_models=champions,
         enable_latency_logging=False,
-        grace_period=options.grace_seconds,
+        grace_period=GRACE,
     )
     server.dataplane = ChampionPlane(model_registry=champions)
     server.model_repository_extension = NoLoading(model_registry=champions)

@@ -46,20 +46,6 @@ if TYPE_CHECKING:
     help="the largest request, in MB; larger ones get status 413",
 )
 @click.option(
-    "--threads",
-    type=click.IntRange(0, 256),
-    default=0,
-    metavar="N",
-    help="requests computed at once [default: one per core]",
-)
-@click.option(
-    "--grace-seconds",
-    type=click.IntRange(0, 3600),
-    default=30,
-    show_default=True,
-    help="how long open requests may last after SIGTERM",
-)
-@click.option(
     "--sample-rows",
     type=click.IntRange(0, 100_000),
     default=0,

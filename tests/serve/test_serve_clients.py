@@ -60,7 +60,7 @@ def test_long_strings_take_little_memory_and_their_sample_is_read(
     publisher: Publisher, start: Start
 ) -> None:
     before = datetime.now(UTC)
-    server = start(PEOPLE, "--sample-rows", "100", "--threads", "1").ready()
+    server = start(PEOPLE, "--sample-rows", "100").ready()
     url = f"{server.url}/v1/models/{PEOPLE}:predict"
     (row,) = requests(1, 1)
 
