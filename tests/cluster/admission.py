@@ -1,4 +1,4 @@
-"""Admission that refuses every TFJob of one namespace: a webhook on this host, and a policy."""
+"""Admission that refuses every TFJob of one namespace, by a webhook on this host."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.features.statistics import LabelStatistics, StatisticsDocument
 from kfp_tfjob.pages import charts, matrix, template
-from kfp_tfjob.pipelines.local.page import write_page
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.escaping import html, prose
 from kfp_tfjob.storage.verdict_record import VerdictSlice
@@ -167,11 +166,6 @@ def training_page() -> str:
     return curves_html(history, HOSTILE)
 
 
-def local_page(folder: Path) -> str:
-    (folder / "report.html").write_text("x")
-    return write_page(folder, HOSTILE, HOSTILE, {HOSTILE: HOSTILE}).read_text()
-
-
 PAGES = {
     **{f"evaluation of {case}": lambda _, case=case: evaluation_page(case) for case in CASES},
     "evaluation of hostile names": lambda _: evaluation_page("ten classes", nasty=True),
@@ -187,7 +181,6 @@ PAGES = {
     "job": lambda _: job_html(
         {"kind": "TFJob", "metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3}, HOSTILE
     ),
-    "local run": local_page,
 }
 
 
