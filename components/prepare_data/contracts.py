@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,22 +23,6 @@ from kfp_tfjob.storage.formatting import listed
 
 _MOST_NAMED = 20  # columns or classes in one problem
 _MOST_VALUES = 5  # unseen values of a column
-
-
-@dataclass(frozen=True)
-class Unseen:
-    """Values of a category that the data of the champion does not have.
-
-    Attributes:
-        share: The share of the rows of train that have one.
-        values: How many different ones the dataset has.
-        examples: The most frequent ones.
-    """
-
-    name: str
-    share: float
-    values: int
-    examples: tuple[str, ...]
 
 
 def changes(reference: Reference, schema: Schema) -> list[Problem]:
@@ -169,33 +152,6 @@ def _rule(split: Mapping[str, Any]) -> dict[str, Any]:
     return {**split["fractions"], **given}
 
 
-def unseen(reference: Reference, schema: Schema, train: Sample) -> dict[str, Unseen]:
-    """Return the values of categories that the data of the champion does not have, by column.
-
-    The shares are those of these rows of train.
-    """
-    known = {
-        item.name: set(learned["dictionary"])
-        for item, learned in zip(reference.schema.features, reference.schema.coding, strict=False)
-        if "dictionary" in learned
-    }
-    found, rows = {}, max(len(train.labels), 1)
-    coding = schema.encoding
-    for coded, (_, place) in zip(coding.features, coding.places, strict=True):
-        if not coded.has_dictionary or coded.name not in known:
-            continue
-        new = [i for i, text in enumerate(coded.strings, 1) if text not in known[coded.name]]
-        if not new:
-            continue
-        counts = np.bincount(train.rows["codes"][:, place], minlength=len(coded.strings) + 1)
-        counts = counts[new]
-        first = np.argsort(-counts, kind="stable")[:_MOST_VALUES].tolist()
-        examples = tuple(coded.strings[new[i] - 1] for i in first)
-        share = float(counts.sum() / rows)
-        found[coded.name] = Unseen(coded.name, share, len(new), examples)
-    return found
-
-
 def gap_shares(statistics: StatisticsDocument) -> dict[str, float]:
     """Return the share of gaps in each column of train."""
     columns = statistics.features.items()
@@ -205,18 +161,19 @@ def gap_shares(statistics: StatisticsDocument) -> dict[str, float]:
 def beyond_limits(
     reference: Reference,
     options: Contract,
-    new_values: Mapping[str, Unseen],
+    schema: Schema,
+    train: Sample,
     gaps: Mapping[str, tuple[float, float]],
 ) -> Iterator[Problem]:
     """Yield what is beyond the limits of unseen values and of missing ones, before and now."""
-    for name, item in new_values.items():
+    for name, share, values in _unseen(reference, schema, train):
         if options.max_unseen is None or name in options.ignore:
             continue
-        if item.share > options.max_unseen:
-            examples = listed(map(repr, item.examples), _MOST_VALUES)
+        if share > options.max_unseen:
             yield Problem(
                 f"the category {name!r} has values that the data of {reference.name} does not have",
-                received=f"{item.share:.1%} of the training rows, for instance {examples}",
+                received=f"{share:.1%} of the training rows, for instance"
+                f" {listed(map(repr, values), _MOST_VALUES)}",
                 expected=f"at most {options.max_unseen:.1%} (data_options.contract.max_unseen)",
                 fix="correct these values; if they are right, raise the limit, or add"
                 f" {_json(name)} to data_options.contract.ignore",
@@ -233,6 +190,30 @@ def beyond_limits(
                 fix="find out why its values are missing; if this is correct, raise the limit, or"
                 f" add {_json(name)} to data_options.contract.ignore",
             )
+
+
+def _unseen(
+    reference: Reference, schema: Schema, train: Sample
+) -> Iterator[tuple[str, float, list[str]]]:
+    """Yield each category with values that the data of the champion does not have.
+
+    Yields:
+        Its name, the share of these rows of train that have one, and the most frequent ones.
+    """
+    known = {
+        item.name: set(learned["dictionary"])
+        for item, learned in zip(reference.schema.features, reference.schema.coding, strict=False)
+        if "dictionary" in learned
+    }
+    coding = schema.encoding
+    for coded, (_, place) in zip(coding.features, coding.places, strict=True):
+        if not coded.has_dictionary or coded.name not in known:
+            continue
+        new = [i for i, text in enumerate(coded.strings, 1) if text not in known[coded.name]]
+        counts = np.bincount(train.rows["codes"][:, place], minlength=len(coded.strings) + 1)[new]
+        usual = np.argsort(-counts, kind="stable")[:_MOST_VALUES].tolist()
+        share = float(counts.sum() / max(len(train.labels), 1))
+        yield coded.name, share, [coded.strings[new[i] - 1] for i in usual]
 
 
 def _kind(given: str) -> str:

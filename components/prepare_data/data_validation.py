@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_tfjob.components.prepare_data import contracts, leaks, reference, sample
-from kfp_tfjob.components.prepare_data.contracts import Unseen
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
@@ -52,7 +51,6 @@ class Comparison:
     Attributes:
         changes: What makes the two models incomparable.
         beyond: What is beyond the limits of data_options.contract.
-        unseen: Values that the champion's data does not have, by column.
         gaps: The share of missing values before and now, by column.
         drift: How far each column has moved.
         label: How far the label has moved; None if that is not known.
@@ -64,7 +62,6 @@ class Comparison:
     reference: Reference
     changes: list[Problem] = field(default_factory=list)
     beyond: list[Problem] = field(default_factory=list)
-    unseen: dict[str, Unseen] = field(default_factory=dict)
     gaps: dict[str, tuple[float, float]] = field(default_factory=dict)
     drift: dict[str, Drift] = field(default_factory=dict)
     label: Drift | None = None
@@ -86,12 +83,12 @@ class Validation:
         errors: What data_options.contract does not allow.
     """
 
-    distributions: DistributionsDocument | None
-    comparison: Comparison | None
-    alone: str
-    suspicious: list[Suspicious]
-    test_drift: dict[str, Drift]
-    max_psi: float | None
+    distributions: DistributionsDocument | None = None
+    comparison: Comparison | None = None
+    alone: str = ""
+    suspicious: list[Suspicious] = field(default_factory=list)
+    test_drift: dict[str, Drift] = field(default_factory=dict)
+    max_psi: float | None = None
     errors: list[Problem] = field(default_factory=list)
 
     @property
@@ -158,10 +155,9 @@ def _compare(
         if prepared.schema.has_columns:
             beyond.append(_unknown(found, "one of the two has rows without columns"))
         return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
-    unseen = contracts.unseen(found, prepared.schema, rows["train"])
     before, now = (contracts.gap_shares(it.statistics) for it in (found, prepared))
     gaps = {name: (before[name], now[name]) for name in now if name in before}
-    beyond = list(contracts.beyond_limits(found, options, unseen, gaps))
+    beyond = list(contracts.beyond_limits(found, options, prepared.schema, rows["train"], gaps))
     drift: dict[str, Drift] = {}
     counts, obstacle = None, ""
     if found.distributions is None:
@@ -178,7 +174,7 @@ def _compare(
     fixed = {it.name for it in prepared.schema.features if not it.column_type.moves_on}
     judged = {name: it for name, it in drift.items() if name in fixed}
     beyond += _drifted(found, options, judged, label, prepared.schema.label.name)
-    return Comparison(found, changes, beyond, unseen, gaps, drift, label, counts, obstacle)
+    return Comparison(found, changes, beyond, gaps, drift, label, counts, obstacle)
 
 
 def _unknown(found: Reference, why: str) -> Problem:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -61,9 +60,7 @@ class Section:
     total: int
 
 
-def sections(
-    schema: Schema, statistics: StatisticsDocument, validation: Validation | None
-) -> list[Section]:
+def sections(statistics: StatisticsDocument, validation: Validation) -> list[Section]:
     """Return the tables of columns; together they have at most MOST_COLUMNS rows."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in TYPES}
     for name, column in statistics.features.items():
@@ -99,9 +96,9 @@ def drift_cell(item: Drift | None, largest: float | None) -> tuple[str, str]:
 _Entries = Mapping[str, tuple[ColumnRows, ColumnRows | None]]
 
 
-def _entries(validation: Validation | None) -> _Entries:
+def _entries(validation: Validation) -> _Entries:
     """Return by column the counts of this data, and those of the champion's over the same bins."""
-    if not validation or not validation.distributions:
+    if not validation.distributions:
         return {}
     found: dict[str, tuple[ColumnRows, ColumnRows | None]] = {
         it.name: (it, None) for it in validation.distributions.columns
@@ -117,15 +114,15 @@ def _row(
     name: str,
     of: type[ColumnType],
     statistics: StatisticsDocument,
-    validation: Validation | None,
+    validation: Validation,
     entries: _Entries,
 ) -> Row:
     column = statistics.features[name]
-    comparison = validation.comparison if validation else None
+    comparison = validation.comparison
     cells = [figure(getattr(column, key)) for key in of.figures]
     cells = cells or [column.words if column.count else "none"]
     drifts = []
-    if validation and validation.distributions:
+    if validation.distributions:
         moved = [comparison.drift] if comparison else []
         known = (*moved, validation.test_drift)
         drifts = [drift_cell(by_name.get(name), validation.max_psi) for by_name in known]
@@ -168,7 +165,6 @@ def _gaps_cell(name: str, column: ColumnStatistics, comparison: Comparison | Non
 
 MOST_LISTED = 100  # lines of a table
 _MOST_PROBLEMS = 20
-_MOST_UNSEEN = 20  # columns
 
 
 def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
@@ -179,8 +175,7 @@ def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
     Raises:
         DataError: All that data_options.contract does not allow, and where the report is.
     """
-    given = (prepared.schema, prepared.statistics, prepared.reused)
-    page = render(*given, validation)
+    page = render(prepared.schema, prepared.statistics, prepared.reused, validation)
     if validation.errors:
         place = step.run.data_report
         step.store.write(place, page.encode(), "text/html")
@@ -191,17 +186,14 @@ def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
 def render(
     schema: Schema,
     statistics: StatisticsDocument,
-    reused: bool = False,
-    validation: Validation | None = None,
+    reused: bool,
+    validation: Validation,
 ) -> str:
     """Return the report: less than 1 MB, with at most 200 columns and 100 classes."""
-    comparison = validation.comparison if validation else None
+    comparison, suspicious = validation.comparison, validation.suspicious
     counts = statistics.label.counts
-    suspicious = validation.suspicious if validation else []
     problems = [*comparison.changes, *comparison.beyond] if comparison else []
-    imputed = _gaps(schema, statistics)
     dropped = list(_left_out(schema, statistics))
-    unseen = comparison.unseen.values() if comparison else []
     return fill(
         "components/prepare_data/report.html.j2",
         title=f"{schema.task.capitalize()} of {short(schema.label.name, 100)}",
@@ -210,24 +202,19 @@ def render(
         reused=reused,
         validation=validation,
         comparison=comparison,
-        verdict=list(_verdict(statistics, problems, suspicious, dropped, imputed)),
+        verdict=list(_verdict(statistics, problems, suspicious, dropped)),
         consequence=consequence(comparison.reference).parts
         if comparison and comparison.changes
         else None,
         problems=[it.parts for it in first(problems, _MOST_PROBLEMS, "differences")],
         suspicious=suspicious[:MOST_LISTED],
         all_suspicious=len(suspicious),
-        unseen=sorted(unseen, key=lambda item: -item.share)[:_MOST_UNSEEN],
         rows=sum(schema.rows.values()),
         in_train=statistics.also_in_train,
         largest=max(counts["train"].values()) if counts else None,
-        before=_classes_before(comparison),
-        label_drift=drift_cell(
-            comparison.label if comparison else None, validation.max_psi if validation else None
-        ),
-        sections=sections(schema, statistics, validation),
+        label_drift=drift_cell(comparison and comparison.label, validation.max_psi),
+        sections=sections(statistics, validation),
         dropped=dropped,
-        gaps=imputed,
         most=MOST_LISTED,
         number=figure,
         counted=counted,
@@ -248,7 +235,6 @@ def _verdict(
     problems: list[Problem],
     suspicious: list[Suspicious],
     dropped: list[tuple[str, str]],
-    imputed: list[Imputed],
 ) -> Iterator[tuple[str, str]]:
     """Yield badges: the class of the style, and the words; the most urgent first."""
     bad = statistics.bad_rows.dropped
@@ -263,7 +249,6 @@ def _verdict(
         ("warning", len(statistics.warnings), "warning", "warnings"),
         ("warning", bad, "bad row dropped", "bad rows dropped"),
         ("note", len(dropped), "item dropped", "items dropped"),
-        ("note", len(imputed), "column with missing values", "columns with missing values"),
     )
     urgent = False
     for style, count, one, many in found:
@@ -271,14 +256,7 @@ def _verdict(
             urgent = urgent or style != "note"
             yield style, f"{count:,} {one if count == 1 else many}"
     if not urgent:
-        yield "good", "nothing else stands out" if dropped or imputed else "nothing stands out"
-
-
-def _classes_before(comparison: Comparison | None) -> Mapping[str, int]:
-    """Return the rows of train by class in the champion's data; empty if they are not known."""
-    if not comparison:
-        return {}
-    return (comparison.reference.statistics.label.counts or {}).get("train", {})
+        yield "good", "nothing else stands out" if dropped else "nothing stands out"
 
 
 def _left_out(schema: Schema, statistics: StatisticsDocument) -> Iterator[tuple[str, str]]:
@@ -292,25 +270,3 @@ def _left_out(schema: Schema, statistics: StatisticsDocument) -> Iterator[tuple[
         )
     for rule, rows in statistics.bad_rows.rules.items():
         yield f"{rows:,} bad rows", rule
-
-
-class Imputed(NamedTuple):
-    """A column with gaps in train, and what replaces them."""
-
-    name: str
-    missing: int
-    share: str
-    rule: str
-    value: str
-
-
-def _gaps(schema: Schema, statistics: StatisticsDocument) -> list[Imputed]:
-    """Return the columns with gaps in train, those with the most gaps first."""
-    found = []
-    for feature in schema.encoding.features:
-        column = statistics.features[feature.name]
-        if gaps := column.missing:
-            share = f"{gaps / (column.count + gaps):.1%}"
-            rule = feature.missing.rule if feature.missing else "a code of its own"
-            found.append(Imputed(feature.name, gaps, share, rule, feature.stand_in))
-    return sorted(found, key=lambda gap: -gap.missing)

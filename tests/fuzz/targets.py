@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import dataset, report, row_requirements, scan
+from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
@@ -103,7 +104,7 @@ def _table(example: tuple[bytes, str, dict[str, Any]], folder: Path, name: str) 
     found = scan.read(source, label, options, executor, 1 << 20)
     decided = row_requirements.decide(found)
     done = dataset.write(S3Address("bucket", "d"), found, decided)
-    report.render(done.schema, done.statistics).encode()
+    report.render(done.schema, done.statistics, False, Validation()).encode()
 
 
 def _code(files: dict[str, bytes], folder: Path) -> None:

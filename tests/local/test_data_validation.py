@@ -221,7 +221,7 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     *problems, where = caught.value.problems
     place = data.step.run.data_report
     assert where.what == f"data_report is {place}"
-    assert b"Oslo" in data.step.store.read(place)
+    assert b"'Oslo'" in data.step.store.read(place).replace(b"&#39;", b"'")
     assert len(problems) == 3
     assert "'city' has values" in problems[0].what and "'Oslo'" in problems[0].received
     assert problems[0].received.startswith(("18.", "19.", "20."))
@@ -230,7 +230,7 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     assert "signed_up" not in problems[2].received  # a date moves on
     validation = data.validate(done)
     assert not validation.comparison.changes and len(validation.comparison.beyond) == 3
-    assert validation.comparison.unseen["occupation"].examples[0] == "florist"
+    assert not any("occupation" in it.what for it in validation.comparison.beyond)
     assert (
         validation.comparison.drift["signed_up"].psi > 1 > validation.comparison.drift["member"].psi
     )

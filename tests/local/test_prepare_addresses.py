@@ -2,6 +2,7 @@
 
 import pytest
 
+from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
@@ -74,7 +75,7 @@ def test_folders_in_s3_are_splits(store: Store, base: S3Address, step: Step) -> 
     assert done.schema.split["folders"] is True
     assert done.statistics.also_in_train == {"validation": 1, "test": 2}
     assert "2 of 62 " in str(done.statistics.warnings)
-    assert "2 of 62 " in render(done.schema, done.statistics, reused=False)
+    assert "2 of 62 " in render(done.schema, done.statistics, False, Validation())
     for names in (
         ("train", "validation", "test"),
         ("train/*", "validation/p*.csv", "test/part.csv"),

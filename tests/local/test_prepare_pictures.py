@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.images import engine as pictures
@@ -48,7 +49,7 @@ def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) ->
     address = S3Address.parse(done.dataset_uri)
     manifest = store.read_manifest(address / "manifest.json")
     assert verify(store, address, manifest) == [] and manifest.details["rows"] == done.rows
-    page = render(done.schema, done.statistics)
+    page = render(done.schema, done.statistics, False, Validation())
     assert f"24 x 24 ({train})" in page
     assert prepared(store, base / "out", tmp_path / "p").reused
     with pytest.raises(DataError, match="data_uri.*prepare_data"):

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
@@ -122,9 +123,9 @@ def test_weights_are_stored_but_are_no_feature(step: Step, tmp_path: Path) -> No
     rows = Rows(dataset, TFRecords(dataset.shards("test")))
     assert list(found.values()) == rows.weights().tolist()
     assert all(known[f"{a:.4f}"] == weight for a, weight in found.items())
-    page = render(done.schema, done.statistics)
+    page = render(done.schema, done.statistics, False, Validation())
     assert "<h2>Weights</h2>" in page
-    assert "<h2>Weights</h2>" not in render(plain.schema, plain.statistics)
+    assert "<h2>Weights</h2>" not in render(plain.schema, plain.statistics, False, Validation())
 
 
 def test_bad_weights_are_bad_rows(step: Step, tmp_path: Path) -> None:

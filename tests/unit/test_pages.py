@@ -14,7 +14,6 @@ from markdown_it import MarkdownIt
 from kfp_tfjob.components.evaluate import report as evaluation
 from kfp_tfjob.components.launch_tfjob.report import Epoch, TrainingHistory, curves_html, job_html
 from kfp_tfjob.components.prepare_data import report as dataset
-from kfp_tfjob.components.prepare_data.contracts import Unseen
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.distributions import ColumnRows, DistributionsDocument, Drift
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
@@ -100,7 +99,9 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
             {"name": name, "type": types.get(it["kind"], it["kind"])} for name, it in columns
         ]
         schema["coding"] = [learned[it["kind"]] for _, it in columns]
-    validation = judgement(list(statistics["features"]), classes) if judged else None
+    validation = Validation()
+    if judged:
+        validation = judgement(list(statistics["features"]), classes)
     return dataset.render(
         typed(schema), statistics_of(statistics), reused=bool(classes), validation=validation
     )
@@ -126,7 +127,6 @@ def judgement(names: list[str], classes: int) -> Validation:
         reference,
         changes=[problem] * 30,
         beyond=[problem] * 30,
-        unseen={name: Unseen(name, 0.5, 9, (HOSTILE,) * 5) for name in names},
         gaps={name: (0.1, 0.5) for name in names},
         drift=dict.fromkeys(names, drift),
         label=drift,

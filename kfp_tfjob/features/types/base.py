@@ -338,12 +338,6 @@ class ColumnType:
         """
         return []
 
-    @property
-    def stand_in(self) -> str:
-        """What stands for a missing value, for reports; empty if nothing does."""
-        value = self.missing.value if self.missing else None
-        return "" if value is None else self.shown(value)
-
     # Profile.
 
     @classmethod
