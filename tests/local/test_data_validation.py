@@ -221,7 +221,7 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     *problems, where = caught.value.problems
     place = data.step.run.data_report
     assert where.what == f"data_report is {place}"
-    assert b"'Oslo'" in data.step.store.read(place).replace(b"&#39;", b"'")
+    assert b"Oslo" in data.step.store.read(place)
     assert len(problems) == 3
     assert "'city' has values" in problems[0].what and "'Oslo'" in problems[0].received
     assert problems[0].received.startswith(("18.", "19.", "20."))
