@@ -17,8 +17,7 @@ from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_paramete
 from kfp_tfjob.storage.errors import LABELS
 
 if TYPE_CHECKING:
-    from kfp_tfjob.cluster.client import ClusterClient
-    from kfp_tfjob.pipelines.doctor.engine import Report
+    from kfp_tfjob.pipelines.doctor import Report
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
 _COLOURS = {
@@ -69,34 +68,19 @@ def doctor(
     """
     began = time.monotonic()
     from kfp_tfjob.components.preflight.parameters import job_spec
-    from kfp_tfjob.pipelines.doctor.engine import Question, examine
+    from kfp_tfjob.pipelines.doctor import Question, examine
     from kfp_tfjob.pipelines.kubeflow.package import from_file
 
     logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every error is a finding
     package = from_file(pipeline) if pipeline else None
     values = parameters_of(given, package.defaults if package else None, here=False).values
-    spec = job_spec(values)
-
-    def of_the_runs() -> ClusterClient:
-        from kfp_tfjob.checks.subject import open_cluster
-
-        api = open_cluster(0, spec.kind)
-        api.namespace = connection.namespace or _namespace(api.namespace)
-        return api
-
-    question = Question(connection, of_the_runs, service_account, values, spec)
-    report = examine(question)
+    report = examine(Question(connection, service_account, values, job_spec(values)))
     seconds = time.monotonic() - began
     if as_json:
         click.echo(json.dumps(_as_json(report, seconds), indent=1))
     else:
         _show(report, seconds)
     sys.exit(1 if _counts(report)["problem"] else 0)
-
-
-def _namespace(of_context: str) -> str:
-    """Return the namespace of the runs: a kubeconfig without one says `default`."""
-    return of_context if of_context != "default" else "kubeflow"
 
 
 def _counts(report: Report) -> dict[str, int]:

@@ -19,16 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.pipelines.kubeflow.environment import (
+from kfp_tfjob.pipelines.kubeflow.refusals import (
     CA_FILE,
     ENDPOINT,
-    EXPERIMENT,
-    OVERRIDE_EXPERIMENT,
+    FORWARD,
     TOKEN_FILE,
     UI_ENDPOINT,
-)
-from kfp_tfjob.pipelines.kubeflow.refusals import (
-    FORWARD,
     BackEndAwayError,
     UnknownRunError,
     away,
@@ -44,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EXPERIMENT = "KF_PIPELINES_DEFAULT_EXPERIMENT_NAME"
+_OVERRIDE_EXPERIMENT = "KF_PIPELINES_OVERRIDE_EXPERIMENT_NAME"
 _DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
 _SECONDS = (5, 60)  # to connect, and between two bytes
 _CONNECT = 3  # seconds; a wrong address is more likely than an absent back end
@@ -102,7 +100,7 @@ class Connection:
         return replace(
             self,
             **{key: getattr(self, key) or value for key, value in found.items()},
-            experiment=os.environ.get(OVERRIDE_EXPERIMENT) or experiment,
+            experiment=os.environ.get(_OVERRIDE_EXPERIMENT) or experiment,
         )
 
 
@@ -275,10 +273,10 @@ def _client(connection: Connection) -> kfp.Client:
 
     credentials = None
     if connection.token_file and connection.host:
-        if wrong := _wrong_with(Path(connection.token_file)):
+        if not _has_token(Path(connection.token_file)):
             raise ConfigurationError(
                 Problem(
-                    f"the file with the token {wrong}",
+                    "the file with the token is empty or cannot be read",
                     received=connection.token_file,
                     expected="a file with a bearer token",
                     fix=f"correct --token-file or {TOKEN_FILE}",
@@ -304,14 +302,12 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _wrong_with(file: Path) -> str:
+def _has_token(file: Path) -> bool:
+    """Tell whether a file has a token; the SDK would end in its own error without one."""
     try:
-        # The SDK would send an empty token as none at all, and end in its own error.
-        return "" if file.read_text().strip() else "is empty"
-    except FileNotFoundError:
-        return "does not exist"
-    except (OSError, ValueError) as error:
-        return f"cannot be read ({type(error).__name__})"
+        return bool(file.read_text().strip())
+    except (OSError, ValueError):
+        return False
 
 
 def _has_kubeconfig() -> bool:

@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.pipelines.kubeflow.environment import CA_FILE, ENDPOINT, TOKEN_FILE
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor import exit_codes
 
+# The variables with which the SDK of Kubeflow Pipelines is told where the back end is.
+ENDPOINT, UI_ENDPOINT = "KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT"
+TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"
+CA_FILE = "SSL_CERT_FILE"
 FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
 _PASSING = {429, 502, 503, 504}
 _REPEATED = _PASSING | {500}  # also what the back end says while its database is away

@@ -139,17 +139,13 @@ def test_the_token_is_read_again_for_every_call(fake, tmp_path):
     assert back_end.call("ask", back_end.sdk.healthzs.healthz_service_get_healthz)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(None, "does not exist"), (b" \n", "is empty"), (b"\xff\xfe", "cannot be read")],
-)
-def test_what_is_wrong_with_a_token_file_is_said(fake, tmp_path, content, words):
+@pytest.mark.parametrize("content", [None, b" \n", b"\xff\xfe"])
+def test_a_token_file_without_a_token_is_named(fake, tmp_path, content):
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(ConfigurationError) as found:
         Connection(fake.host, token_file=str(file)).open()
-    assert words in problem(found).what
     assert problem(found).received == str(file)
 
 

@@ -9,8 +9,7 @@ from kfp_tfjob.checks.finding import ok
 from kfp_tfjob.checks.namespace import _compared, _left
 from kfp_tfjob.checks.placement import _largest
 from kfp_tfjob.cluster.errors import ForbiddenError
-from kfp_tfjob.pipelines.doctor import engine
-from kfp_tfjob.pipelines.doctor.back_end import _judged
+from kfp_tfjob.pipelines import doctor
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
@@ -27,7 +26,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     ],
 )
 def test_versions_of_the_back_end(version, level, state):
-    (found,) = _judged(version, "at http://x", level)
+    (found,) = doctor.judge_version(version, "at http://x", level)
     assert found.status == state
     assert bool(found.fix) is (state != "ok") and "at http://x" in found.what
 
@@ -38,7 +37,7 @@ def test_versions_of_the_back_end(version, level, state):
     + [("2.18.0", "default-editor", False)],
 )
 def test_a_back_end_that_allows_some_service_accounts(version, account, warned):
-    (_, *more) = _judged(version, "at http://x", "", account)
+    (_, *more) = doctor.judge_version(version, "at http://x", "", account)
     assert [(it.status, "ALLOWEDSERVICEACCOUNTS" in it.fix) for it in more] == (
         [("warning", True)] if warned else []
     )
@@ -97,5 +96,5 @@ def test_a_defect_of_a_check_is_a_finding():
     def check():
         raise KeyError("x")
 
-    (found,) = engine._found("the store", check)
+    (found,) = doctor._found("the store", check)
     assert found.status == "problem" and "bug" in found.what
