@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXPERIMENT = "KF_PIPELINES_DEFAULT_EXPERIMENT_NAME"
-_OVERRIDE_EXPERIMENT = "KF_PIPELINES_OVERRIDE_EXPERIMENT_NAME"
+OVERRIDE_EXPERIMENT = "KF_PIPELINESOVERRIDE_EXPERIMENT_NAME"
 _DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
 _SECONDS = (5, 60)  # to connect, and between two bytes
 _CONNECT = 3  # seconds; a wrong address is more likely than an absent back end
@@ -100,7 +100,7 @@ class Connection:
         return replace(
             self,
             **{key: getattr(self, key) or value for key, value in found.items()},
-            experiment=os.environ.get(_OVERRIDE_EXPERIMENT) or experiment,
+            experiment=os.environ.get(OVERRIDE_EXPERIMENT) or experiment,
         )
 
 
