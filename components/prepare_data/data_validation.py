@@ -78,7 +78,6 @@ class Validation:
         comparison: With the dataset of the champion; None if there is none.
         alone: Why there is no comparison.
         suspicious: Columns that alone predict the label.
-        test_drift: How far test is from train, by column.
         max_psi: A larger PSI is a large change; None for no limit.
         errors: What data_options.contract does not allow.
     """
@@ -87,7 +86,6 @@ class Validation:
     comparison: Comparison | None = None
     alone: str = ""
     suspicious: list[Suspicious] = field(default_factory=list)
-    test_drift: dict[str, Drift] = field(default_factory=dict)
     max_psi: float | None = None
     errors: list[Problem] = field(default_factory=list)
 
@@ -123,8 +121,7 @@ def validate(
     alone = "" if isinstance(found, Reference) else str(found)
     counts = reference.distributions(step.store, base)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
-    test_drift = _moved(counts, "train", counts, "test") if counts else {}
-    validation = Validation(counts, comparison, alone, suspicious, test_drift, options.max_psi)
+    validation = Validation(counts, comparison, alone, suspicious, options.max_psi)
     errors = _report(validation, options)
     if isinstance(found, Problem) and "fail" in (options.changes, options.limits):
         errors.append(found)  # a contract that cannot be checked is not kept
@@ -169,7 +166,7 @@ def _compare(
         for split, part in rows.items():
             over.add(split, part.rows, part.labels)
         counts = over.document()
-        drift = _moved(found.distributions, "train", counts, "train")
+        drift = _moved(found.distributions, counts)
     label = _label_drift(found, prepared, counts)
     fixed = {it.name for it in prepared.schema.features if not it.column_type.moves_on}
     judged = {name: it for name, it in drift.items() if name in fixed}
@@ -188,13 +185,11 @@ def _unknown(found: Reference, why: str) -> Problem:
     )
 
 
-def _moved(
-    before: DistributionsDocument, old: str, now: DistributionsDocument, new: str
-) -> dict[str, Drift]:
-    """Return how far columns are apart, by name; gaps are a bin."""
+def _moved(before: DistributionsDocument, now: DistributionsDocument) -> dict[str, Drift]:
+    """Return how far columns of train are apart, by name; gaps are a bin."""
     there = before.by_name
     drift = {
-        it.name: measure(there[it.name].rows(old), it.rows(new))
+        it.name: measure(there[it.name].rows("train"), it.rows("train"))
         for it in now.columns
         if it.name in there
     }
@@ -249,7 +244,10 @@ def _report(validation: Validation, options: Contract) -> list[Problem]:
     """Log what was found; return the problems that the options turn into errors."""
     for item in validation.suspicious:
         log.warning(
-            "SUSPICIOUS: the column %r alone predicts the label (%s)", item.name, item.words
+            "SUSPICIOUS: the column %r alone predicts the label (%s %.3f)",
+            item.name,
+            item.measure,
+            item.figure,
         )
     comparison = validation.comparison
     if comparison is None:

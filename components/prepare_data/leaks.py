@@ -5,17 +5,15 @@ is asked. A sample of train is enough: one half of it says how the label depends
 column (or the values of a category), and the other half tells how well that predicts. So a column
 with many values gets no figure by chance.
 
-For classes, the figure is the share of the uncertainty about the label that the column removes: 1
-minus the cross-entropy divided by that of the class shares. For two classes, the area under the ROC
-curve counts too, because few rows leave much uncertainty within a bin. For numbers, the figure is
-the R² of the ranks of the label.
+Two classes are judged by the area under the ROC curve, more classes by the share of the uncertainty
+about the label that the column removes: 1 minus the cross-entropy divided by that of the class
+shares. Numbers are judged by the R² of their ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,9 +23,9 @@ from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import CODES, missing_in
 
-SUSPICIOUS_SHARE = 0.9
-SUSPICIOUS_AUC = 0.995
-SUSPICIOUS_R2 = 0.98
+# The measures, and the least figure that is suspicious.
+AUC, CERTAINTY, R2 = "AUC", "certainty about the label", "R² of the label's ranks"
+_SUSPICIOUS = {AUC: 0.995, CERTAINTY: 0.9, R2: 0.98}
 MOST_ROWS = 10_000
 _FEWEST_ROWS = 100  # fewer say little about a column
 _MOST_BINS, _ROWS_OF_A_BIN = 100, 20  # in one half
@@ -36,21 +34,11 @@ _PRIOR_ROWS = 0.5  # how many rows of the usual class shares each bin gets
 
 @dataclass(frozen=True)
 class Suspicious:
-    """A column that alone predicts the label.
-
-    Attributes:
-        figure: The share of the uncertainty about the label that it removes, or its R².
-        auc: The area under its ROC curve, for two classes.
-    """
+    """A column that alone predicts the label, by one of the measures."""
 
     name: str
+    measure: str
     figure: float
-    auc: float | None = None
-
-    @property
-    def words(self) -> str:
-        """The figure as text."""
-        return f"AUC {self.auc:.3f}" if self.auc is not None else f"{self.figure:.1%}"
 
 
 def find(schema: Schema, train: Sample) -> list[Suspicious]:
@@ -59,17 +47,30 @@ def find(schema: Schema, train: Sample) -> list[Suspicious]:
     The first 10,000 rows are used, and of a wide table 1,000 columns.
     """
     rows, labels = train.rows[:MOST_ROWS], train.labels[:MOST_ROWS]
-    if len(labels) < _FEWEST_ROWS:
-        return []
     classes = schema.label.classes
-    score = _ranks(labels) if classes is None else _classes(labels, len(classes))
-    if score is None:
+    if classes is None:
+        measure, labels = R2, np.searchsorted(np.sort(labels), labels) / max(len(labels), 1)
+    else:
+        measure, labels = AUC if len(classes) == 2 else CERTAINTY, labels.astype(np.int64)
+    known, asked = labels[::2], labels[1::2]
+    if len(labels) < _FEWEST_ROWS or len(np.unique(known)) < 2 or len(np.unique(asked)) < 2:
         return []
-    found = [
-        Suspicious(name, *figures)
-        for name, codes in _coded(schema.encoding, rows)
-        if (figures := score(codes)) is not None
-    ]
+    found = []
+    for name, codes in _coded(schema.encoding, rows):
+        half, other = codes[::2], codes[1::2]
+        if measure == CERTAINTY:
+            figure = _certainty(half, known, other, asked)
+        else:
+            usual = known.mean()
+            sums = np.bincount(half, known, codes.max() + 1) + _PRIOR_ROWS * usual
+            means = sums / (np.bincount(half, minlength=len(sums)) + _PRIOR_ROWS)
+            if measure == AUC:
+                figure = _auc(means[other], asked)
+            else:
+                error, spread = ((asked - it) ** 2 for it in (means[other], usual))
+                figure = float(1 - error.mean() / spread.mean())
+        if figure >= _SUSPICIOUS[measure]:
+            found.append(Suspicious(name, measure, figure))
     return sorted(found, key=lambda item: -item.figure)
 
 
@@ -87,58 +88,24 @@ def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]
         yield item.name, np.where(gaps, 0, 1 + np.searchsorted(edges, column))
 
 
-def _classes(labels: np.ndarray, classes: int) -> Any:
-    """Return what judges the codes of a column for classes; None if the half has one class."""
-    half = np.arange(len(labels)) % 2 == 0
-    known, asked = labels[half].astype(np.int64), labels[~half].astype(np.int64)
+def _certainty(
+    codes: np.ndarray, known: np.ndarray, others: np.ndarray, asked: np.ndarray
+) -> float:
+    """Return how much of the uncertainty about the classes of other rows the codes remove."""
+    classes = max(known.max(), asked.max()) + 1
     shares = (np.bincount(known, minlength=classes) + 1 / classes) / (len(known) + 1)
-    if len(np.unique(known)) < 2:
-        return None
-    usual = -np.log(shares[asked]).mean()
-
-    def score(codes: np.ndarray) -> tuple[float, float | None] | None:
-        rows = np.bincount(codes[half], minlength=codes.max() + 1)
-        pairs, counts = np.unique(codes[half] * classes + known, return_counts=True)
-        wanted = codes[~half] * classes + asked
-        at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-        seen = np.where(pairs[at] == wanted, counts[at], 0)
-        chance = (seen + _PRIOR_ROWS * shares[asked]) / (rows[codes[~half]] + _PRIOR_ROWS)
-        figure = float(1 + np.log(chance).mean() / usual)
-        if classes != 2:
-            return (figure, None) if figure >= SUSPICIOUS_SHARE else None
-        positive = np.bincount(codes[half], known, len(rows))
-        rates = (positive + _PRIOR_ROWS * shares[1]) / (rows + _PRIOR_ROWS)
-        auc = _auc(rates[codes[~half]], asked)
-        suspicious = figure >= SUSPICIOUS_SHARE or (auc or 0) >= SUSPICIOUS_AUC
-        return (figure, auc) if suspicious else None
-
-    return score
+    rows = np.bincount(codes, minlength=others.max() + 1)
+    pairs, counts = np.unique(codes * classes + known, return_counts=True)
+    wanted = others * classes + asked
+    at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    seen = np.where(pairs[at] == wanted, counts[at], 0)
+    chance = (seen + _PRIOR_ROWS * shares[asked]) / (rows[others] + _PRIOR_ROWS)
+    return float(1 - np.log(chance).mean() / np.log(shares[asked]).mean())
 
 
-def _ranks(labels: np.ndarray) -> Any:
-    """Return what judges the codes of a column for a label that is a number."""
-    ranks = np.searchsorted(np.sort(labels), labels) / len(labels)
-    half = np.arange(len(labels)) % 2 == 0
-    known, asked = ranks[half], ranks[~half]
-    spread = ((asked - known.mean()) ** 2).mean()
-    if not spread:
-        return None
-
-    def score(codes: np.ndarray) -> tuple[float, None] | None:
-        rows = np.bincount(codes[half], minlength=codes.max() + 1)
-        sums = np.bincount(codes[half], known, len(rows)) + _PRIOR_ROWS * known.mean()
-        means = sums / (rows + _PRIOR_ROWS)
-        figure = float(1 - ((asked - means[codes[~half]]) ** 2).mean() / spread)
-        return (figure, None) if figure >= SUSPICIOUS_R2 else None
-
-    return score
-
-
-def _auc(scores: np.ndarray, labels: np.ndarray) -> float | None:
+def _auc(scores: np.ndarray, labels: np.ndarray) -> float:
     """Return the area under the ROC curve; ties count as one half."""
     positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
-    if not len(positive) or not len(negative):
-        return None
     below = np.searchsorted(negative, positive, "left")
     equal = np.searchsorted(negative, positive, "right") - below
     return float((below + equal / 2).mean() / len(negative))

@@ -37,7 +37,7 @@ class Row:
         shape: The histogram of a number or a date.
         cells: The figures of a number, or the values as text.
         gaps: The missing values in train.
-        drifts: Style and text of the drift from the champion's data, then of that of test.
+        drift: Style and text of the drift from the champion's data.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Row:
     shape: Markup | str
     cells: list[str]
     gaps: str
-    drifts: list[tuple[str, str]]
+    drift: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,7 @@ def _row(
     comparison = validation.comparison
     cells = [figure(getattr(column, key)) for key in of.figures]
     cells = cells or [column.words if column.count else "none"]
-    drifts = []
-    if validation.distributions:
-        moved = [comparison.drift] if comparison else []
-        known = (*moved, validation.test_drift)
-        drifts = [drift_cell(by_name.get(name), validation.max_psi) for by_name in known]
+    moved = comparison.drift.get(name) if comparison else None
     shape = getattr(column, "histogram", None)
     plot = _plot(*entries[name]) if name in entries and of.drift_bins else ""
     return Row(
@@ -134,7 +130,7 @@ def _row(
         small.bars(shape) if shape else "",
         cells,
         _gaps_cell(name, column, comparison),
-        drifts,
+        drift_cell(moved, validation.max_psi),
     )
 
 

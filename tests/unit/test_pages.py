@@ -133,8 +133,8 @@ def judgement(names: list[str], classes: int) -> Validation:
         now=columns,
         obstacle=HOSTILE,
     )
-    suspicious = [Suspicious(name, 0.99, 0.999 if classes == 2 else None) for name in names]
-    return Validation(columns, comparison, "", suspicious, dict.fromkeys(names, drift), 0.25)
+    suspicious = [Suspicious(name, "AUC", 0.999) for name in names]
+    return Validation(columns, comparison, "", suspicious, 0.25)
 
 
 def evaluation_page(case: str, nasty: bool = False) -> str:
