@@ -6,14 +6,12 @@ admitted.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.images import TOOLS, TRAINER
+from kfp_tfjob.options.images import TRAINER
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.storage.failure_record import Failure
 from tests.cluster.compiled import Compiled
@@ -26,22 +24,6 @@ pytestmark = pytest.mark.cluster
 
 _ANY_USER = 1000670000  # as OpenShift assigns them
 _SECONDS = 600
-_MOST = {TOOLS: 450, TRAINER: 2600}  # MB over the base
-_LOOK = """
-import importlib.util, json, os, pathlib, shutil, sys, tempfile
-import kfp, kfp_tfjob.storage.store as store
-files = [path for path in pathlib.Path("/opt/venv").rglob("*") if not path.is_symlink()]
-compiled = [pathlib.Path(importlib.util.cache_from_source(it.__file__)) for it in (kfp, store, os)]
-print(json.dumps({
-    "user": [os.getuid(), os.getgid()],
-    "temporary": tempfile.gettempdir(),
-    "bytecode": [path.exists() for path in compiled],
-    "tools": [shutil.which(name) for name in ("gcc", "cc", "uv")],
-    "pip": importlib.util.find_spec("pip") is not None,
-    "python": sys.prefix,
-    "megabytes": sum(path.stat().st_size for path in files if path.is_file()) / 1e6,
-}))
-"""
 
 
 @pytest.fixture
@@ -76,28 +58,6 @@ def finish(cluster, namespace: str, name: str) -> str:
 
     assert wait_until(lambda: phase() in ("Succeeded", "Failed"), _SECONDS), phase()
     return phase()
-
-
-@pytest.mark.parametrize("image", [TOOLS, TRAINER], ids=["tools", "trainer"])
-def test_what_is_in_an_image_and_what_is_not(own_cluster, restricted, image, figure):
-    main = {"name": "main", "image": image, "command": ["python3", "-c", _LOOK]}
-    pod = {"metadata": {"name": "look"}, "spec": {"containers": [main], "restartPolicy": "Never"}}
-    own_cluster.core.create_namespaced_pod(restricted, harden(pod))
-    phase = finish(own_cluster, restricted, "look")
-    said = own_cluster.log(restricted, "look")
-    assert phase == "Succeeded", said
-    found = json.loads(said)
-    size = found.pop("megabytes")
-    figure(f"{image}: {size:.0f} MB over its base")
-    assert size < _MOST[image]
-    assert found == {
-        "user": [_ANY_USER, 0],
-        "temporary": "/tmp",
-        "bytecode": [True, True, True],
-        "tools": [None, None, None],
-        "pip": False,
-        "python": "/opt/venv",
-    }
 
 
 def test_every_step_starts_and_says_what_is_wrong(own_cluster, restricted):

@@ -64,18 +64,6 @@ def test_a_secret_as_files(launch, row, said):
     assert launch.said("a key of a file")
 
 
-def test_many_replicas_that_wait_take_one_short_line(launch, row, said):
-    """Fifty workers: none of them ever gets a node."""
-    settings = {"worker": {"memory": "900Ti"}, "chief": {"memory": "900Ti"}}
-    launch.run(launch.spec(workers=50, pod=settings, pending_timeout_seconds=40))
-    row(launch, "unschedulable", 2, jobs=0)
-    assert any("waiting: chief-0, worker-0 and 49 more: 0/" in line for line in said.messages)
-    assert max(len(line) for line in said.messages if "of 51 running" in line) < 1000
-    # Pods of other tests may take so much that pod.all.cpu is named before.
-    assert "pod.chief.memory (900Ti now) or pod.worker.memory (900Ti" in launch.ended.message
-    assert launch.step.store.numbers(launch.step.run.attempts) == [1]
-
-
 def test_quota_that_can_never_hold_the_job(launch, row, said, figure):
     _quota(launch, **{f"requests.{GPU}": "3"})
     ended = launch.run(launch.spec(workers=1, gpus=2, pending_timeout_seconds=4))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,27 +199,6 @@ def test_a_forbidden_gap_is_refused_and_named() -> None:
     same_bits(call(tensors(strict, [(1.5, "")])), np.array([[1.5, 0]], np.float32))
     with pytest.raises(tf.errors.InvalidArgumentError, match="age"):
         call(tensors(strict, [(1.5, ""), (float("nan"), "")]))
-
-
-def test_the_tables_are_inside_the_saved_model(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    from kfp_tfjob.features.raw_columns import RawColumns, type_of
-
-    holder = tf.Module()
-    columns = holder.columns = RawColumns(EVERY_KIND)
-    specs = [tf.TensorSpec([None], type_of(it), it.name) for it in EVERY_KIND.features]
-    signature = tf.function(lambda *given: {"packed": columns.pack(given)}, specs)
-    tf.saved_model.save(holder, str(tmp_path), signatures={"serve": signature})
-
-    (tmp_path / "moved").mkdir()
-    for path in [item for item in tmp_path.iterdir() if item.name != "moved"]:
-        path.rename(tmp_path / "moved" / path.name)
-    serve = tf.saved_model.load(str(tmp_path / "moved")).signatures["serve"]
-    rows = [(text, 1.0, 5, text, 7, "yes", "", -3.0, text) for text in TEXTS]
-    names = [feature.name for feature in EVERY_KIND.features]
-    found = serve(**dict(zip(names, tensors(EVERY_KIND, rows), strict=True)))["packed"]
-    same_bits(found.numpy(), expected(EVERY_KIND, rows))
 
 
 def test_the_graph_does_not_grow_with_the_columns() -> None:

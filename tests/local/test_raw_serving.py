@@ -111,11 +111,6 @@ def test_packed_rows_are_no_raw_columns(tmp_path: Path) -> None:
     assert "serve_packed" in caught.value.problems[0].received
 
 
-def test_rows_of_check_fit_every_kind(tmp_path: Path) -> None:
-    model = ServedModel(_save(tmp_path, TYPES), SCHEMA, "the model")
-    assert model.predict(model.example(3)).shape == (3,)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mixed_dataset.write(tmp_path_factory.mktemp("data"))
@@ -143,23 +138,6 @@ def test_the_test_rows_are_read_raw(folder: Path) -> None:
     assert "" in columns["job"] and labels.dtype == np.int64
 
 
-def test_nulls_are_gaps(folder: Path, tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    table = parquet.read_table(folder / "test.parquet")
-    none = {
-        name: pa.nulls(table.num_rows, table.schema.field(name).type)
-        if name != "income"
-        else table[name]
-        for name in table.column_names
-    }
-    parquet.write_table(pa.table(none), tmp_path / "t.parquet")
-    columns = next(_data(folder, raw=(tmp_path / "t.parquet",)).batches()).features
-    assert np.isnan(columns["age"]).all() and (columns["signed up"] == NO_DATE).all()
-    assert set(columns["job"]) == {""}
-
-
 def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
@@ -181,11 +159,6 @@ def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Pa
     )
     with pytest.raises(DataError, match="the weight -0.125"):
         list(_data(folder, raw=paths, schema=typed(schema)).batches())
-
-
-@pytest.mark.parametrize(("stored", "names"), [("a", ["a"]), (["a", "b"], ["a", "b"])])
-def test_the_raw_files_are_a_list_or_one_name(stored: object, names: list[str]) -> None:
-    assert typed({"test_raw": stored}).test_raw == tuple(names)
 
 
 @pytest.mark.parametrize("damage", ["no column", "no file of Parquet", "rows"])

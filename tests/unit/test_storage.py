@@ -17,7 +17,9 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
+from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import PART
 from tests.fuzz.bounds import bounded
 
 
@@ -190,3 +192,13 @@ def test_the_secret_is_read_anew_and_may_have_the_names_of_kfp(tmp_path: Path) -
     assert secret.get("AWS_ACCESS_KEY_ID") == "one"
     (tmp_path / "AWS_ACCESS_KEY_ID").write_text("two")
     assert secret.get("AWS_ACCESS_KEY_ID") == "two"
+
+
+TIB = 1 << 40
+
+
+@pytest.mark.parametrize("size", [PART + 1, 9000 * PART, 9000 * PART + 1, TIB, 5 * TIB])
+def test_no_object_has_more_parts_than_s3_takes(size: int) -> None:
+    length = part_length(size)
+    assert -(-size // length) <= 10_000
+    assert PART <= length <= 5 << 30 and length % (1 << 20) == 0
