@@ -16,7 +16,7 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.registry.records import record_of
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.training_cache import TrainedRun, remember
 from kfp_tfjob.storage.verdict_record import ModelVerdict
@@ -103,7 +103,7 @@ def _published(step: Step, model_name: str) -> ModelVerdict | None:
     """Return the first verdict of this run if its model became a champion after it, else None."""
     try:
         verdict = ModelVerdict.read(step.store, step.run.verdict)
-    except (ObjectNotFoundError, ValueError):
+    except DataError:
         return None
     trained_by = (step.run_id, step.task_key)
     found = record_of(step.store, step.layout, model_name, trained_by, verdict.met)

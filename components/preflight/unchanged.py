@@ -21,7 +21,7 @@ from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.training_cache import TrainedRun, newest
 from kfp_tfjob.storage.verdict_record import ModelVerdict, verdict_in_force
@@ -119,7 +119,7 @@ def _missing(
     """Return what an earlier run no longer has; empty if everything is there."""
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(run.run_uri)))
-    except (ObjectNotFoundError, ValueError):
+    except (DataError, ValueError):
         return f"its verdict {run.verdict_uri} is gone"
     if not _is_of(verdict, *gate):
         return "its verdict used another gate"

@@ -15,10 +15,10 @@ records that, and ends without a failure.
 from __future__ import annotations
 
 import logging
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
-from kfp_tfjob.components.publish.second_verdict import store_second_verdict
-from kfp_tfjob.components.publish.verdict import read_verdict
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import mirror
@@ -41,9 +41,16 @@ from kfp_tfjob.storage.errors import (
     SurpassedError,
 )
 from kfp_tfjob.storage.escaping import code, prose
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
 from kfp_tfjob.storage.model_names import check_model_name
-from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, keep_lost_race, second_verdict
+from kfp_tfjob.storage.verdict_record import (
+    LostRace,
+    ModelVerdict,
+    keep_lost_race,
+    keep_second,
+    second_verdict,
+)
 
 log = logging.getLogger(__name__)
 
@@ -100,10 +107,7 @@ def run(
         raise ConfigurationError(*wrong)
     _require_blessed(step, verdict, model_name, model, verdict_uri, dataset)
     number = verdict.met + 1
-    first = verdict
-    verdict = read_verdict(
-        lambda: second_verdict(step.store, step.run) or first, step.run.second_verdict
-    )
+    verdict = second_verdict(step.store, step.run) or verdict
     while (done := _made_by_person(step, model_name, number)) is None:
         if not verdict.blessed:
             log.info("publishing nothing: %s", verdict.reason)
@@ -127,10 +131,28 @@ def run(
             winner.version,
             winner.run_id,
         )
-        store_second_verdict(step, dataset_uri, gpus)
-        verdict = second_verdict(step.store, step.run)
-        assert verdict is not None  # it was just stored
+        verdict = evaluate_again(step, verdict, dataset_uri, gpus)
     return done
+
+
+def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int) -> ModelVerdict:
+    """Judge the model against the champion of now, and store the second verdict.
+
+    Raises:
+        ConfigurationError: There are fewer GPUs.
+        DataError: The model or the dataset is gone or damaged.
+    """
+    from kfp_tfjob.judging.judge import Given, judge
+
+    given = Given.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
+    with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
+        judged = judge(step.store, step.layout, given, Path(scratch), gpus)
+    keep_second(step.store, step.run, judged.verdict)
+    rows = counted(judged.verdict.rows, "test row")
+    log.info("second verdict on %s: %s", rows, judged.decision.line)
+    stored = second_verdict(step.store, step.run)
+    assert stored is not None
+    return stored
 
 
 def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Address) -> Published:
@@ -192,7 +214,7 @@ def _nothing(model_name: str, why: str) -> str:
 
 def _verdict(step: Step, address: S3Address) -> ModelVerdict:
     try:
-        return read_verdict(lambda: ModelVerdict.read(step.store, address), address)
+        return ModelVerdict.read(step.store, address)
     except ObjectNotFoundError as error:
         raise ConfigurationError(
             Problem(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.components.publish.verdict import read_verdict
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry.promotion import promote
@@ -121,7 +120,7 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
 
 def _verdict(step: Step) -> ModelVerdict:
     try:
-        return read_verdict(lambda: verdict_in_force(step.store, step.run), step.run.verdict)
+        return verdict_in_force(step.store, step.run)
     except ObjectNotFoundError as error:
         raise ConfigurationError(
             Problem(

@@ -17,7 +17,7 @@ from kfp_tfjob.judging.predictions import Predictions, joined
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, VERDICT, Layout
 from kfp_tfjob.storage.store import Store
@@ -125,5 +125,5 @@ def _dataset(store: Store, layout: Layout, model_name: str, champion: Champion) 
     version = layout.model(model_name).version(champion.version)
     try:
         return S3Address.parse(ModelVerdict.read(store, version / VERDICT).dataset_uri)
-    except (ObjectNotFoundError, ValueError):
+    except (DataError, ValueError):
         return layout.dataset(champion.dataset_digest)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from kfp_tfjob.registry.prune import read_tombstone
 from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import VERDICT, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
@@ -93,5 +93,5 @@ def reasons(store: Store, layout: Layout, model_name: str, version: int) -> str:
     """Return the reasons of a verdict; empty if it cannot be read."""
     try:
         return ModelVerdict.read(store, layout.model(model_name).version(version) / VERDICT).reason
-    except (ObjectNotFoundError, DataError, ValueError):
+    except DataError:
         return ""

@@ -350,7 +350,7 @@ class _Needed:
                 return ""
             try:
                 verdict = verdict_in_force(store, RunLayout(S3Address.parse(run.run_uri)))
-            except (ObjectNotFoundError, ValueError):
+            except (DataError, ValueError):
                 return ""
             number = verdict.met + verdict.blessed  # the model it published, or lost to
             met = records.get(number)

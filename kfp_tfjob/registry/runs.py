@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from kfp_tfjob.registry.records import champions
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
@@ -74,7 +74,7 @@ def _of_run(
         try:
             verdict = ModelVerdict.read(store, task.verdict)
             at = store.head(task.verdict)["LastModified"]
-        except (ObjectNotFoundError, ValueError):
+        except DataError:
             continue  # not evaluated yet, or a folder that is not a run
         if verdict.model_name == model_name:
             version = versions.get((run_id, key))

@@ -17,7 +17,7 @@ from pydantic import Field
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import ObjectExistsError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.exit_codes import SURPASSED
@@ -212,10 +212,20 @@ class ModelVerdict(EvaluatedModel):
 
         Raises:
             ObjectNotFoundError: There is none.
-            ValueError: It is not a verdict.
+            DataError: It is not a verdict.
         """
         data = store.read(address)
-        return replace(documents.read(cls, data), stored=data)
+        try:
+            return replace(documents.read(cls, data), stored=data)
+        except ValueError as error:
+            raise DataError(
+                Problem(
+                    f"{address} is not a verdict",
+                    received=str(error),
+                    expected="the JSON that evaluate writes",
+                    fix="start the run again",
+                )
+            ) from error
 
     def to_bytes(self) -> bytes:
         """Return the verdict as JSON."""
@@ -270,7 +280,7 @@ def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
 
     Raises:
         ObjectNotFoundError: The model was not evaluated.
-        ValueError: The document is not a verdict.
+        DataError: The document is not a verdict.
     """
     first = ModelVerdict.read(store, run.verdict)
     return (second_verdict(store, run) or first) if first.blessed else first

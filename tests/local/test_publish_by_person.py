@@ -15,7 +15,7 @@ from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import keep_second, lost_race
+from kfp_tfjob.storage.verdict_record import ModelVerdict, keep_second, lost_race, verdict_in_force
 from tests.local.published import DATASET, NAME, judged, publish
 
 
@@ -30,10 +30,11 @@ def test_a_person_was_first(
         planned = manual_promotion.plan(step, NAME)
         manual_promotion.execute(step, planned, "eva", "it is needed now")
 
-    def again(*_: object) -> None:
+    def again(*_: object) -> ModelVerdict:
         assert when == "while judged again", "judged against itself"
         promote()
         keep_second(store, step.run, replace(verdict, blessed=False, champion=None))
+        return verdict_in_force(store, step.run)
 
     if when == "before publish":
         promote()
@@ -43,7 +44,7 @@ def test_a_person_was_first(
     if when == "after another champion":
         promote()
     where = (str(step.run.verdict), verdict.dataset_uri)
-    monkeypatch.setattr(engine, "store_second_verdict", again)
+    monkeypatch.setattr(engine, "evaluate_again", again)
     done = engine.run(step, NAME, verdict.model_uri, *where)
     number = 1 if when == "before publish" else 2
     record = json.loads(store.read(layout.model(NAME).champion(number)))

@@ -17,7 +17,6 @@ import pytest
 
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.publish import engine as publish
-from kfp_tfjob.components.publish.second_verdict import store_second_verdict
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.address import S3Address
@@ -75,14 +74,15 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
 
     TensorFlow judges one after the other, as processes of their own would not.
     """
-    judging = threading.Lock()
+    judging, evaluate_again = threading.Lock(), publish.evaluate_again
     start = threading.Barrier(len(names), timeout=SECONDS)
     second = threading.Barrier(len(names) - 1, timeout=SECONDS)
 
-    def again(*arguments: Any) -> None:
+    def again(*arguments: Any) -> ModelVerdict:
         with judging:
-            store_second_verdict(*arguments)
+            found = evaluate_again(*arguments)
         second.wait()
+        return found
 
     def attempt(name: str) -> publish.Published:
         step = bench.step(name, Store())
@@ -91,7 +91,7 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
         return publish.run(step, *arguments)
 
     with (
-        patch.object(publish, "store_second_verdict", again),
+        patch.object(publish, "evaluate_again", again),
         ThreadPoolExecutor(len(names)) as pool,
     ):
         return dict(zip(names, pool.map(attempt, names), strict=True))
@@ -133,7 +133,7 @@ def test_who_loses_the_race_is_judged_once_more(bench: Bench) -> None:
     step = bench.step(loser)
     # A retry judges nothing again, and publishes nothing.
     arguments = (MODEL, bench.model_uri(loser), str(step.run.verdict), str(bench.dataset))
-    with patch.object(publish, "store_second_verdict", pytest.fail):
+    with patch.object(publish, "evaluate_again", pytest.fail):
         assert publish.run(step, *arguments) == found[loser]
     shown = summary(step, MODEL)
     assert shown.startswith("# ") and "`pets`" in shown.splitlines()[0]
