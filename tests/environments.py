@@ -47,11 +47,7 @@ def for_torch() -> Path:
 
 
 def _python(name: str, *what: str) -> Path:
-    """Return the interpreter of an environment; it is made once for each state of the lock.
-
-    Raises:
-        RuntimeError: There is no uv, or it failed.
-    """
+    """Return the interpreter of an environment; it is made once for each state of the lock."""
     digest = hashlib.sha256((ROOT / "uv.lock").read_bytes()).hexdigest()[:12]
     options = ["--no-default-groups", "--no-install-project", "--python", "3.11"]
     return _made(f"{name}-{digest}", lambda _: [["sync", "--locked", *what, *options]])

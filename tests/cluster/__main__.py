@@ -29,9 +29,6 @@ _END_SECONDS = 60
 def main(arguments: list[str]) -> int:
     """Run the tests.
 
-    Args:
-        arguments: For pytest, such as `-k stalled`.
-
     Returns:
         The exit code: pytest's, or 2 with the reasons where no control plane can be had.
     """

@@ -23,9 +23,6 @@ _TOKEN_SECONDS = 3600
 class Access:
     """A cluster as its administrator sees it.
 
-    Args:
-        kubeconfig: The administrator's kubeconfig.
-
     Attributes:
         api: A client with every right; each use makes its own typed API of it.
     """
@@ -47,11 +44,7 @@ class Access:
 
     @contextlib.contextmanager
     def namespace(self, labels: Mapping[str, str] | None = None) -> Iterator[str]:
-        """Make a namespace for one test; afterwards its TFJobs and pods are gone.
-
-        Args:
-            labels: Such as those of Pod Security levels.
-        """
+        """Make a namespace for one test; afterwards its TFJobs and pods are gone."""
         name = f"t{next(self._names)}-{os.urandom(3).hex()}"
         metadata = client.V1ObjectMeta(name=name, labels=dict(labels or {}))
         self.core.create_namespace(client.V1Namespace(metadata=metadata))
@@ -70,8 +63,6 @@ class Access:
 
         Args:
             namespace: Where the account, its Role and its RoleBinding are made.
-            account: The name of all three.
-            rules: As in a Role: {"apiGroups", "resources", "verbs"}.
 
         Returns:
             A file the caller may remove.
@@ -111,7 +102,6 @@ class Access:
             kubeconfig.unlink()
 
     def create_tfjob(self, namespace: str, body: Mapping[str, object]) -> dict:
-        """Create a TFJob and return it."""
         return self.custom.create_namespaced_custom_object(*TFJOBS, namespace, "tfjobs", body)
 
     def node_is_ready(self, name: str) -> bool:

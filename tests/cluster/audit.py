@@ -30,13 +30,7 @@ class Call(NamedTuple):
 
 
 def calls(log: Path, namespace: str, account: str) -> Iterator[tuple[Call, bool]]:
-    """Yield the calls of an account on resources, and whether its rights allowed each.
-
-    Args:
-        log: The audit log.
-        namespace: Of the account.
-        account: Its name.
-    """
+    """Yield the calls of an account on resources, and whether its rights allowed each."""
     with log.open() as lines:
         for line in lines:
             event = json.loads(line)

@@ -37,14 +37,8 @@ def name() -> str:
 def make(buildah: Sequence[str]) -> str:
     """Make the image if it is not there.
 
-    Args:
-        buildah: The command, with its global options.
-
     Returns:
         Its name.
-
-    Raises:
-        ConfigurationError: debootstrap failed.
     """
     image = name()
     there = subprocess.run([*buildah, "inspect", "--type", "image", image], capture_output=True)

@@ -56,7 +56,6 @@ class Program:
     """One program.
 
     Attributes:
-        module: The folder in `go/` that pins it.
         package: Go import path of its main package; `.` where the module has one of its own.
         ldflags: For the linker, beside leaving out debug symbols.
         on_demand: Whether only `executable` builds it, for a test that is run by itself.
@@ -143,11 +142,7 @@ def unbuilt() -> list[str]:
 
 
 def executable(name: str) -> Path:
-    """Return one program, built if it is not in the cache.
-
-    Raises:
-        ConfigurationError: As of `build`.
-    """
+    """Return one program, built if it is not in the cache."""
     path = _folder(PROGRAMS[name]) / name
     if not path.exists():
         _build([name])
@@ -155,11 +150,7 @@ def executable(name: str) -> Path:
 
 
 def rendered(name: str) -> Path:
-    """Return the manifests of a controller as one List, rendered if they are not in the cache.
-
-    Raises:
-        ConfigurationError: As of `build`.
-    """
+    """Return the manifests of a controller as one List, rendered if they are not in the cache."""
     target = _manifests(name)
     if not target.exists():
         _render(name, executable("kubectl"), target)

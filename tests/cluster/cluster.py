@@ -69,13 +69,8 @@ class Cluster(Access):
     There is at most one on a host.
 
     Attributes:
-        logs: A file for each server.
         phases: Seconds that each part of the start took; after `start`.
-        apiserver: stop, start, restart.
-        operator: stop, start.
-        jobset: stop, start.
         objects: The S3 server that pods reach: stop, start, client, secret.
-        nodes: By name; freeze, thaw, kill, kill_pod, load_image.
     """
 
     apiserver: ApiServer
@@ -140,15 +135,8 @@ class Cluster(Access):
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
         """Run kubectl as the administrator.
 
-        Args:
-            *arguments: Its arguments.
-            stdin: For `-f -`.
-
         Returns:
             What it printed.
-
-        Raises:
-            StepError: It failed; with its message.
         """
         done = subprocess.run(
             [self._programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments],

@@ -26,11 +26,7 @@ class Task:
     """One step, ready to run.
 
     Attributes:
-        name: For instance `prepare-data`.
         container: The container of the specification: image, command, args, env, resources.
-        settings: Of kfp-kubernetes: Secret volume, security context.
-        inputs: The values of its parameters.
-        outputs: The definitions of its outputs.
         given: The inputs of the DAG that it stands in, which `settings` refers to.
     """
 
@@ -87,11 +83,7 @@ Run = Callable[[Task], Mapping[str, Any]]
 
 
 class Compiled:
-    """A compiled pipeline.
-
-    Args:
-        file: The YAML.
-    """
+    """A compiled pipeline."""
 
     def __init__(self, file: Path) -> None:
         self._pipeline, platform = yaml.safe_load_all(file.read_text())
@@ -102,7 +94,6 @@ class Compiled:
 
         Args:
             parameters: Run parameters; the form's defaults count where one is not given.
-            placeholders: Replacements in constants, such as {{$.pipeline_job_uuid}}.
             run: Runs a task and returns its output parameters.
         """
         root = self._pipeline["root"]

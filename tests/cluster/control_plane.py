@@ -42,17 +42,7 @@ cluster.local:53 {{
 
 
 class ApiServer:
-    """etcd and the kube-apiserver in front of it.
-
-    Args:
-        programs: Of `binaries.build`.
-        state: The folder of the data.
-        logs: The folder of the logs.
-        authority: Signs its certificate.
-
-    Attributes:
-        audit_log: What service accounts have asked of it.
-    """
+    """etcd and the kube-apiserver in front of it."""
 
     def __init__(
         self, programs: Mapping[str, Path], state: Path, logs: Path, authority: Authority
@@ -148,14 +138,7 @@ class ApiServer:
 def controllers(
     programs: Mapping[str, Path], state: Path, logs: Path, authority: Authority
 ) -> list[Process]:
-    """Return the controller manager, the scheduler and DNS, not started.
-
-    Args:
-        programs: Of `binaries.build`.
-        state: The folder of the configuration.
-        logs: The folder of the logs.
-        authority: Signs their client certificates.
-    """
+    """Return the controller manager, the scheduler and DNS, not started."""
 
     def kubeconfig(name: str, subject: str) -> Path:
         return authority.kubeconfig(name, subject, SERVER)

@@ -49,9 +49,6 @@ def define(cluster: Cluster, folder: str) -> None:
 
     They stay until the cluster ends: tests of other processes use them. Only one process adds
     them, because each of these schemas keeps the API server busy for seconds.
-
-    Raises:
-        TimeoutError: A definition is not established.
     """
     with open(STATE / "custom-resources.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -65,8 +62,6 @@ def _is_established(cluster: Cluster, file: Path, refused: list[str]) -> bool:
     """Look for a definition, and add it if it is not there.
 
     Args:
-        cluster: The cluster.
-        file: The definition.
         refused: Gets why it could not be added. A busy API server gives up on a request after a
             minute, and may have done it.
     """

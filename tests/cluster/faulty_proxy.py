@@ -18,15 +18,7 @@ _DROPPED = {"host", "content-length", "transfer-encoding", "connection"}
 class FaultyProxy(ThreadingHTTPServer):
     """Plain HTTP to this host, TLS to the API server.
 
-    Args:
-        server: Address of the API server.
-        authority: File with its certificate authority.
-        share: Of the calls that fail.
-        seed: Of the random numbers.
-
     Attributes:
-        calls: How many there were.
-        faults: How many of each kind.
         away: Calls whose path has this in it get no answer; none where it is empty.
     """
 

@@ -66,11 +66,7 @@ def missing_packages() -> list[str]:
 
 
 def install() -> None:
-    """Install the Debian packages that are missing.
-
-    Raises:
-        ConfigurationError: apt-get failed; with its last words.
-    """
+    """Install the Debian packages that are missing."""
     packages = missing_packages()
     if not packages:
         return

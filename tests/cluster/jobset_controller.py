@@ -23,10 +23,6 @@ _PROBE = "127.0.0.1:18083"
 def manifests(rendered: Path, authority: Authority) -> str:
     """Return the controller's manifests for a controller outside the cluster.
 
-    Args:
-        rendered: The manifests as the module ships them.
-        authority: Signs the certificate of the webhook.
-
     Returns:
         JSON without the Deployment, and with webhooks that lead to this host.
     """
@@ -41,14 +37,7 @@ def manifests(rendered: Path, authority: Authority) -> str:
 
 
 class JobSetController:
-    """The controller; its manifests must have been applied.
-
-    Args:
-        programs: Of `binaries.build`.
-        state: Of the cluster.
-        logs: The folder of the logs.
-        authority: Signs its certificates.
-    """
+    """The controller; its manifests must have been applied."""
 
     def __init__(
         self, programs: Mapping[str, Path], state: Path, logs: Path, authority: Authority

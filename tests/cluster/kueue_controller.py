@@ -35,11 +35,7 @@ _VISIBILITY_CERTIFICATES = Path("/visibility")
 
 
 class Kueue:
-    """Kueue on a test cluster.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Kueue on a test cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         program, rendered = binaries.executable("kueue"), binaries.rendered("kueue")

@@ -90,14 +90,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a launcher ended.
-
-    Attributes:
-        verdict: `succeeded`, or that of failure.json.
-        code: The exit code of the step.
-        message: Of the error.
-        launched: What was trained.
-    """
+    """How a launcher ended."""
 
     verdict: str
     code: int
@@ -107,16 +100,7 @@ class Ended:
 
 @dataclass
 class Launch:
-    """One run in a namespace, by a service account with the rights of deploy/base.
-
-    Attributes:
-        cluster: Where.
-        namespace: Of this test.
-        kubeconfig: Of the service account.
-        step: The run and its store.
-        objects: The S3 server behind that store.
-        kind: The kind of its jobs.
-    """
+    """One run in a namespace, by a service account with the rights of deploy/base."""
 
     cluster: Cluster
     namespace: str
@@ -345,7 +329,6 @@ class Launch:
         return self.cluster.picture(self.namespace)
 
     def __enter__(self) -> Launch:
-        """Return the launch."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -401,7 +384,6 @@ def launch_as_process(settings: Mapping[str, Any]) -> None:
 
 
 def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterClient:
-    """Return the client of a kubeconfig for a namespace."""
     found = Configuration()
     config.load_kube_config(str(kubeconfig), client_configuration=found)
     return ClusterClient(connect(found), namespace, replace(PATIENCE, seconds=seconds))
@@ -447,12 +429,7 @@ def new_launch(
 
 
 def store_of(objects: ObjectStore, folder: Path) -> Store:
-    """Return a store on an S3 server, for this process and those it starts.
-
-    Args:
-        objects: The server.
-        folder: For the files of the Secret.
-    """
+    """Return a store on an S3 server, for this process and those it starts."""
     for name, value in objects.secret.items():
         (folder / name).write_text(value)
     objects.make_bucket(BUCKET)

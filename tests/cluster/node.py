@@ -57,10 +57,7 @@ class Node:
 
     Args:
         number: From 1; decides its name, its address and those of its pods.
-        programs: Of `binaries.build`.
         state: Of the cluster; the node's folder is made in it.
-        logs: The folder of the logs.
-        authority: Signs its client certificate.
         taint: The key of a taint that keeps away pods which do not tolerate this very node.
     """
 

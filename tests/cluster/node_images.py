@@ -54,11 +54,7 @@ class Images:
 
 
 def build() -> Images:
-    """Build the images where anything in them has changed, and make them those of new nodes.
-
-    Raises:
-        ConfigurationError: A build failed; its output was shown.
-    """
+    """Build the images where anything in them has changed, and make them those of new nodes."""
     folder = cache() / "images"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:

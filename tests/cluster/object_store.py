@@ -22,10 +22,7 @@ class ObjectStore:
     """An S3 server; the cluster has one, and a test whose store goes away has one of its own.
 
     Args:
-        programs: Of `binaries.build`.
         state: Of the cluster; the objects and the secret key are files in it.
-        logs: The folder of the logs.
-        port: Where it answers.
 
     Attributes:
         secret: Its address and keys, under the names of the Secret that pods mount.

@@ -12,11 +12,7 @@ _DAYS = "2"  # a test cluster does not live longer
 
 
 class Authority:
-    """A certificate authority with its folder; what is there already is not made again.
-
-    Args:
-        folder: Where keys, certificates and kubeconfigs are written.
-    """
+    """A certificate authority with its folder; what is there already is not made again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,12 +29,6 @@ class Authority:
         self, name: str, subject: str, addresses: tuple[str, ...] = (), hosts: tuple[str, ...] = ()
     ) -> tuple[Path, Path]:
         """Issue a certificate.
-
-        Args:
-            name: Of its files.
-            subject: In the form of openssl: /O=group/CN=user.
-            addresses: IP addresses a server answers at.
-            hosts: Names a server answers at.
 
         Returns:
             The certificate and the key.
@@ -71,11 +61,6 @@ class Authority:
     def kubeconfig(self, name: str, subject: str, server: str) -> Path:
         """Issue a client certificate and write a kubeconfig with it.
 
-        Args:
-            name: Of the files.
-            subject: /O=group/CN=user.
-            server: URL of the API server.
-
         Returns:
             The kubeconfig.
         """
@@ -94,9 +79,6 @@ def write_kubeconfig(path: Path, server: str, authority: Path, user: dict[str, s
     """Write a kubeconfig for one user of one server.
 
     Args:
-        path: The file.
-        server: URL of the API server.
-        authority: The certificate it is trusted by.
         user: The user's credentials in the form of a kubeconfig.
 
     Returns:

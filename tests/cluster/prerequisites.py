@@ -27,11 +27,7 @@ def missing() -> list[Problem]:
 
 
 def require() -> None:
-    """Check all of it.
-
-    Raises:
-        ConfigurationError: With everything that is missing.
-    """
+    """Check all of it."""
     if problems := missing():
         raise ConfigurationError(*problems)
 

@@ -29,11 +29,7 @@ class Process:
     """A server of the cluster.
 
     Args:
-        name: Also the name of its log.
-        command: The program and its arguments.
-        logs: The folder of the logs.
         mark: The folder it belongs to; `end_marked` with this folder, or one above, ends it.
-        environment: Beside that of the caller.
     """
 
     def __init__(
@@ -139,11 +135,7 @@ def wait_until(true: Callable[[], object], seconds: float) -> bool:
 
 
 def end_marked(folder: Path) -> None:
-    """Kill every process that is marked with `folder` or one below, and all that descend from it.
-
-    Raises:
-        StepError: Some are still there after some time.
-    """
+    """Kill every process marked with `folder` or one below, and all that descend from it."""
     if not wait_until(lambda: not _kill_all(folder), _END_SECONDS):
         left = [f"{p.pid} {p.name()}" for p in _marked(folder)]
         raise StepError(Problem("processes of the test cluster cannot be ended", received=left))

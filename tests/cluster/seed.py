@@ -37,7 +37,6 @@ def make() -> Path:
 
     Raises:
         StepError: containerd did not start; with the end of its log.
-        RuntimeError: It refused the images.
     """
     target = cache() / f"seed-{node_images.current().layers}"
     with open(cache() / "images" / "lock", "w") as lock:

@@ -44,9 +44,6 @@ class Ended:
     """What a step left.
 
     Attributes:
-        outputs: Its output parameters.
-        files: Its artifacts, and executor_output.json, by name.
-        log: Of the container.
         seconds: From the start of the container to its end.
     """
 
@@ -61,13 +58,7 @@ class StepPods:
     """The pods of the steps of one run.
 
     Attributes:
-        cluster: Where.
-        namespace: Of the test.
-        account: The service account of the steps.
-        workflow: The Workflow that owns them.
-        run_id: The run's id.
         changes: Fields of the security context that a test adds to the specification's.
-        ended: What each step left, by its name.
     """
 
     cluster: Access

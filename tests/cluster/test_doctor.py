@@ -26,12 +26,7 @@ _NO_BACK_END = "http://127.0.0.1:1"
 
 
 class Doctor:
-    """The command in one namespace.
-
-    Attributes:
-        kubeconfig: Of the person.
-        environment: Of the process, besides the kubeconfig.
-    """
+    """The command in one namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.namespace, self.kubeconfig = namespace, cluster.kubeconfig

@@ -91,10 +91,6 @@ def _queue(
     They are of one cohort.
 
     Args:
-        launch: Its namespace gives all objects their name.
-        more: Other resources that they cover.
-        cpu: The CPUs of each.
-        covered: The resources that they cover.
         teams: The names of the LocalQueues, one for each ClusterQueue.
         amount: How many of the other resources each has.
     """
@@ -143,8 +139,6 @@ def _use_up(
     """Run another Job, and wait until it runs.
 
     Args:
-        launch: Its namespace.
-        queue: The LocalQueue.
         limits: Its resources; None for the whole CPU quota.
         labels: More labels of the Job, without `kueue.x-k8s.io/` and with `_` for `-`.
     """

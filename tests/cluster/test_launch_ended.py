@@ -236,12 +236,7 @@ def test_preflight_says_what_terminate_lacks(launch):
 
 
 class _Stopped:
-    """Looks whether the job is being deleted, and notes when it saw that first.
-
-    Attributes:
-        began: When it was made.
-        at: When the job was being deleted.
-    """
+    """Looks whether the job is being deleted, and notes when it saw that first."""
 
     def __init__(self, launch: Launch) -> None:
         self._api = client_of(launch.kubeconfig, launch.namespace).of(launch.kind)

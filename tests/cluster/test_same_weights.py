@@ -68,11 +68,6 @@ class Training:
     """One training of the model.
 
     Attributes:
-        where: For the figures.
-        launch: Its run.
-        backend: Where its job runs.
-        kills: How often it is disturbed.
-        queue: Its queue in Kueue, if any.
         between: What happens once its first checkpoint is stored.
     """
 
@@ -104,7 +99,6 @@ class Training:
         return final["trained_weights_sha256"]
 
     def spec(self) -> JobSpec:
-        """Return the job."""
         step, kind = self.launch.step, self.launch.kind.name.lower()
         pods = LARGE | ({"queue": self.queue} if self.queue else {})
         values = self.launch.parameters({"all": pods}, 1, 0, OPTIONS | {"job": kind}, BATCH)

@@ -35,9 +35,6 @@ _CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
 def manifests(rendered: Path) -> str:
     """Return the operator's manifests for an operator outside the cluster.
 
-    Args:
-        rendered: The manifests as the operator ships them.
-
     Returns:
         JSON without the Deployment, and with a Service that leads to this host.
     """
@@ -66,10 +63,6 @@ class TrainingOperator:
     """The operator; its manifests must have been applied.
 
     Args:
-        programs: Of `binaries.build`.
-        state: Of the cluster.
-        logs: The folder of the logs.
-        authority: Signs its client certificate.
         api: Returns an administrator's client, which reads the certificate the operator makes.
     """
 

@@ -28,13 +28,7 @@ def definition() -> str:
 
 @dataclass(frozen=True)
 class Workflow:
-    """A run as Kubeflow Pipelines makes it.
-
-    Attributes:
-        cluster: Where.
-        namespace: Of the test.
-        name: Of the object.
-    """
+    """A run as Kubeflow Pipelines makes it."""
 
     cluster: Access
     namespace: str

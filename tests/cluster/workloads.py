@@ -24,10 +24,7 @@ def container(
     """Return a container that runs Python code.
 
     Args:
-        code: The program.
         gpus: How many it asks for, by the name of the resource.
-        image: Its image.
-        name: Its name.
     """
     resources = {"cpu": "50m", "memory": "64Mi"}
     resources |= {resource: str(count) for resource, count in (gpus or {}).items()}
@@ -56,7 +53,6 @@ def tfjob(name: str, replicas: Mapping[str, Mapping[str, object]], **counts: int
     """Return a TFJob that deletes what still runs when it ends.
 
     Args:
-        name: Its name.
         replicas: The pod template of each type: {"Chief": ..., "Worker": ...}.
         **counts: How many of a type; 1 where not named.
     """

@@ -28,15 +28,7 @@ _ENDS = {"|", "||", "&&", ";", "&", "(", ")", ">", ">>", "<"}
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        path: Its document.
-        line: The number of its first line.
-        language: The word after the fence.
-        classes: `local`, `slow`, ...
-        text: Its lines.
-    """
+    """A fenced block."""
 
     path: Path
     line: int

@@ -44,10 +44,6 @@ class Fault:
 
     Attributes:
         action: Does it; true when the request has been dealt with, false to forward it after all.
-        method: The method it happens to.
-        target: Regular expression that is searched in `path?query`.
-        times: How often.
-        after: How many such requests go well first.
     """
 
     action: Callable[[Exchange], bool]
@@ -200,7 +196,6 @@ class FaultProxy(ThreadingHTTPServer):
     """The proxy, in threads of this process.
 
     Args:
-        upstream: URL of the server.
         secret: The server's keys, as in a mounted Secret; needed by faults that sign again.
     """
 

@@ -25,12 +25,7 @@ def executable() -> Path | None:
 
 
 class Versitygw:
-    """A running server.
-
-    Args:
-        program: Of `executable`.
-        folder: The folder of its data.
-    """
+    """A running server."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         self.folder, self._program = folder, program

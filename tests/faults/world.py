@@ -119,11 +119,7 @@ def plant(world: World, files: dict[str, bytes] | None = None, large: bool = Fal
 
 @dataclass
 class Table:
-    """Lines, each a name and what happens; each runs on every server and way.
-
-    Attributes:
-        lines: By name.
-    """
+    """Lines, each a name and what happens; each runs on every server and way."""
 
     lines: dict[str, Callable[[World], None]] = field(default_factory=dict)
 

@@ -21,7 +21,6 @@ def bounded(seconds: float = SECONDS, memory: int = MEMORY) -> Iterator[None]:
     """Fail when what happens inside takes more than it may.
 
     Args:
-        seconds: Of the processor, on a usual machine.
         memory: Bytes above what the process has now; measured on Linux only.
     """
     measured = sys.platform == "linux"

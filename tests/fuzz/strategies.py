@@ -332,7 +332,6 @@ def documents(draw: st.DrawFn, body: Any) -> bytes:
 
 @st.composite
 def manifests(draw: st.DrawFn) -> bytes:
-    """The bytes of a manifest."""
     body = {
         "format": "kfp-tfjob/manifest/1",
         "kind": "code",

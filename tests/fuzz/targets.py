@@ -39,23 +39,14 @@ from tests.unit.launch_parameters import EVERYTHING
 
 @dataclass(frozen=True)
 class Target:
-    """A door.
-
-    Attributes:
-        examples: What may come through it.
-        enter: Takes an example and a folder.
-    """
+    """A door."""
 
     examples: st.SearchStrategy[Any]
     enter: Callable[[Any, Path], object]
 
 
 class FolderStore:
-    """As much of a store as the targets need, at a thousand times the speed.
-
-    Args:
-        objects: Content by key.
-    """
+    """As much of a store as the targets need, at a thousand times the speed."""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self._objects = objects
@@ -207,11 +198,6 @@ TARGETS = {
 
 def enter(target: Target, example: Any, scratch: Path) -> bool:
     """Let an example in.
-
-    Args:
-        target: Where.
-        example: What.
-        scratch: An empty folder.
 
     Returns:
         Whether it was accepted; otherwise it was refused with a message.

@@ -38,9 +38,6 @@ def entry_points(extra: str) -> list[str]:
 def reachable(module: str) -> tuple[set[str], dict[str, str]]:
     """Follow every import, lazy ones too.
 
-    Args:
-        module: Where to begin.
-
     Returns:
         The modules of the project; the top-level packages of others, and who imports each.
     """

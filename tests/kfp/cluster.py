@@ -78,7 +78,6 @@ def _is_served(group: str, version: str, plural: str) -> bool:
 
 
 def workflow(run_id: str) -> Object:
-    """Return the Workflow of a run."""
     (found,) = _listed("argoproj.io", "v1alpha1", "workflows", f"{STEP}={run_id}")
     return found
 
@@ -132,7 +131,6 @@ def copy_secret(name: str, copy: str, label: tuple[str, str]) -> None:
 
 
 def delete_secrets(label: tuple[str, str]) -> None:
-    """Delete the Secrets with a label."""
     client.CoreV1Api(connect()).delete_collection_namespaced_secret(
         namespace(), label_selector="=".join(label), _request_timeout=_SECONDS
     )

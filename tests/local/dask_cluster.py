@@ -21,10 +21,7 @@ class DaskCluster:
     """A running cluster.
 
     Attributes:
-        folder: For its files.
         options: Of the scheduler and each worker, for TLS.
-        scheduler: The process of the scheduler.
-        workers: The processes of the workers.
     """
 
     folder: Path

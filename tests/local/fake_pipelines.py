@@ -36,12 +36,8 @@ class FakePipelines:
 
     Attributes:
         runs: By id, in the order of their creation.
-        experiments: By id.
         schedules: Recurring runs by id, in the order of their creation.
-        versions: Pipeline versions by id.
-        multi_user: What healthz says.
         token: The bearer token that requests must have; empty for none.
-        requests: Method and path of every request.
         bodies: The JSON body of every POST with one.
         broken: Called before each request; may raise Refusal, or ConnectionError to hang up.
     """

@@ -29,12 +29,7 @@ FIRST_DAY, YEAR = 1_262_304_000_000_000, 31_557_600_000_000  # microseconds: 201
 
 
 def write(folder: Path, task: str = "classification") -> Path:
-    """Write shards, test.parquet, schema.json and statistics.json of a table of people.
-
-    Args:
-        folder: Where to; made.
-        task: `classification` or `regression`.
-    """
+    """Write shards, test.parquet, schema.json and statistics.json of a table of people."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -59,8 +59,6 @@ class Attempts:
     """Starts tries of the step, one after the other.
 
     Attributes:
-        process: The process that forks them.
-        random: Chooses moments and victims.
         killed: What was killed so far, for the log: `step` or `worker`.
         share: Of the time in which to kill: less after a try that ended before its moment.
         workers: The nanny of the workers on Dask; None for the processes of the step.
@@ -93,10 +91,6 @@ class Attempts:
         """Run the step, and kill it or one of its workers at some moment.
 
         Args:
-            out: The output_uri.
-            uri: The data_uri.
-            options: The data_options.
-            how: More arguments of the engine.
             within: Seconds; if it has ended before the moment, nothing is killed.
         """
         step = self._start(out, uri, options, how)

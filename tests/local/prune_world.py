@@ -72,12 +72,7 @@ class Run:
     """A run to store.
 
     Attributes:
-        days: Its age.
         outcome: `published`, `pruned` (its version), `lost`, `failed` or `unended`.
-        dataset: The number of its dataset.
-        shaped: Whether output_uri shapes its folder.
-        remembered: Whether when_unchanged may use it.
-        task: The key of its task; usually empty.
     """
 
     days: int

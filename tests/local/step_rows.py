@@ -186,11 +186,8 @@ class Row:
     """One feature.
 
     Attributes:
-        model: From a dataset.
-        options: Of the training.
         tolerance: Relative, of losses, metrics and weights; 0 when it has to be refused with
             several replicas.
-        policy: Of the numbers.
     """
 
     model: Callable[[Dataset], keras.Model]

@@ -57,12 +57,8 @@ class Bench:
         """Write a dataset in two test shards.
 
         Args:
-            digest: Its name.
-            schema_digest: Of schema.json.
-            task: `regression`, or else a classification.
             trained_on: Whether train has one of the shards, too.
             known: How many test rows are also in train.
-            classes: The names of the classes.
         """
         regression = task == "regression"
         labels = self.rows.values if regression else self.rows.labels

@@ -36,12 +36,8 @@ def signalled_at(
     """Send a signal to a command once it has loaded `module`.
 
     Args:
-        module: As Python names it.
-        number: The signal.
-        command: The command.
         inside: Whether the command is the only child of the process that is started, as that of
             `unshare` is.
-        extra: Variables of its environment.
 
     Returns:
         Its exit code, and the lines that do not tell what was loaded.

@@ -72,13 +72,7 @@ class Kill:
     """What is done to a training.
 
     Attributes:
-        number: In the table.
-        replicas: Of the job.
-        whom: `trainer` or `supervisor`.
-        replica: Whose; the chief is 0.
-        sends: The signal.
         step: Not before there is a checkpoint of this step or a later one.
-        pause: Seconds after that.
     """
 
     number: int

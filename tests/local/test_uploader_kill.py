@@ -76,9 +76,7 @@ class Kill:
     """One kill.
 
     Attributes:
-        flight: What was on its way.
         acknowledged: The newest step whose manifest the store had confirmed.
-        restored: The newest step that came back whole.
     """
 
     flight: str

@@ -25,8 +25,6 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
     """Write shards, schema.json and statistics.json of a problem that can be learned.
 
     Args:
-        folder: Where to; made.
-        task: `classification` or `regression`.
         wrong_label: Whether one training row has a class that does not exist.
     """
     folder.mkdir(parents=True, exist_ok=True)

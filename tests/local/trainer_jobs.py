@@ -27,9 +27,6 @@ class Job:
 
     Attributes:
         folder: With a folder for each replica, the chief's is `0`.
-        environment: What all replicas are told.
-        size: How many there are.
-        processes: The supervisors, by replica.
     """
 
     folder: Path

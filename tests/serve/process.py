@@ -21,13 +21,7 @@ class ServerProcess:
     """`kfp-tfjob serve` as a process.
 
     Args:
-        model: The name of the model.
-        output: output_uri.
         secret: The folder of the keys of the store.
-        folder: For its log.
-        more: More options of the command.
-        port: Of HTTP; 0 for any.
-        before: Python that runs before the command.
     """
 
     def __init__(

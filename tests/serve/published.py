@@ -35,13 +35,7 @@ PEOPLE, PETS, TUTORIAL = "people", "pets", "tutorial"
 
 
 class Publisher:
-    """Trains and publishes small models below one output_uri.
-
-    Args:
-        store: The store.
-        base: The output_uri.
-        folder: For files of this machine.
-    """
+    """Trains and publishes small models below one output_uri."""
 
     def __init__(self, store: Store, base: S3Address, folder: Path) -> None:
         self.store, self.layout, self.folder = store, Layout(base), folder
