@@ -106,35 +106,24 @@ def problems_of(source: Source, options: DataOptions) -> list[Problem]:
 
 def _options(options: DataOptions) -> list[Problem]:
     fields = type(options).model_fields
-    found = [
+    wrong: dict[str, tuple[object, str]] = {
+        name: (value, f"remove data_options.{name}")
+        for name, value in options
+        if name not in _OF_IMAGES and value != fields[name].default
+    }
+    by_folder = "split them with the folders train/, validation/ and test/, or by their hash"
+    wrong |= {f"split.{key}": (name, by_folder) for key, name in options.split.extra.items()}
+    if options.task == "regression":
+        wrong["task"] = (options.task, "remove data_options.task")
+    return [
         Problem(
             f"data_options.{name} applies to tables, but data_uri contains images",
             received=repr(value),
-            fix=f"remove data_options.{name}",
+            fix=fix,
             path=f"data_options.{name}",
         )
-        for name, value in options
-        if name not in _OF_IMAGES and value != fields[name].default
+        for name, (value, fix) in wrong.items()
     ]
-    found += [
-        Problem(
-            f"data_options.split.{key} names a column, but images have none",
-            received=repr(name),
-            fix="split them with the folders train/, validation/ and test/, or by their hash",
-            path=f"data_options.split.{key}",
-        )
-        for key, name in options.split.extra.items()
-    ]
-    if options.task == "regression":
-        found.append(
-            Problem(
-                "images in folders can only be classified",
-                received="data_options.task regression",
-                fix="remove data_options.task",
-                path="data_options.task",
-            )
-        )
-    return found
 
 
 def _folders(source: Source) -> list[Problem]:

@@ -6,12 +6,10 @@ Whatever is read, it fails if the file changes meanwhile, and is never in memory
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import os
 import unicodedata
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -231,15 +229,7 @@ class _Borrowed:
         pass
 
 
-def _zstd(raw: IO[bytes]) -> pa.NativeFile:
-    return pa.CompressedInputStream(pa.PythonFile(_Borrowed(raw), "r"), "zstd")
-
-
-# By the first bytes of the file.
-_PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
-    b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
-    b"\x28\xb5\x2f\xfd": ("zstd", _zstd),
-}
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes of the file
 
 
 @contextmanager
@@ -252,11 +242,8 @@ def unpacked(source: Source, file: SourceFile) -> Iterator[Any]:
     with source.raw(file) as raw:
         head = raw.read(4)
         raw.seek(0)
-        for magic, (words, open_packed) in _PACKED.items():
-            if head.startswith(magic):
-                yield _buffered(_unpack(open_packed(raw), file.name, words))
-                return
-        yield raw
+        packed = next((words for magic, words in _PACKED.items() if head.startswith(magic)), "")
+        yield _buffered(_unpack(raw, file.name, packed)) if packed else raw
 
 
 @contextmanager
@@ -282,16 +269,17 @@ def _buffered(pieces: Iterator[bytes]) -> io.BufferedReader:
     return io.BufferedReader(Pieces(pieces), _PIECE)
 
 
-def _unpack(stream: IO[bytes], name: str, words: str) -> Iterator[bytes]:
+def _unpack(raw: IO[bytes], name: str, packed: str) -> Iterator[bytes]:
+    stream = pa.CompressedInputStream(pa.PythonFile(_Borrowed(raw), "r"), packed)
     while True:
         try:
             piece = stream.read(_PIECE)
-        except (EOFError, OSError, zlib.error) as error:
+        except OSError as error:
             raise DataError(
                 Problem(
                     f"{name} is damaged",
                     received=f"{type(error).__name__}: {error}",
-                    expected=f"a {words} file that unpacks to its end",
+                    expected=f"a {packed} file that unpacks to its end",
                     fix="write the file again",
                 )
             ) from error
