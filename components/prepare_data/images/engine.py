@@ -29,7 +29,7 @@ from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unus
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.split_rules import place
+from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
 from kfp_tfjob.components.prepare_data.tasks import Job, document, job_of
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, split_records
 from kfp_tfjob.components.prepare_data.vocabulary import Label
@@ -85,12 +85,11 @@ def prepare(
     assert folders
     for note in folders.notes:
         log.warning("%s", note)
-    by_folder = source.splits_by_folder and options.split.folders
-    rule: dict[str, str | int] = {"folders": True} if by_folder else {}
+    rules = SplitRules(source, options, np.empty(0))
     # Each part has its files, as there may be millions.
     job = Job(replace(source, files=()), label, options, Columns((), label))
     context.exchange.write_plain(f"{job.name}/job", job)
-    parts = parts_of(source.files, source.folder_splits if by_folder else frozenset())
+    parts = parts_of(source.files, rules.folders)
     items = {document(job.name, part.number): (job.name, part) for part in parts}
     faults, indices = Faults(), []
     for done in executor.resume(READ, items, PartDone, ProgressLog("read", source.size)):
@@ -98,9 +97,9 @@ def prepare(
         indices.append(done.index.view(INDEX))
     row_requirements.check_bad(faults, faults.image_problems, options)
     plan = Plan.of(indices, folders.classes, options)
-    row_requirements.check(plan.rows, label, plan.classes, plan.class_counts, options, rule)
+    row_requirements.check(plan.rows, label, plan.classes, plan.class_counts, options, rules.rule)
     wanted = plan.input(options.pictures)
-    shards = {f"{job.name}/shard-{it.name}": (job.name, it) for it in plan.shards(base)}
+    shards = {f"{job.name}/{it.address.name}": (job.name, it) for it in plan.shards(base)}
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
     objects = list(executor.resume(WRITE, shards, ManifestObject, progress))
     # Models take the bytes of the files, so the size of their input is not comparable.
@@ -108,7 +107,7 @@ def prepare(
         Label(label, "classification", plan.classes, np.empty(0, np.int32)),
         [SchemaFeature(PICTURE, PICTURE)],
         options,
-        rule,
+        rules.rule,
         "encoded",
         {
             split: SchemaSplit(
@@ -119,9 +118,8 @@ def prepare(
         picture=wanted,
     )
     described = plan.statistics(label, len(source.files), faults.counts(), folders.notes, wanted)
-    if by_folder:
-        shared = plan.also_in_train()
-        how = "are also in train"
+    if rules.folders:
+        shared, how = plan.also_in_train(), "are also in train"
         described = dataset.note_overlap(described, shared, plan.rows, "pictures", how)
     return dataset.complete(context.store, base, objects, schema, described)
 
@@ -153,13 +151,11 @@ class Shard:
     """Images that one task writes.
 
     Attributes:
-        name: Of the file.
         address: Of the object.
         pieces: Of each run, its number, and the start and the end of its records.
         order: The number of the run of each record.
     """
 
-    name: str
     address: S3Address
     pieces: list[tuple[int, int, int]]
     order: np.ndarray
@@ -232,7 +228,7 @@ def write(context: Context, item: tuple[str, Shard]) -> tuple[int, int]:
         run: split_records(context.exchange.read(names[run], start, end))
         for run, start, end in shard.pieces
     }
-    path = context.folder / shard.name
+    path = context.folder / shard.address.name
     try:
         with open(path, "wb", buffering=1 << 20) as file:
             for run in shard.order.tolist():
@@ -240,11 +236,11 @@ def write(context: Context, item: tuple[str, Shard]) -> tuple[int, int]:
                 if record is None:
                     raise damaged(names[run])
                 file.write(record)
-        sent = context.store.send(path, shard.address, shard.name)
+        sent = context.store.send(path, shard.address, path.name)
     finally:
         path.unlink(missing_ok=True)
     found = ManifestObject(sent.key, sent.size, sent.crc64nvme, sent.sha256)
-    context.exchange.write_plain(f"{job}/shard-{shard.name}", found)
+    context.exchange.write_plain(f"{job}/{path.name}", found)
     return len(shard.order), sent.size
 
 
@@ -294,13 +290,13 @@ class Plan:
             wanted = reached[-1] * np.arange(1, count) // count
             ends = np.unique(np.searchsorted(reached, wanted) + 1)
             for number, rows in enumerate(np.split(index, ends)):
-                name = f"{word}-{number:05d}.tfrecord"
                 # A range of the shard is one of each run, as both are in the same order.
                 runs, first = np.unique(rows["run"], return_index=True)
                 last = len(rows) - 1 - np.unique(rows["run"][::-1], return_index=True)[1]
                 starts, stops = rows["start"][first], (rows["start"] + rows["record"])[last]
                 pieces = zip(runs.tolist(), starts.tolist(), stops.tolist(), strict=True)
-                yield Shard(name, base / name, list(pieces), rows["run"])
+                address = base / f"{word}-{number:05d}.tfrecord"
+                yield Shard(address, list(pieces), rows["run"])
 
     def also_in_train(self) -> dict[str, int]:
         """Return the pictures of other splits that are also in train, where folders decide."""
