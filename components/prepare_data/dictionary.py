@@ -13,7 +13,7 @@ from pydantic import PlainSerializer, PlainValidator
 from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
 from kfp_tfjob.features.cells import Texts
-from kfp_tfjob.features.text_hash import bins_of
+from kfp_tfjob.features.types.string import bins_of
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA
 

@@ -6,29 +6,11 @@ classification, one object by row with `probabilities` and `class`; of a regress
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 PROBABILITIES, CLASS, PREDICTION = "probabilities", "class", "prediction"
-
-
-@dataclass(frozen=True)
-class Output:
-    """One output tensor of V2.
-
-    Attributes:
-        name: Its name.
-        datatype: `FP32` or `BYTES`.
-        shape: Its size in each dimension.
-        data: Its values in row-major order.
-    """
-
-    name: str
-    datatype: str
-    shape: list[int]
-    data: list[Any]
 
 
 def outputs_of(classes: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -56,19 +38,19 @@ def predictions(classes: tuple[str, ...], values: np.ndarray) -> list[Any]:
     ]
 
 
-def tensors(classes: tuple[str, ...], values: np.ndarray) -> list[Output]:
-    """Return the outputs of an answer in V2.
+def tensors(classes: tuple[str, ...], values: np.ndarray) -> list[dict[str, Any]]:
+    """Return the outputs of an answer in V2, their values in row-major order.
 
     Args:
         classes: The names of the classes; none for a regression.
         values: As in `predictions`.
     """
     shape = list(values.shape)
-    numbers = _plain(values.reshape(-1))
-    if not classes:
-        return [Output(PREDICTION, "FP32", shape, numbers)]
-    names = [name or "" for name in _names(classes, values)]
-    return [Output(PROBABILITIES, "FP32", shape, numbers), Output(CLASS, "BYTES", shape[:1], names)]
+    found = [{"shape": shape, "data": _plain(values.reshape(-1))}]
+    if classes:
+        names = [name or "" for name in _names(classes, values)]
+        found.append({"shape": shape[:1], "data": names})
+    return [output | item for output, item in zip(outputs_of(classes), found, strict=True)]
 
 
 def _names(classes: tuple[str, ...], values: np.ndarray) -> list[str | None]:

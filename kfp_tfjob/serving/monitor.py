@@ -11,8 +11,7 @@ from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.serving import requests_sample
-from kfp_tfjob.serving.monitored import Monitored
-from kfp_tfjob.serving.request_counts import RequestCounts, shown
+from kfp_tfjob.serving.request_counts import Monitored, RequestCounts, shown
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, no_champion, read_champion

@@ -161,9 +161,7 @@ class ChampionModel(Model):
             model_name=self.name,
             model_version=str(loaded.champion.version),
             infer_outputs=[
-                InferOutput(it.name, it.shape, it.datatype, it.data)
-                for it in answers.tensors(classes, values)
-                if it.name in wanted
+                InferOutput(**it) for it in answers.tensors(classes, values) if it["name"] in wanted
             ],
         )
 

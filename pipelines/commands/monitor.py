@@ -19,7 +19,7 @@ from kfp_tfjob.storage.errors import DataError, Problem, StepError
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.commands.store import Models
-    from kfp_tfjob.serving.monitored import ColumnDrift, Monitored
+    from kfp_tfjob.serving.request_counts import ColumnDrift, Monitored
 
 _MOST_NAMED = 20  # columns without drift, for people
 

@@ -12,13 +12,12 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.text_hash import bins_of
 from kfp_tfjob.features.types.base import NO_DATE, Missing
 from kfp_tfjob.features.types.boolean import Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.features.types.string import String
+from kfp_tfjob.features.types.string import String, bins_of
 from tests.typed_schema import keys_of
 
 ROWS = {"train": 3000, "validation": 200, "test": 400}

@@ -19,7 +19,7 @@ from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.serving.monitor import monitor
-from kfp_tfjob.serving.monitored import Monitored
+from kfp_tfjob.serving.request_counts import Monitored
 from kfp_tfjob.serving.requests_sample import About, put
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError

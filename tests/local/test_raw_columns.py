@@ -13,14 +13,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.text_hash import bins_of
 from kfp_tfjob.features.types import TYPES, category
 from kfp_tfjob.features.types.base import NO_DATE, Missing
 from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.features.types.string import String
+from kfp_tfjob.features.types.string import String, bins_of
 
 TEXTS = ("Rome", "Bonn", "São Paulo", "東京", " x ", "a\nb", "\0", "NA", "e\u0301", "é")
 LAST = 2**63 - 1

@@ -9,7 +9,7 @@ import pytest
 
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.serving.monitor import monitor
-from kfp_tfjob.serving.monitored import Monitored
+from kfp_tfjob.serving.request_counts import Monitored
 from tests.local import mixed_dataset
 from tests.serve.conftest import Start, post
 from tests.serve.published import PEOPLE, Publisher

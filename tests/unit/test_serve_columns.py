@@ -238,11 +238,11 @@ def test_answers_have_the_form_of_tensorflow_serving() -> None:
     assert found == [{"probabilities": [0.25, 0.75], "class": "high"}]
     broken = predictions(names, values)[1]  # no class that would look right
     assert broken == {"probabilities": [None, 0.5], "class": None}
-    assert [it.data for it in tensors(names, values[1:])] == [[None, 0.5], [""]]
+    assert [it["data"] for it in tensors(names, values[1:])] == [[None, 0.5], [""]]
     assert predictions(RequestColumns(NUMBERS).classes, np.array([1.5])) == [1.5]
     probabilities, classes = tensors(names, values[:1])
-    assert (probabilities.shape, probabilities.data) == ([1, 2], [0.25, 0.75])
-    assert (classes.shape, classes.data) == ([1], ["high"])
+    assert (probabilities["shape"], probabilities["data"]) == ([1, 2], [0.25, 0.75])
+    assert (classes["shape"], classes["data"]) == ([1], ["high"])
 
 
 def test_a_refusal_is_for_people_and_for_programs() -> None:

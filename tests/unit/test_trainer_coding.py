@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_tfjob.features import text_hash
 from kfp_tfjob.features.coding import Coding, Column
 from kfp_tfjob.features.schema import Schema, SchemaFeature, SchemaLabel
-from kfp_tfjob.features.types import category
+from kfp_tfjob.features.types import category, string
 from kfp_tfjob.features.types.base import NO_DATE, ColumnType, Missing
 from kfp_tfjob.features.types.boolean import Boolean
 from kfp_tfjob.features.types.category import Category
@@ -163,7 +162,7 @@ _VECTORS = {
 
 
 def test_the_hash_has_the_published_values() -> None:
-    found = text_hash.siphash([bytes(range(length)) for length in _VECTORS])
+    found = string.siphash([bytes(range(length)) for length in _VECTORS])
     assert [hex(value) for value in found.tolist()] == [hex(value) for value in _VECTORS.values()]
 
 
@@ -171,7 +170,7 @@ def test_the_hashes_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
     for text in ("London", "london", "München", "東京"):
         hashed, place = (
-            text_hash.siphash([text.encode()])[0],
-            text_hash.bins_of([text.encode()], 1024),
+            string.siphash([text.encode()])[0],
+            string.bins_of([text.encode()], 1024),
         )
         assert f"| `{text}` | {hashed:016x} | {place[0]} |" in page
