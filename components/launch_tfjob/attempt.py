@@ -17,7 +17,7 @@ from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
 from kfp_tfjob.jobs.judge import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
-from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION, VERDICT_ANNOTATION
+from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
@@ -32,7 +32,6 @@ _LAST_LINES_SECONDS = 10.0
 _SHOWN_LINES = 12
 _NAME_SHORTAGE_SECONDS = 60.0
 _BEATS = 6  # heartbeats within the time after which the chief gives up on its launcher
-_LONGEST_ANNOTATION = 1000
 _NOT_STORED = Judgement(
     Verdict.STORE_UNAVAILABLE, "the job succeeded, but its output is not complete in the store"
 )
@@ -121,8 +120,6 @@ class Attempt:
             judgement = judgement if stored else _NOT_STORED
         if (why := launch.ended()) and judgement.verdict != Verdict.SUCCEEDED:
             judgement, given_up = cancelled(why), None  # the run's watch already stopped it
-        if latest is not None:
-            self._annotate(judgement)
         deleted = given_up is not None or judgement.verdict.recoverable
         if deleted:
             backend.delete(self.name)  # any other job stays for inspection
@@ -186,11 +183,6 @@ class Attempt:
             self.launch.backend.annotate_chief(
                 self.name, {HEARTBEAT_ANNOTATION: f"{time.time():.3f}"}
             )
-
-    def _annotate(self, judgement: Judgement) -> None:
-        text = judgement.sentence[:_LONGEST_ANNOTATION]
-        values = {VERDICT_ANNOTATION: str(judgement.verdict), f"{VERDICT_ANNOTATION}-reason": text}
-        self.launch.backend.annotate(self.name, values)
 
     def _count(self, job: Object, pods: list[Object]) -> None:
         """Add the running time and the GPU seconds since the last call."""

@@ -98,10 +98,6 @@ class Backend(Protocol):
         """Return the nodes of the cluster, or None without the right to list them."""
         return None
 
-    def annotate(self, name: str, values: Mapping[str, str]) -> None:
-        """Set annotations of a job; a failure is not an error."""
-        ...
-
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
         """Set annotations of the chief's pod, which reads them in PODINFO_DIR."""
         ...

@@ -180,13 +180,6 @@ class KubernetesBackend:
         except StepError:
             return None
 
-    def annotate(self, name: str, values: Mapping[str, str]) -> None:
-        """Set annotations of a job; a failure is only logged."""
-        try:
-            self._api.within(5).annotate(self._api.jobs(name), values)
-        except StepError as error:
-            log.info("cannot annotate %s: %s", name, error)
-
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
         """Set annotations of the chief's pod, if it exists; it reads them in PODINFO_DIR."""
         if not (chief := chief_of(self._api.kind, name, self._watched(name).pods)):

@@ -29,7 +29,7 @@ class Right:
 def to_run(kind: JobKind) -> tuple[Right, ...]:
     """Return the rights without which no run is possible, as deploy/base grants them."""
     return (
-        Right(kind.group, kind.plural, ("create", "get", "list", "watch", "patch", "delete")),
+        Right(kind.group, kind.plural, ("create", "get", "list", "watch", "delete")),
         Right("", "pods", ("get", "list", "watch", "patch")),
         Right("", "pods/log", ("get",)),
     )

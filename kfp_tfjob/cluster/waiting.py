@@ -37,13 +37,12 @@ class MissingSecret:
     name: str
     key: str
     replica: str
-    use: str
     said: str
 
     def __str__(self) -> str:
         """Return what is missing, as a sentence without a full stop."""
         what = f"Secret {self.name} " + (f"has no key {self.key}" if self.key else "does not exist")
-        return f"{what}; {self.replica} needs it for {self.use}: {self.said}"
+        return f"{what}; {self.replica} needs it: {self.said}"
 
 
 def has_begun(pod: Object) -> bool:
@@ -132,14 +131,12 @@ def forbidden(events: Iterable[Object]) -> list[str]:
 
 def missing_secrets(pods: Iterable[Object]) -> list[MissingSecret]:
     """Return the missing Secrets that the containers of pods wait for."""
-    found = []
-    for pod, name, said in _waiting(pods, _CONFIGURATION):
-        if missing := secret_in(said):
-            secret, key = missing
-            variable = _variable(pod, name, secret, key)
-            use = f"variable {variable}" if variable else f"container {name}"
-            found.append(MissingSecret(secret, key, replica_of(pod), use, said))
-    return found
+    waits = _waiting(pods, _CONFIGURATION)
+    return [
+        MissingSecret(*missing, replica_of(pod), said)
+        for pod, _, said in waits
+        if (missing := secret_in(said))
+    ]
 
 
 def secret_in(said: str) -> tuple[str, str] | None:
@@ -164,17 +161,6 @@ def reason(pod: Object, events: Iterable[Object] = ()) -> str:
         return text
     warnings = [item for item in events if item.get("type") == "Warning" and about(item, pod)]
     return _PREEMPTION.split(str(warnings[-1].get("message")))[0] if warnings else ""
-
-
-def _variable(pod: Object, container: str, secret: str, key: str) -> str:
-    """Return the environment variable for which a container needs a key of a Secret."""
-    for item in (pod.get("spec") or {}).get("containers") or ():
-        for variable in item.get("env") or () if item["name"] == container else ():
-            wanted = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
-            if wanted.get("name") == secret and wanted.get("key") == (key or wanted.get("key")):
-                if not wanted.get("optional"):
-                    return str(variable["name"])
-    return ""
 
 
 def _waiting(pods: Iterable[Object], reasons: frozenset[str]) -> Iterator[tuple[Object, str, str]]:

@@ -8,7 +8,6 @@ from hashlib import sha256
 from kfp_tfjob.options.pod import LABEL_VALUE
 
 HASH_ANNOTATION = "kfp-tfjob/spec-hash"
-VERDICT_ANNOTATION = "kfp-tfjob/verdict"
 CANCEL_GRACE_ANNOTATION = "kfp-tfjob/cancel-grace"  # seconds, for the exit task
 # On the chief's pod, and files of the same name in PODINFO_DIR.
 HEARTBEAT_ANNOTATION = "kfp-tfjob/heartbeat"

@@ -70,7 +70,7 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     _account(own_cluster, doctor.namespace, "default-editor")
     before = doctor()
     install = f"kfp-tfjob install --namespace {doctor.namespace} --service-account default-editor"
-    lacking = ("default-editor may not create, get, list, watch, patch, delete tfjobs", install)
+    lacking = ("default-editor may not create, get, list, watch, delete tfjobs", install)
     assert _has(before["problem"], *lacking)
     assert _has(before["warning"], "workflows", "Terminate")
     assert _has(before["warning"], "list events", install)

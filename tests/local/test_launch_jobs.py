@@ -24,7 +24,6 @@ from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.records import Records, require_same
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.labels import VERDICT_ANNOTATION
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
@@ -370,16 +369,13 @@ def test_a_job_that_succeeds_without_its_output_has_the_same_verdict_everywhere(
     backend, spec, step, tell, monkeypatch
 ):
     tell(chief_0="exit 0")
-    annotations: dict[str, str] = {}
-    monkeypatch.setattr(backend, "annotate", lambda name, values: annotations.update(values))
     monkeypatch.setattr(Records, "completed", lambda self: 0)
     with pytest.raises(JobFailedError) as failed:
         engine.train(step, spec(max_attempts=1), backend)
     end = AttemptEnd.from_bytes(step.store.read(step.run.attempts / "0001.end.json"))
     verdict = Verdict.STORE_UNAVAILABLE
-    assert failed.value.verdict == end.verdict == annotations[VERDICT_ANNOTATION] == verdict
+    assert failed.value.verdict == end.verdict == verdict
     assert end.code and end.remedy == verdict.remedy
-    assert end.sentence == annotations[f"{VERDICT_ANNOTATION}-reason"]
     assert f"## Attempt 1: `{verdict}`" in explain([end]) and "succeeded`" not in explain([end])
     assert backend.get(f"tfjob-{step.run_id}-1") is None
 
@@ -388,9 +384,7 @@ def test_a_store_that_is_away_at_the_end_leaves_the_job_to_the_next_launcher(
     backend, spec, step, tell, monkeypatch
 ):
     tell(chief_0="exit 0")
-    annotations: dict[str, str] = {}
     deleted: list[str] = []
-    monkeypatch.setattr(backend, "annotate", lambda name, values: annotations.update(values))
     monkeypatch.setattr(backend, "delete", deleted.append)
 
     def away(self: Records) -> int:
@@ -399,7 +393,7 @@ def test_a_store_that_is_away_at_the_end_leaves_the_job_to_the_next_launcher(
     monkeypatch.setattr(Records, "completed", away)
     with pytest.raises(StoreUnavailableError):
         engine.train(step, spec(max_attempts=1), backend)
-    assert not annotations and not deleted
+    assert not deleted
     assert not [it for it in threading.enumerate() if it.name.startswith("logs ")]
 
 

@@ -6,7 +6,6 @@ import logging
 import shutil
 import subprocess
 import sys
-from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,17 +183,6 @@ def test_no_training_waits_for_its_logs(
     assert restore(Store(proxy.endpoint, patience=Patience(0.1)), stored, output) == 5
     assert scan(output).files.keys() == {"checkpoints/5/data"}
     assert "4 files " in caplog.text
-
-
-def test_the_largest_files_are_left_out_where_there_is_no_space(
-    stored: RunLayout, store: Store, tmp_path: Path, monkeypatch, caplog
-) -> None:
-    usage = namedtuple("usage", "free")(2_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    output = tmp_path / "second"
-    assert restore(store, stored, output) == 5
-    assert scan(output).files.keys() == BESIDE.keys() - {"own/best.keras"} | {"checkpoints/5/data"}
-    assert "'own/best.keras': " in caplog.text
 
 
 def test_a_training_that_begins_anew_finds_nothing_of_the_old_one(

@@ -145,7 +145,6 @@ def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
 
 def test_a_policy_against_annotations_keeps_no_job_from_its_end(server, api):
     backend = KubernetesBackend(api)
-    backend.annotate("j", {"a": "b"})
     backend.cancel("j", "r", 1)
     assert server.asked == [
         "DELETE /api/v1/namespaces/n/pods/j-chief-0",

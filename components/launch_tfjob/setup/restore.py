@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -29,16 +28,15 @@ from kfp_tfjob.storage.layout import (
     RunLayout,
 )
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.store import Listed, Store
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.inventory import counts
 from kfp_tfjob.uploader import pull
-from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each
+from kfp_tfjob.uploader.parallel import each
 
 log = logging.getLogger(__name__)
 
 # The training creates these at its end, and checkpoints have their own manifests.
 _NOT_BESIDE = (CHECKPOINTS, MODEL, KERAS_MODEL, COMPLETION)
-_CHECKPOINTS_TO_COME = 2  # the disk needs room for these before an old checkpoint is removed
 _MOST_REASONS = 5  # in a line of the log
 
 
@@ -84,29 +82,34 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
     if not named:
         return
     start = len(run.output.key) + 1
+    what = f"{counted(len(named), 'file')} beside the checkpoint"
     try:
         objects = {item.address.key[start:]: item for item in store.list(run.output)}
     except StepError as error:
-        log.warning(
-            "could not restore %s beside the checkpoint: %s", counted(len(named), "file"), error
-        )
+        log.warning("could not restore %s: %s", what, error)
         return
-    left_out = {path: "it is not in the store" for path in named - objects.keys()}
-    room = shutil.disk_usage(output).free - _CHECKPOINTS_TO_COME * checkpoint.size
-    found = sorted(named & objects.keys(), key=lambda path: (objects[path].size, path))
-    fitting = []
-    for path in found:
-        room -= objects[path].size
-        if room < 0:
-            left_out[path] = f"there is no space for its {objects[path].size / 1e6:.1f} MB"
+    found = {path: objects[path] for path in sorted(named & objects.keys())}
+    log.info("restoring %s, %.1f MB", what, sum(item.size for item in found.values()) / 1e6)
+    failed = dict.fromkeys(named - found.keys(), "it is not in the store")
+    failed |= dict.fromkeys(found, "the store is unreachable")
+    away = False
+
+    def fetch(path: str) -> None:
+        store.fetch(found[path].address, output, store.entry(found[path].address, path))
+
+    # When the store is unreachable, do not wait for the remaining objects.
+    wanted = takewhile(lambda _: not away, found)
+    for path, fetched in each(fetch, wanted):
+        if fetched.error is None:
+            del failed[path]
         else:
-            fitting.append(objects[path])
-    left_out |= _fetch_files(store, output, start, fitting)
-    if left_out:
-        reasons = [f"{path!r}: {why}" for path, why in sorted(left_out.items())]
+            failed[path] = str(fetched.error)
+            away = away or isinstance(fetched.error, StoreUnavailableError)
+    if failed:
+        reasons = [f"{path!r}: {why}" for path, why in sorted(failed.items())]
         log.warning(
             "could not restore %s beside the checkpoint: %s",
-            counted(len(left_out), "file"),
+            counted(len(failed), "file"),
             listed(reasons, _MOST_REASONS, "; "),
         )
 
@@ -115,34 +118,3 @@ def _lies_beside(path: str) -> bool:
     """Tell whether a path is a file beside the checkpoints and below OUTPUT_DIR."""
     parts = path.split("/")
     return parts[0] not in _NOT_BESIDE and all(part and counts(part) for part in parts)
-
-
-def _fetch_files(
-    store: Store, output: Path, start: int, objects: Sequence[Listed]
-) -> dict[str, str]:
-    """Download objects, each with one rename; return the failed paths and the reasons."""
-    if not objects:
-        return {}
-    size = sum(item.size for item in objects)
-    progress = TransferProgress("restoring", len(objects), size)
-    what = counted(len(objects), "file")
-    log.info("restoring %s beside the checkpoint, %.1f MB", what, size / 1e6)
-    failed = {item.address.key[start:]: "the store is unreachable" for item in objects}
-    away = False
-
-    def fetch(item: Listed) -> None:
-        path = item.address.key[start:]
-        store.fetch(item.address, output, store.entry(item.address, path))
-
-    # When the store is unreachable, do not wait for the remaining objects.
-    wanted = takewhile(lambda _: not away, objects)
-    for item, fetched in each(fetch, wanted, min(WORKERS, len(objects)), progress.tick):
-        path = item.address.key[start:]
-        if fetched.error is None:
-            del failed[path]
-            progress.add(item.size)
-        else:
-            failed[path] = str(fetched.error)
-            away = away or isinstance(fetched.error, StoreUnavailableError)
-    log.info("restored %d of %s: %s", progress.files, what, progress)
-    return failed

@@ -90,11 +90,6 @@ class LocalBackend(Backend):
         job = self._jobs.get(name)
         return time.monotonic() - job.heard if job and job.heard else None
 
-    def annotate(self, name: str, values: Mapping[str, str]) -> None:
-        """Set annotations of a job."""
-        if job := self._jobs.get(name):
-            job.annotations.update(values)
-
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
         """Set annotations of the chief's pod; its containers read them in PODINFO_DIR."""
         if job := self._jobs.get(name):
@@ -135,7 +130,6 @@ class _Job:
 
     def __init__(self, manifest: Object, folder: Path, secrets: Path) -> None:
         self._manifest = dict(manifest)
-        self.annotations: dict[str, str] = {}
         self.heard = 0.0  # when the chief logged its last line
         self._name: str = manifest["metadata"]["name"]
         self._folder = folder / "jobs" / self._name
@@ -203,10 +197,7 @@ class _Job:
         with self._change:
             self._seen = self._version
             status = {"conditions": [dict(item) for item in self._conditions.values()]}
-        metadata = self._manifest["metadata"]
-        annotations = metadata["annotations"] | self.annotations
-        metadata = metadata | {"annotations": annotations}
-        return self._manifest | {"metadata": metadata, "status": status}
+        return self._manifest | {"status": status}
 
     def wait_for_change(self, timeout: float) -> None:
         with self._change:
