@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kfp_tfjob.cluster.log_reader import LogReader, StoredLine, attempts
+from kfp_tfjob.cluster.log_reader import LogReader, StoredLine
 from kfp_tfjob.pipelines.stored_run import StoredRun
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import did_you_mean, nearest
@@ -37,7 +37,7 @@ def read(found: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[Sa
     first = True
     while True:
         over = not follow or found.is_over()  # before the last look
-        numbers = attempts(found.store, found.run)
+        numbers = found.store.numbers(found.run.replica_logs)
         for number in numbers:
             readers.setdefault(number, LogReader(found.store, found.run, number, is_wanted))
         if first and numbers:

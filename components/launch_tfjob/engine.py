@@ -154,7 +154,7 @@ class Launcher:
         launch.fail_if_ended()
         manifest = launch.manifest(claim.attempt)
         name = manifest["metadata"]["name"]
-        if not launch.keep_claim(claim, manifest):
+        if not launch.records.keep_claim(claim, launch.spec, manifest):
             self.claimed, self._lost = launch.records.claimed(), True
             return False
         self.claimed.append(claim.attempt)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE, Backend
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components.launch_tfjob.records import Claim, Records
+from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT
-from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash
+from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import cancelled
@@ -91,13 +91,6 @@ class Launch:
     def name(self, attempt: int) -> str:
         """Return the name of the job of an attempt."""
         return self.manifest(attempt)["metadata"]["name"]
-
-    def keep_claim(self, claim: Claim, manifest: Object) -> bool:
-        """Store a claim; return False if a different launcher was faster."""
-        record = replace(claim, inputs=self.records.inputs(self.spec), kind=self.spec.kind.name)
-        name, digest = manifest["metadata"]["name"], spec_hash(manifest)
-        data = record.to_bytes(self.step.run_id, name, digest)
-        return self.records.keep_claim(claim.attempt, data)
 
     def fail_if_ended(self, made: str = "") -> None:
         """Start no job for a run that was ended, and delete a job that was just created."""

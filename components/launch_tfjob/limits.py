@@ -13,7 +13,6 @@ from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (
-    decides,
     is_being_deleted,
     is_chief,
     is_over,
@@ -191,7 +190,7 @@ def _ended(pods: Sequence[Object]) -> bool:
     """
     return not any(is_being_deleted(pod) for pod in pods) and any(
         pod["status"].get("phase") == "Failed"
-        or (pod["status"].get("phase") == "Succeeded" and decides(pod))
+        or (pod["status"].get("phase") == "Succeeded" and is_chief(pod))
         for pod in pods
     )
 

@@ -18,6 +18,8 @@ from typing import Any
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import kind_named
+from kfp_tfjob.jobs.manifest import spec_hash
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -116,12 +118,15 @@ class Records:
         claimed = self.claimed()
         return kind_named(self.claim(claimed[0]).kind) if claimed else None
 
-    def keep_claim(self, attempt: int, record: bytes) -> bool:
+    def keep_claim(self, claim: Claim, spec: JobSpec, manifest: Object) -> bool:
         """Store a claim; return False if a different launcher was faster."""
+        record = replace(claim, inputs=self.inputs(spec), kind=spec.kind.name)
+        name, digest = manifest["metadata"]["name"], spec_hash(manifest)
+        data = record.to_bytes(self.step.run_id, name, digest)
         try:
-            self.step.store.create(self.step.run.attempt(attempt), record)
+            self.step.store.create(self.step.run.attempt(claim.attempt), data)
         except ObjectExistsError:
-            log.info("attempt %d was claimed by another launcher", attempt)
+            log.info("attempt %d was claimed by another launcher", claim.attempt)
             return False
         return True
 

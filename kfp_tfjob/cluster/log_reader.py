@@ -90,8 +90,3 @@ class LogReader:
         with gzip.GzipFile(fileobj=packed) as unpacked:
             text = unpacked.read(_MOST_TEXT)
         return text.decode(errors="replace").removesuffix("\n").split("\n")
-
-
-def attempts(store: Store, run: RunLayout) -> list[int]:
-    """Return the numbers of the attempts with stored lines."""
-    return store.numbers(run.replica_logs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.jobs.kind import JobKind, Replica
+from kfp_tfjob.jobs.kind import CHIEF, JobKind, Replica
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.tfjob import TF_CONFIG, tf_config
 
@@ -44,7 +44,7 @@ class _JobSet(JobKind):
                 for item in replicas
                 if item.count
             ],
-            "successPolicy": {"operator": "All", "targetReplicatedJobs": [self.decider]},
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": [CHIEF]},
             "ttlSecondsAfterFinished": ttl_seconds,
         }
 

@@ -14,8 +14,8 @@ from kfp_tfjob.jobs.labels import SETUP, UPLOADER
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (
     container_statuses,
-    decides,
     is_being_deleted,
+    is_chief,
     job_condition,
     replica_of,
     true_condition,
@@ -46,7 +46,7 @@ def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
     if job is None:
         return Judgement(Verdict.CANCELLED, "the job was deleted from outside the run")
     failed = job_condition(job, "failed")
-    chief = next((pod for pod in pods if decides(pod)), None)
+    chief = next((pod for pod in pods if is_chief(pod)), None)
     chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
     if job_condition(job, "succeeded") is not None and (failed is None or chief_done):
         return Judgement(Verdict.SUCCEEDED, "the chief succeeded")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from kfp_tfjob.jobs.objects import Object
 
 TOPOLOGY, REPLICA_INDEX = "TOPOLOGY", "REPLICA_INDEX"  # variables for the supervisor
-CHIEF = "chief"  # the role that stores the output and reports progress
+CHIEF = "chief"  # the role that stores the output, and whose end is that of the job
 _LABEL = "training.kubeflow.org/"
 
 
@@ -45,7 +45,6 @@ class JobKind(ABC):
         container: The main container's name, which the operator requires.
         operator: The name under which the operator marks its pods.
         variables: The variables that the operator or the supervisor sets in the main container.
-        decider: The role that ends the job when it ends.
         group: The API group.
         version: The API version.
         name_label: On every pod: the name of its job.
@@ -71,7 +70,6 @@ class JobKind(ABC):
     container: str
     operator: str
     variables: frozenset[str]
-    decider: str = CHIEF
     group: str = "kubeflow.org"
     version: str = "v1"
     name_label: str = f"{_LABEL}job-name"
@@ -159,10 +157,6 @@ class JobKind(ABC):
         """Return the names of the objects whose events say why pods are not created."""
         return [job["metadata"]["name"]]
 
-    def decides(self, role: str) -> bool:
-        """Tell whether a job ends when the pod of this role ends."""
-        return role == self.decider
-
     def suspends(self, job: Object) -> bool:
         """Tell whether the spec of a job suspends it."""
         return bool(self.run_policy(job).get("suspend"))
@@ -188,7 +182,7 @@ class JobKind(ABC):
             self.role_label: self.label_of(role),
             self.index_label: str(index),
         }
-        return labels | ({f"{_LABEL}job-role": "master"} if role == self.decider else {})
+        return labels | ({f"{_LABEL}job-role": "master"} if role == CHIEF else {})
 
     def pod_name(self, name: str, role: str, index: int) -> str:
         """Return the name of a pod of a job; only its beginning unless `names_pods`."""

@@ -267,7 +267,7 @@ class _PodTemplate:
             "HYPERPARAMETERS": _json(spec.hyperparameters),
             "EPOCHS": str(spec.epochs),
             "BATCH_SIZE": str(spec.batch_size),
-            "TRAIN_OPTIONS": _json(spec.for_trainer),
+            "TRAIN_OPTIONS": _json(spec.options.for_trainer),
             "JOB_DIR": JOB_DIR,
             "DATA_DIR": DATA_DIR if self.stages_data else "",
             "OUTPUT_DIR": self.output_dir,

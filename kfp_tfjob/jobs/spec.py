@@ -90,11 +90,6 @@ class JobSpec:
         return sum(count * self.gpus_of(role) for role, count in self.counts.items())
 
     @property
-    def for_trainer(self) -> Mapping[str, Any]:
-        """The content of TRAIN_OPTIONS; add a run parameter for the trainer here."""
-        return self.options.for_trainer
-
-    @property
     def for_result(self) -> dict[str, Any]:
         """What decides which model is trained, apart from data, code and pods, by parameter."""
         options = {f"train_options.{key}": it for key, it in self.options.for_result.items()}

@@ -19,13 +19,8 @@ def replica_of(pod: Object) -> str:
 
 
 def is_chief(pod: Object) -> bool:
-    """Tell whether a pod is the chief, which stores the output."""
+    """Tell whether a pod is the chief, which stores the output, and ends the job when it ends."""
     return role_of(pod) == CHIEF
-
-
-def decides(pod: Object) -> bool:
-    """Tell whether a job ends when this pod ends."""
-    return kind_of_pod(pod).decides(role_of(pod))
 
 
 def replicas(job: Object) -> list[Replica]:

@@ -83,7 +83,7 @@ def _start_without_launcher(step, spec, backend):
     """Do what a launcher does until it has created its job, and no more."""
     known = Launch(step, spec, backend)
     manifest = known.manifest(1)
-    assert known.keep_claim(Claim.first(1, 0), manifest)
+    assert known.records.keep_claim(Claim.first(1, 0), spec, manifest)
     backend.create(manifest)
     return known, manifest["metadata"]["name"]
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +23,7 @@ from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.components.launch_tfjob.records import Records, require_same
+from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
@@ -248,10 +249,10 @@ def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winne
     both, claim, create = threading.Barrier(2), Records.keep_claim, LocalBackend.create
     lost = threading.Event()
 
-    def at_once(self: Records, attempt: int, record: bytes) -> bool:
-        if attempt == 1:
+    def at_once(self: Records, wanted: Claim, *more: Any) -> bool:
+        if wanted.attempt == 1:
             both.wait(60)  # neither has seen a claim of the other
-        won = claim(self, attempt, record)
+        won = claim(self, wanted, *more)
         if not won:
             lost.set()
         return won

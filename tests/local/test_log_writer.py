@@ -13,7 +13,7 @@ import pytest
 
 from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
-from kfp_tfjob.cluster.log_reader import LogReader, attempts
+from kfp_tfjob.cluster.log_reader import LogReader
 from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
@@ -73,7 +73,7 @@ def test_lines_of_several_replicas_come_back_in_the_order_of_their_times(store, 
     assert [line.stamp for line in found] == [line.stamp for line in given]
     assert stored(store, run) == expected(given)
     assert list(reader.new_lines()) == []
-    assert attempts(store, run) == [1]
+    assert store.numbers(run.replica_logs) == [1]
 
 
 def test_messages_of_the_kubelet_are_not_stored(store, run):

@@ -242,7 +242,7 @@ class _Job:
         if self._decided:
             return
         phases = {role: [pod.phase for pod in pods] for role, pods in self._by_role.items()}
-        deciding = phases[self._kind.decider]
+        deciding = phases[CHIEF]
         if "Running" in deciding and "running" not in self._conditions:
             self._condition("running", f"{self._kind.name} {self._name} is running.")
         if all(phase == "Succeeded" for phase in deciding):
