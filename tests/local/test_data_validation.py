@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from examples import people
@@ -262,25 +261,6 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
     assert "SUSPICIOUS: the column 'tax'" in caplog.text
     text = page("leak", done, validation)
     assert "2 suspicious columns" in text and "refund" in text
-
-
-def test_a_number_that_predicts_a_number(data: Data) -> None:
-    random = np.random.default_rng(5)
-    price = np.exp(random.normal(10, 1.5, 2000))
-    table = [
-        {
-            "rooms": f"{max(1, value**0.3 / 5 + random.normal()):.0f}",
-            "with_tax": f"{value * 1.19 + random.normal() * 5:.2f}",
-            "size": f"{value**0.5 * random.uniform(0.7, 1.3):.1f}",
-            "price": f"{value:.2f}",
-        }
-        for value in price
-    ]
-    done = data.prepare(table, "price")
-    validation = data.validate(done)
-    assert [item.name for item in validation.suspicious] == ["with_tax"]
-    assert validation.suspicious[0].measure == leaks.R2
-    page("regression", done, validation)
 
 
 def test_a_champion_without_distributions(data: Data) -> None:

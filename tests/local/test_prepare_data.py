@@ -223,31 +223,6 @@ def test_parquet_of_every_type(step, store, base, tmp_path):
     again = run(step, str(tmp_path / "views.parquet"), "y", {})
     assert _bytes(store, again.dataset_uri) == _bytes(store, done.dataset_uri)
 
-    # Numbers as label, a null and an infinity among the features.
-    bad = table.drop(["y", "b"]).set_column(
-        0, "f", pa.array([None, np.inf, *np.linspace(0, 1, rows - 2)])
-    )
-    pa.parquet.write_table(bad, tmp_path / "bad.parquet")
-    refuse = {"missing": {"*": "fail"}}
-    with pytest.raises(DataError) as error:
-        run(step, str(tmp_path / "bad.parquet"), "i", refuse)
-    total, *examples = error.value.problems
-    assert "2 of 200 rows" in total.what and "(missing 1, not finite 1)" in total.what
-    assert any("bad.parquet, line 2, column 'f'" in it.what for it in examples)
-    done = run(step, str(tmp_path / "bad.parquet"), "i", refuse | {"on_bad_row": "drop"})
-    assert (done.schema.task, sum(done.rows.values())) == ("regression", rows - 2)
-    label = done.statistics.label
-    _, labels = _records(store, done.dataset_uri, "train")
-    assert label.mean == label.train.mean == pytest.approx(labels.mean())
-
-    nested = table.drop(["y"]).append_column("t", pa.array([["x"]] * rows))
-    pa.parquet.write_table(nested, tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="'t' of x.parquet"):
-        run(step, str(tmp_path / "x.parquet"), "f", {})
-    (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:900])
-    with pytest.raises(DataError, match="x.parquet.*damaged"):
-        run(step, str(tmp_path / "x.parquet"), "f", {})
-
 
 def test_the_index_of_pandas_is_no_feature(step, tmp_path):
     rows = np.arange(200)
