@@ -82,18 +82,6 @@ def test_terminate_ends_the_jobs_of_every_task(launch, workflow):
             process.wait()
 
 
-def test_the_exit_task_explains_every_task(launch, workflow):
-    eu, us = launch.task("eu"), launch.task("us")
-    for task, code in ((eu, 3), (us, 2)):
-        task.run(task.spec(f"print('{task.step.task_key} is wrong'); sys.exit({code})"))
-    workflow.terminate()
-    left = end_jobs_on(launch.backend(), launch.step.run_id)
-    markdown = finish.run(whole_run(launch), "", left).markdown
-    for key in ("eu", "us"):
-        assert f"## Attempt 1 of task `{key}`: " in markdown
-        assert f"{key} is wrong" in markdown
-
-
 def uid(launch: Launch, name: str) -> str:
     job = launch.backend().get(name)
     assert job is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.checks.finding import waits, warning
+from kfp_tfjob.checks.finding import warning
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.cluster import Left
@@ -192,22 +192,6 @@ def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Ad
 
     store.delete(context.run.failure("json"))
     assert finish.run(context, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED
-
-
-def test_a_replica_that_no_node_can_hold_comes_first_in_the_table(
-    store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
-    small = "node n7 can allocate 2, set by pod.all.cpu (4 now)"
-    found = [warning("another"), waits(small, "add nodes")]
-    monkeypatch.setattr(preflight, "_check_cluster", lambda *_: ("tfjob", found))
-    store.write(base / "rows.csv", b"a,y\n1,0\n2,1\n")
-    data = {"data_uri": str(base / "rows.csv"), "data_label": "y", "model_name": "m"}
-    values = defaults() | data | {"output_uri": str(base)}
-    table = preflight.run(FailureReport(), "run-1", values).table
-    first, *_ = table.splitlines()
-    assert first.startswith("**Warning:** node n7 can allocate 2") and "pod.all.cpu" in first
-    assert table.count("n7") == 1 and table.index("another") > table.index("# Parameters")
 
 
 def test_a_warning_is_not_counted_as_a_problem(

@@ -15,7 +15,6 @@ from click.testing import Result
 from kfp_tfjob import Client
 from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster, Seen
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
 from tests.local.laptop import COMPILED, add, kfp_tfjob
@@ -174,15 +173,6 @@ def test_the_plan_compares_the_pods_with_the_nodes(fake, package, data, base, cl
     cluster["/api/v1/nodes"] = {}
     found = submitted(package, data, base, "--dry-run")
     assert "not checked" in found.stdout
-
-
-def test_why_names_the_largest_node_and_the_parameter(fake, base, cluster, monkeypatch):
-    add(fake, base, train_image="")
-    waits = ("tfjob-1: 0 of 2 running, waiting: chief-0: 0/1 nodes are available: 1 Insufficient",)
-    monkeypatch.setattr(RunOnCluster, "look", lambda self: Seen(waits=waits))
-    why = Client(fake.host).why("one")
-    assert "node, n7, can allocate 2" in why.reason and "pod.all.cpu (4 now)" in why.reason
-    assert why.reason.endswith(waits[0]) and "pod.all.cpu" in why.remedy
 
 
 def test_a_secret_that_does_not_exist_is_named_with_its_command(fake, package, data, base, cluster):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,36 +23,6 @@ def start(layout: Layout, folder: Path, log: Path) -> subprocess.Popen[bytes]:
     command += ["--output", str(layout.root), "--poll-seconds", "0.1"]
     with open(log, "wb") as written:
         return subprocess.Popen(command, stderr=written)
-
-
-def test_the_process_follows_and_keeps_the_one_before(
-    store: Store, layout: Layout, tmp_path: Path
-) -> None:
-    folder = tmp_path / "served"
-    log = tmp_path / "log"
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
-    process = start(layout, folder, log)
-    try:
-        for number in (2, 3):
-            until((folder / str(number - 1)).is_dir)
-            publish(store, layout, MODEL, number, files(number), tmp_path)
-            until((folder / str(number)).is_dir)
-            assert whole(folder / str(number), number)
-        until(lambda: not (folder / "1").exists())
-        # A champion that was altered is not taken, and the reason is told once.
-        publish(store, layout, MODEL, 4, files(4), tmp_path)
-        version = layout.model(MODEL).version(4)
-        store.write(version / "model" / "saved_model.pb", b"graph 9")
-        kept = "the folder is left unchanged"
-        # The process may have fetched the fourth one before it was altered.
-        until(lambda: kept in log.read_text() or (folder / "4").exists())
-        assert whole(folder / "3", 3)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(300)
-    assert process.returncode == 0
-    told = log.read_text().count(kept)
-    assert told == 1 or (told == 0 and whole(folder / "4", 4))
 
 
 def test_a_killed_process_leaves_whole_folders(
