@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,7 +18,6 @@ from kfp_tfjob.storage.layout import (
     MANIFEST,
     SCHEMA,
     STATISTICS,
-    VERDICT,
     Layout,
 )
 from kfp_tfjob.storage.store import Store
@@ -77,24 +75,18 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
 def of_version(
     store: Store, layout: Layout, model_name: str, champion: Champion
 ) -> Reference | None:
-    """Return the dataset of a champion, also of an earlier one; None if it is gone.
+    """Return what the version of a champion has of its dataset, or None if that is gone.
 
     Raises:
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
     """
     version = layout.model(model_name).version(champion.version)
-    verdict = read(store, version, VERDICT, json.loads)
-    if verdict is None:
+    schema = read(store, version, SCHEMA, Schema.from_bytes)
+    statistics = read(store, version, STATISTICS, StatisticsDocument.from_bytes)
+    if not schema or not statistics:
         return None
-    dataset = S3Address.parse(verdict["dataset_uri"])
-    for place in (version, dataset):  # a version keeps copies; its dataset may be gone
-        schema = read(store, place, SCHEMA, Schema.from_bytes)
-        statistics = read(store, place, STATISTICS, StatisticsDocument.from_bytes)
-        if schema and statistics:
-            counts = distributions(store, version) or distributions(store, dataset)
-            named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
-            return Reference(*named, schema, statistics, counts)
-    return None
+    named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
+    return Reference(*named, schema, statistics, distributions(store, version))
 
 
 def distributions(store: Store, folder: S3Address) -> DistributionsDocument | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
 from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
@@ -28,12 +27,10 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
 )
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
-from kfp_tfjob.features.cells import numeric, shown, temporal
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import date as dates
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.value_format import patterns_of
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 
@@ -101,43 +98,20 @@ class SplitRules:
 
     def as_times(self, chunk: Chunk, name: str) -> np.ndarray:
         """Return float64 of shape [rows]: numbers as they are, dates as microseconds."""
-        column, faults = chunk.columns[name], chunk.faults
-        if temporal(column.type):
-            found, beyond = dates.of_typed(column)
-            faults.mark(beyond, "date", name, lambda i: shown(column, i))
-            times = np.where(found == dates.NO_DATE, np.nan, found.astype(float))
-            self._note("a date", ~np.isnan(times), faults, lambda i: str(column[i]))
-        elif numeric(column.type) and not patterns_of(self._format_of(name)):
-            times = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-            self._note("a number", ~np.isnan(times), faults, lambda i: str(column[i]))
-        else:
-            texts, codes = texts_of(chunk, name, self._format_of(name))
-            parsed, good = dates.parse_all(dates.of_dotted(pa.array(texts, pa.string())))
-            numbers = [parse_number(text) for text in texts]
-            known = np.array(
-                [
-                    float(day) if is_day else np.nan if number is None else number
-                    for day, is_day, number in zip(
-                        parsed.tolist(), good.tolist(), numbers, strict=True
-                    )
-                ]
-            )
-            times = known[codes]
-            self._note("a date", good[codes], faults, lambda i: texts[codes[i]])
-            self._note("a number", ~good[codes] & ~np.isnan(times), faults,
-                       lambda i: texts[codes[i]])  # fmt: skip
-            faults.mark(np.isnan(times), "date", name, lambda i: texts[codes[i]])
-            return np.nan_to_num(times)
-        faults.mark(np.isnan(times), "missing", name, lambda i: "")
-        return np.nan_to_num(times)
-
-    def _note(
-        self, form: str, mask: np.ndarray, faults: BlockFaults, shown: Callable[[int], str]
-    ) -> None:
-        """Remember the first time of a form."""
-        if form not in self.forms and mask.any():
-            i = int(np.argmax(mask))
-            self.forms[form] = f"{form}: {shown(i)} in {faults.file}, line {faults.lines[i]:,}"
+        texts, codes = texts_of(chunk, name, self._format_of(name))
+        days, is_day = dates.parse_all(dates.of_dotted(pa.array(texts, pa.string())))
+        numbers = [parse_number(text) for text in texts]
+        is_number = np.array([number is not None for number in numbers], bool)
+        faults = chunk.faults
+        wrong = ~(is_day | is_number)[codes] & faults.good
+        faults.mark(wrong, "date", name, lambda i: texts[codes[i]])
+        for form, mask in (("a date", is_day[codes]), ("a number", is_number[codes])):
+            if form not in self.forms and mask.any():
+                i = int(mask.argmax())
+                where = f"{faults.file}, line {faults.lines[i]:,}"
+                self.forms[form] = f"{form}: {texts[codes[i]]} in {where}"
+        times = np.where(is_day, days, np.array([number or 0 for number in numbers], float))
+        return times[codes]
 
 
 def place(

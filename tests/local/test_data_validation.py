@@ -23,7 +23,6 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import html
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS
-from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.uploader import pull, push
 from tests.local.stored_champion import champion_of
 from tests.unit.picture_files import animals, drawn, encoded, tree
@@ -51,14 +50,15 @@ class Data:
             writer.writerows(table)
         return run(self.step, str(path), label, options)
 
-    def publish(self, done, name: str = MODEL, copies: tuple[str, ...] = (SCHEMA, STATISTICS)):
+    def publish(
+        self, done, name: str = MODEL, copies: tuple[str, ...] = (SCHEMA, STATISTICS, DISTRIBUTIONS)
+    ):
         version = self.step.layout.model(name).version(1)
         folder = self.folder / "version"
         dataset = S3Address.parse(done.dataset_uri)
         pull(self.step.store, dataset, folder, lambda key: key in copies)
         (folder / "model").mkdir(parents=True, exist_ok=True)
         (folder / "model" / "saved_model.pb").write_bytes(b"x")
-        (folder / "verdict.json").write_text(json.dumps({"dataset_uri": done.dataset_uri}))
         push(self.step.store, folder, version, "model", "r0")
         champion = champion_of(version, "r0", done)
         record = self.step.layout.model(name).champion(1)
@@ -265,12 +265,7 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
 
 def test_a_champion_without_distributions(data: Data) -> None:
     first = data.prepare(data.table(seed=1))
-    data.publish(first)
-    dataset = S3Address.parse(first.dataset_uri)
-    manifest = data.step.store.read_manifest(dataset / MANIFEST)
-    kept = [item for item in manifest.objects if item.key != DISTRIBUTIONS]
-    without = Manifest.of("dataset", kept, details=manifest.details)
-    data.step.store.write(dataset / MANIFEST, without.to_bytes())
+    data.publish(first, copies=(SCHEMA, STATISTICS))
     done = data.prepare(data.table(seed=2))
     validation = data.validate(done)
     assert not validation.comparison.drift and not validation.comparison.changes
