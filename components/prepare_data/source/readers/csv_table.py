@@ -148,29 +148,22 @@ class CsvRecords:
             at = match.end()
         return _LOOKED
 
-    def wrong_bytes(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
-        """Remove the records that are not UTF-8 and do not have this number of values.
-
-        Arrow cannot report such a record as text, and fails.
+    def of_width(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
+        """Remove the records that do not have this number of values.
 
         Returns:
             The remaining records, and the line and text of each record that was removed.
         """
-        try:
-            block.data.decode()
-            return block, []
-        except UnicodeDecodeError:
-            found = (match.group() for match in self._record.finditer(block.data))
         kept: list[bytes] = []
         lines, lost = array("q"), []
+        found = (match.group() for match in self._record.finditer(block.data))
         records = (record for record in found if record.strip(b"\r\n"))
         for line, record in zip(block.lines.tolist(), records, strict=True):
-            text = record.decode(errors="replace")
-            if text.encode() != record and len(self._value.findall(record)) != columns:
-                lost.append((line, text.rstrip("\r\n")))
-            else:
+            if len(self._value.findall(record)) == columns:
                 kept.append(record)
                 lines.append(line)
+            else:
+                lost.append((line, record[:_SHOWN].decode(errors="replace").rstrip("\r\n")))
         return replace(block, data=b"".join(kept), lines=np.array(lines, np.int64)), lost
 
     def _quick(self, data: bytes) -> Block | None:
@@ -356,18 +349,16 @@ class CsvTable(Reader):
 
     def _as_text(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk:
         """Split a block into values, and mark the rows that cannot be split."""
-        size = len(block.data)
-        block, undecodable = self._records.wrong_bytes(block, len(self.schema))
-        lost: list[tuple[int, str]] = []
+        size, lost = len(block.data), []
         has_nul = b"\0" in block.data
         types = {str(i): pa.binary() for i in at.values()} if has_nul else self._types(at, columns)
-        table = self._read(block, types, lost)
-        keep = np.ones(len(block.lines), bool)
-        keep[[index for index, _ in lost]] = False
-        faults = BlockFaults(self._name, block.lines[keep])
-        for index, text in lost:
-            faults.lost(int(block.lines[index]), "columns", text)
-        for line, text in undecodable:
+        try:
+            table = self._read(block, types)
+        except pa.ArrowInvalid:  # of a row with more or fewer values
+            block, lost = self._records.of_width(block, len(self.schema))
+            table = self._read(block, types)
+        faults = BlockFaults(self._name, block.lines)
+        for line, text in lost:
             faults.lost(line, "columns", text)
         found = {name: _one(table[str(i)]) for name, i in at.items()}
         if has_nul:
@@ -376,33 +367,17 @@ class CsvTable(Reader):
                 faults.mark(hit, "nul", name, lambda i, column=column: shown(column, i))
         return Chunk(found, faults, size, self._nulls)
 
-    def _read(
-        self,
-        block: Block,
-        types: dict[str, pa.DataType],
-        lost: list[tuple[int, str]] | None = None,
-        nulls: bool = False,
-    ) -> pa.Table:
-        """Parse a block, and add the index and text of rows with another number of values."""
+    def _read(self, block: Block, types: dict[str, pa.DataType], nulls: bool = False) -> pa.Table:
+        """Parse a block, whose columns are named by their numbers."""
         names = [str(i) for i in range(len(self.schema))]
         if not len(block.lines):
             return pa.table({name: pa.array([], kind) for name, kind in types.items()})
-        skipped = [] if lost is None else lost
-
-        def skip(row: arrow_csv.InvalidRow) -> str:
-            skipped.append((row.number - 1, row.text))
-            return "skip"
-
         table = arrow_csv.read_csv(
             pa.BufferReader(block.data),
             arrow_csv.ReadOptions(
                 use_threads=False, column_names=names, block_size=len(block.data) + 1
             ),
-            arrow_csv.ParseOptions(
-                delimiter=self._options.delimiter,
-                newlines_in_values=True,
-                invalid_row_handler=None if lost is None else skip,
-            ),
+            arrow_csv.ParseOptions(delimiter=self._options.delimiter, newlines_in_values=True),
             arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
@@ -410,10 +385,10 @@ class CsvTable(Reader):
                 strings_can_be_null=False,
             ),
         )
-        if table.num_rows + len(skipped) != len(block.lines):
+        if table.num_rows != len(block.lines):
             raise RuntimeError(
                 f"{self._name}: {len(block.lines)} records from line {block.lines[0]} on were"
-                f" parsed as {table.num_rows + len(skipped)} rows"
+                f" parsed as {table.num_rows} rows"
             )
         return table
 
