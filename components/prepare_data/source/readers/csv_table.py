@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, BlockFaults
+from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import (
     MOST_COLUMNS,
     Columns,
@@ -61,16 +61,14 @@ class Block:
             records.
         size: The bytes of the file that it covers.
         count: The lines of the file that it covers.
-        bad: Line number and text of the first bad lines.
-        lost: The number of bad lines.
+        bad: The lines with misplaced quotes.
     """
 
     data: bytes
     lines: np.ndarray
     size: int
     count: int
-    bad: list[tuple[int, str]]
-    lost: int = 0
+    bad: BlockFaults
 
 
 class CsvRecords:
@@ -148,14 +146,10 @@ class CsvRecords:
             at = match.end()
         return _LOOKED
 
-    def of_width(self, block: Block, columns: int) -> tuple[Block, list[tuple[int, str]]]:
-        """Remove the records that do not have this number of values.
-
-        Returns:
-            The remaining records, and the line and text of each record that was removed.
-        """
+    def of_width(self, block: Block, columns: int) -> tuple[Block, BlockFaults]:
+        """Return the records with this number of values, and the others as faults."""
         kept: list[bytes] = []
-        lines, lost = array("q"), []
+        lines, lost = array("q"), self._no_faults()
         found = (match.group() for match in self._record.finditer(block.data))
         records = (record for record in found if record.strip(b"\r\n"))
         for line, record in zip(block.lines.tolist(), records, strict=True):
@@ -163,7 +157,7 @@ class CsvRecords:
                 kept.append(record)
                 lines.append(line)
             else:
-                lost.append((line, record[:_SHOWN].decode(errors="replace").rstrip("\r\n")))
+                lost.lost(line, "columns", _shown(record))
         return replace(block, data=b"".join(kept), lines=np.array(lines, np.int64)), lost
 
     def _quick(self, data: bytes) -> Block | None:
@@ -186,7 +180,8 @@ class CsvRecords:
         length = ends - starts
         is_empty = (length == 0) | ((length == 1) & (text[starts] == _RETURN))
         lines = self._line + places[~is_empty]
-        return Block(data[:size], lines, size, int(np.searchsorted(newlines, size)), [])
+        count = int(np.searchsorted(newlines, size))
+        return Block(data[:size], lines, size, count, self._no_faults())
 
     def _well_formed(
         self, buffer: np.ndarray, has_returns: bool, quotes: np.ndarray | None
@@ -207,8 +202,8 @@ class CsvRecords:
         """Find the records of about one block one by one, and the bad lines."""
         good: list[bytes] = []
         lines = array("q")
-        bad: list[tuple[int, str]] = []
-        position, line, lost = 0, self._line, 0
+        bad = self._no_faults()
+        position, line = 0, self._line
         while position < min(len(data), self._block, self._reach.left):
             limit = min(position + LONGEST_RECORD, len(data))
             line_end = data.find(b"\n", position, limit) + 1
@@ -220,16 +215,17 @@ class CsvRecords:
                 raise too_long(self._name, self._reach.position + position)
             record = data[position:end]
             if not match:
-                lost += 1
-                if lost <= MOST_EXAMPLES:
-                    bad.append((line, record[:_SHOWN].decode(errors="replace").rstrip("\r\n")))
+                bad.lost(line, "quotes", _shown(record))
             elif record.strip(b"\r\n"):
                 good.append(record)
                 lines.append(line)
             line += record.count(b"\n")
             position = end
         found = np.array(lines, np.int64)
-        return Block(b"".join(good), found, position, line - self._line, bad, lost)
+        return Block(b"".join(good), found, position, line - self._line, bad)
+
+    def _no_faults(self) -> BlockFaults:
+        return BlockFaults(self._name, np.empty(0, np.int64))
 
 
 class CsvTable(Reader):
@@ -272,12 +268,13 @@ class CsvTable(Reader):
 
     def _take_header(self) -> Block:
         looked, block = 0, next(self._blocks, None)
-        while block and not len(block.lines) and not block.bad and looked < LONGEST_RECORD:
+        while block and not len(block.lines) and not block.bad.bad and looked < LONGEST_RECORD:
             looked += len(block.data)
             block = next(self._blocks, None)
         if block is None or looked >= LONGEST_RECORD:
             raise empty(self._name)
-        lost = block.bad and (not len(block.lines) or block.bad[0][0] < block.lines[0])
+        first = next(iter(block.bad.examples), None)
+        lost = first and (not len(block.lines) or first.line < block.lines[0])
         header, rest = (b"", b"") if lost else _first_record(block.data, self._options.delimiter)
         columns = header.count(self._options.delimiter.encode()) + 1
         if columns > MOST_COLUMNS:
@@ -292,7 +289,7 @@ class CsvTable(Reader):
             names = [name.strip() for name in next(reader)]
             self.schema = pa.schema([(name, pa.binary()) for name in names])
         except (ValueError, csv.Error) as error:
-            received = block.bad[0][1] if lost else header.decode(errors="replace")
+            received = first.value if first and lost else header.decode(errors="replace")
             raise DataError(
                 Problem(
                     f"{self._name}: the header cannot be read ({error})",
@@ -319,11 +316,7 @@ class CsvTable(Reader):
         where = {name: i for i, name in enumerate(self.schema.names)}
         at = {name: where[name] for name in columns.all}
         chunk = self._as_typed(block, at, columns) or self._as_text(block, at, columns)
-        for line, text in block.bad:
-            chunk.faults.lost(line, "quotes", text)
-        more = block.lost - len(block.bad)
-        chunk.faults.rows["quotes"] += more
-        chunk.faults.seen += more
+        chunk.faults.merge(block.bad)
         return chunk
 
     def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
@@ -349,7 +342,7 @@ class CsvTable(Reader):
 
     def _as_text(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk:
         """Split a block into values, and mark the rows that cannot be split."""
-        size, lost = len(block.data), []
+        size, lost = len(block.data), None
         has_nul = b"\0" in block.data
         types = {str(i): pa.binary() for i in at.values()} if has_nul else self._types(at, columns)
         try:
@@ -358,8 +351,8 @@ class CsvTable(Reader):
             block, lost = self._records.of_width(block, len(self.schema))
             table = self._read(block, types)
         faults = BlockFaults(self._name, block.lines)
-        for line, text in lost:
-            faults.lost(line, "columns", text)
+        if lost:
+            faults.merge(lost)
         found = {name: _one(table[str(i)]) for name, i in at.items()}
         if has_nul:
             for name, column in found.items():
@@ -391,6 +384,10 @@ class CsvTable(Reader):
                 f" parsed as {table.num_rows} rows"
             )
         return table
+
+
+def _shown(record: bytes) -> str:
+    return record[:_SHOWN].decode(errors="replace").rstrip("\r\n")
 
 
 def _header_fix(header: bytes) -> str:
