@@ -44,7 +44,6 @@ CHECKS = (
     Check(NAMESPACE, "the namespace", namespace.exists, At.DOCTOR),
     Check(NAMESPACE, "the rights of the runs", namespace.account, At.RUN | At.DOCTOR),
     Check(NAMESPACE, "the admission of pods", namespace.admission, At.DOCTOR),
-    Check(NAMESPACE, "the quotas", namespace.quotas, At.DOCTOR),
     Check(NAMESPACE, "the Secrets", namespace.secrets, At.DOCTOR | At.SUBMIT),
     Check(NAMESPACE, "the Secret of the store", namespace.mounted_secret, At.RUN),
     Check(NAMESPACE, "what pod names", namespace.named, At.RUN | At.DOCTOR),

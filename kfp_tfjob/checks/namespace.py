@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from decimal import Decimal
-
-from kubernetes.utils.quantity import parse_quantity
+from collections.abc import Iterator
 
 from kfp_tfjob.checks.finding import Finding, ok, unknown, waits, warning
 from kfp_tfjob.checks.shortage import secret_fix, secrets_of
 from kfp_tfjob.checks.subject import Subject
-from kfp_tfjob.cluster import capacity, rights
+from kfp_tfjob.cluster import rights
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
@@ -176,69 +173,6 @@ def _pods(subject: Subject) -> Iterator[tuple[str, Object]]:
     for it in subject.step_pods:
         spec = it.spec | common | {"containers": [it.spec["containers"][0] | step]}
         yield it.step, kind | {"metadata": {"generateName": "kfp-tfjob-doctor-"}, "spec": spec}
-
-
-def quotas(subject: Subject) -> Iterator[Finding]:
-    """Compare the job with what the quotas of the namespace still allow."""
-    api = subject.api
-    needed = _use_of(subject.job)
-    for item in api.list(api.core("resourcequotas")):
-        name = item["metadata"]["name"]
-        if item["spec"].get("scopes") or item["spec"].get("scopeSelector"):
-            yield ok(f"quota {name} counts only some pods, so it was not compared")
-            continue
-        yield from _compared(name, _left(item), needed)
-
-
-def _use_of(job: Object) -> capacity.Amounts:
-    """Return the amounts of a whole job, by the names that quotas use."""
-    requests, limits = capacity.of_job(job), capacity.of_job(job, "limits")
-    pods = Decimal(sum(item.count for item in replicas(job)))
-    return {
-        **{"pods": pods, "count/pods": pods},
-        **requests,
-        **{f"requests.{name}": amount for name, amount in requests.items()},
-        **{f"limits.{name}": amount for name, amount in limits.items()},
-    }
-
-
-def _left(found: Object) -> dict[str, tuple[Decimal, Decimal]]:
-    """Return what a ResourceQuota still allows and what it allows in all, by its own names."""
-    status = found.get("status") or {}
-    used = status.get("used") or {}
-    hard = status.get("hard") or found["spec"].get("hard") or {}
-    totals = {name: parse_quantity(value) for name, value in hard.items()}
-    return {
-        name: (total - parse_quantity(used.get(name, "0")), total) for name, total in totals.items()
-    }
-
-
-def _compared(
-    name: str, allowed: Mapping[str, tuple[Decimal, Decimal]], needed: Mapping[str, Decimal]
-) -> Iterator[Finding]:
-    """Compare one quota with the needs of the job, by the names of quotas."""
-
-    def shown(resource: str, amount: Decimal) -> str:
-        return f"{capacity.shown(resource, amount)} {resource}"
-
-    fix = "lower train_workers, train_gpus or pod, or have the ResourceQuota raised"
-    short = False
-    for resource, (free, total) in allowed.items():
-        wanted = needed.get(resource, Decimal(0))
-        if wanted <= free:
-            continue
-        short = True
-        asks = f"the job asks for {shown(resource, wanted)}, but quota {name}"
-        if wanted > total:
-            yield Finding(f"{asks} allows {capacity.shown(resource, total)} in all", fix=fix)
-        else:
-            yield waits(f"{asks} has {capacity.shown(resource, free)} left", fix)
-    if not short:
-        rest = ", ".join(
-            f"{capacity.shown(resource, free)} of {shown(resource, total)}"
-            for resource, (free, total) in allowed.items()
-        )
-        yield ok(f"quota {name} has room for the job; left: {rest}")
 
 
 def secrets(subject: Subject) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from kubernetes.client import ApiClient
 
@@ -47,30 +46,11 @@ def nodes(subject: Subject) -> Iterator[Finding]:
         # The comparison warns; it must not end a run.
         yield unknown("the nodes were not compared with the job", str(error))
         return
-    yield ok(f"{counted(len(found), 'node')}; the largest can allocate {_largest(found)}")
+    yield ok(counted(len(found), "node"))
     yield from shared_gpus(subject.spec, found)
     yield from (waits(text, _LESS) for text in too_small(subject.spec, found))
     for it in subject.step_pods:
         yield from (waits(text, f"lower {it.key}, or add nodes") for text in too_large(it, found))
-
-
-def _largest(found: Sequence[Object]) -> str:
-    """Return what the node with the most GPUs, then cores, can allocate."""
-
-    def size(node: Object) -> tuple[Any, Any]:
-        has = capacity.allocatable(node)
-        return sum(n for name, n in has.items() if _is_gpu(name)), has.get("cpu", 0)
-
-    if not found:
-        return "nothing"
-    has = capacity.allocatable(max(found, key=size))
-    names = [name for name in has if _is_gpu(name) and has[name]]
-    names += [name for name in ("cpu", "memory") if name in has]
-    return ", ".join(f"{capacity.shown(name, has[name])} {name}" for name in names)
-
-
-def _is_gpu(name: str) -> bool:
-    return "/" in name and any(word in name for word in ("gpu", "mig-"))
 
 
 def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:

@@ -22,26 +22,26 @@ def shown(resource: str, amount: Decimal) -> str:
     return f"{amount.normalize():f}"
 
 
-def of_pod(spec: Object, kind: str = "requests") -> Amounts:
-    """Return the amounts of a pod: its containers, or an init container if that is larger."""
+def of_pod(spec: Object) -> Amounts:
+    """Return the requests of a pod: its containers, or an init container if that is larger."""
     beside: Amounts = {}
     most: Amounts = {}
     for container in spec.get("initContainers") or ():
-        own = _added(beside, _of_container(container, kind))
+        own = _added(beside, _of_container(container))
         if container.get("restartPolicy") == "Always":  # a native sidecar keeps running
             beside = own
         most = _larger(most, own)
     together = beside
     for container in spec.get("containers") or ():
-        together = _added(together, _of_container(container, kind))
+        together = _added(together, _of_container(container))
     return _larger(most, together)
 
 
-def of_job(job: Object, kind: str = "requests") -> Amounts:
-    """Return the total amounts of all pods of a job."""
+def of_job(job: Object) -> Amounts:
+    """Return the total requests of all pods of a job."""
     total: Amounts = {}
     for replica in replicas(job):
-        each = of_pod(replica.pod, kind)
+        each = of_pod(replica.pod)
         total = _added(total, {name: n * replica.count for name, n in each.items()})
     return total
 
@@ -106,8 +106,8 @@ def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
     return ""
 
 
-def _of_container(container: Object, kind: str) -> Amounts:
-    given = ((container.get("resources") or {}).get(kind) or {}).items()
+def _of_container(container: Object) -> Amounts:
+    given = ((container.get("resources") or {}).get("requests") or {}).items()
     return {name: parse_quantity(value) for name, value in given}
 
 

@@ -96,19 +96,12 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     assert not own_cluster.core.list_namespaced_pod(doctor.namespace).items
 
 
-def test_a_namespace_with_pod_security_and_a_quota(own_cluster: Cluster) -> None:
+def test_a_namespace_with_pod_security(own_cluster: Cluster) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     with own_cluster.namespace(labels) as namespace:
         _account(own_cluster, namespace, "pipeline-runner")
         doctor = Doctor(own_cluster, namespace)
-        hard = {"requests.cpu": "400m", "pods": "10"}
-        body = {"metadata": {"name": "team"}, "spec": {"hard": hard}}
-        own_cluster.core.create_namespaced_resource_quota(namespace, body)
-        found = doctor()
-        assert _has(found["ok"], "restricted")
-        assert _has(found["ok"], "quota team", "of 0.4 requests.cpu")
-        found = doctor("--workers", "9")
-        assert _has(found["problem"], "asks for 2.55 requests.cpu", "team allows 0.4")
+        assert _has(doctor()["ok"], "restricted")
         # Steps that leave the user to the cluster, as some clusters want it.
         doctor.environment = {"KFP_TFJOB_RUN_AS_USER": "none"}
         found = doctor()
@@ -126,7 +119,6 @@ def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
         "the kind of the job: not checked",
         "the rights of the runs: not checked",
         "you may not create pods here",
-        "the quotas: not checked",
         "the Secrets: not checked",
         "the nodes: not checked",
     ):

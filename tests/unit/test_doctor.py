@@ -1,13 +1,9 @@
-"""What the doctor makes of versions and quotas; the rest asks a cluster."""
-
-from decimal import Decimal
+"""What the doctor makes of versions; the rest asks a cluster."""
 
 import pytest
 
 from kfp_tfjob.checks.engine import findings
 from kfp_tfjob.checks.finding import ok
-from kfp_tfjob.checks.namespace import _compared, _left
-from kfp_tfjob.checks.placement import _largest
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.pipelines import doctor
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -41,33 +37,6 @@ def test_a_back_end_that_allows_some_service_accounts(version, account, warned):
     assert [(it.status, "ALLOWEDSERVICEACCOUNTS" in it.fix) for it in more] == (
         [("warning", True)] if warned else []
     )
-
-
-def quota(used: str, hard: str) -> dict:
-    return {"spec": {}, "status": {"hard": {"requests.cpu": hard}, "used": {"requests.cpu": used}}}
-
-
-@pytest.mark.parametrize(
-    ("used", "hard", "state", "words"),
-    [
-        ("0", "10", "ok", "10 of 10 requests.cpu"),
-        ("1500m", "10", "ok", "8.5 of 10 requests.cpu"),
-        ("3", "10", "waits", "has 7 left"),
-        ("0", "4", "problem", "allows 4 in all"),
-    ],
-)
-def test_a_quota_is_compared_with_the_job(used, hard, state, words):
-    (found,) = _compared("team", _left(quota(used, hard)), {"requests.cpu": Decimal(8)})
-    assert found.status == state and words in found.what and "team" in found.what
-
-
-def test_the_largest_node_has_the_most_gpus():
-    def node(**has: str) -> dict:
-        return {"status": {"allocatable": {key.replace("_", "/"): n for key, n in has.items()}}}
-
-    large, small = node(cpu="96", memory="1Ti"), node(cpu="8", memory="64Gi", **{"x_gpu": "8"})
-    assert _largest([large, small]) == "8 x/gpu, 8 cpu, 64 GiB memory"
-    assert _largest([]) == "nothing"
 
 
 def test_every_problem_is_a_finding_with_its_fix():
