@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +19,6 @@ from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.registry.chain import Proven, fetch
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
-from kfp_tfjob.serving.scratch import scratch
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
@@ -74,7 +78,7 @@ class LoadedModel:
             DataError: It is damaged, or it does not answer.
         """
         began = time.monotonic()
-        with scratch() as folder:
+        with _new_folder() as folder:
             fetch(store, proven, folder)
             loaded = cls(proven.champion, folder, proven.model_name)
         for rows in _WARM_UP:
@@ -104,3 +108,19 @@ class LoadedModel:
         return np.concatenate(
             [self._model.predict(rows.part(slice(at, at + _AT_ONCE))) for at in parts]
         )
+
+
+@contextmanager
+def _new_folder() -> Iterator[Path]:
+    """Make an empty folder for a version while it is loaded, and remove it at the end.
+
+    A server that is killed cannot, and in a pod the volume outlives the container. The next one has
+    the same process id there, so it finds the folder and removes it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"kfp-tfjob-serve-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
