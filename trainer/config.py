@@ -153,7 +153,7 @@ class _Reader:
 
     def options(self, name: str) -> TrainerOptions:
         try:
-            return parse(TrainerOptions, name, self.object(name), strict=True)
+            return parse(TrainerOptions, name, self.object(name))
         except ConfigurationError as error:
             self.problems += error.problems
             return TrainerOptions()

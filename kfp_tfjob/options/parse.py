@@ -6,7 +6,6 @@ parameter has a typed form, a subclass of Group, and only `parse` creates it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -76,14 +75,13 @@ def option(default: Any, meaning: str, **checks: Any) -> Any:
     return pydantic.Field(default, description=meaning, **checks)
 
 
-def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool = False) -> Typed:
+def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
     """Return the typed form of a dict parameter.
 
     Args:
         group: The typed form.
         name: The parameter, for messages, for instance `train_options`.
         value: What KFP delivered.
-        strict: Do not accept a text for a number, or a number for true or false.
 
     Raises:
         ConfigurationError: One problem for every key that is unknown or has a wrong value.
@@ -101,8 +99,6 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any], strict: bool 
     given = whole_numbers(value)
     ConfigurationError.raise_if(bad_texts(name, given))
     try:
-        if strict:
-            return group.model_validate_json(json.dumps(given), strict=True)
         return group.model_validate(given)
     except pydantic.ValidationError as error:
         raise ConfigurationError(*_problems(group, name, given, error)) from None

@@ -88,7 +88,7 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
             "",
         ),
         ("TRAIN_OPTIONS.mixed_precision", '{"mixed_precision": "half"}', ""),
-        ("TRAIN_OPTIONS.tf32", '{"tf32": 1}', ""),
+        ("TRAIN_OPTIONS.tf32", '{"tf32": 2}', ""),
         ("TRAIN_OPTIONS.checkpoint_keep", '{"checkpoint_keep": 0}', ""),
         ("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', ""),
         ("TF_CONFIG", '{"cluster": 1}', ""),
