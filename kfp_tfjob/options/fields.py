@@ -20,7 +20,7 @@ IN_DATA = TIMES
 IN_FOLDER = (USER, "model_name", *TIMES)
 TICK = "scheduled_time"  # the input of preflight that holds the tick
 
-_PARTS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_PARTS = re.compile(r"\{([^{}]*)\}|[{}]")
 _TIME = re.compile(r"(date|hour)(?:([+-])([0-9]{1,4})([dh]))?")
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1)}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -100,14 +100,12 @@ def check(text: str, name: str, known: Sequence[str]) -> list[Problem]:
     problems = []
     for match in _PARTS.finditer(text):
         part, field = match[0], match[1]
-        if part in ("{{", "}}"):
-            continue
         if field is None:
             problems.append(
                 Problem(
                     f"{name} has an unmatched brace",
                     received=repr(text),
-                    expected=f"a field such as {{{known[0]}}}, or {part}{part} for the character",
+                    expected=f"a field such as {{{known[0]}}}",
                     fix=f"correct {name}",
                     path=name,
                 )
@@ -138,8 +136,6 @@ def fill(text: str, tick: Tick | None, values: Mapping[str, str] | None = None) 
 
     def value(match: re.Match[str]) -> str:
         part, field = match[0], match[1]
-        if part in ("{{", "}}"):
-            return part[0]
         found = (values or {}).get(field or "")
         if found is None and tick and field:
             found = tick.field(field)
@@ -152,7 +148,7 @@ def fill_user(text: str, user: Callable[[], str]) -> str:
     """Return an address with `{user}` replaced by a name that is safe in an address.
 
     Args:
-        text: The address; its other fields, and doubled braces, stay.
+        text: The address; its other fields stay.
         user: Returns the name; called only if it is needed.
     """
     if not has_user(text):

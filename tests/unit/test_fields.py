@@ -21,7 +21,7 @@ GOOD = {"data_uri": "s3://bkt/x", "data_label": "y", "model_name": "m", "output_
         ("s3://bkt/{date-1d}/{hour}.csv", "s3://bkt/2026-02-28/00.csv"),
         ("s3://bkt/{date-1h}/{hour-1h}.csv", "s3://bkt/2026-02-28/23.csv"),
         ("s3://bkt/{date+9h}/{hour+9h}", "s3://bkt/2026-03-01/09"),
-        ("s3://bkt/{{date}}/{date-366d}", "s3://bkt/{date}/2025-02-28"),
+        ("s3://bkt/{date-366d}", "s3://bkt/2025-02-28"),
         ("s3://bkt/plain", "s3://bkt/plain"),
     ],
 )
@@ -90,6 +90,6 @@ def test_only_the_folders_of_runs_have_a_shape() -> None:
 
 
 def test_the_user_is_filled_in_before_the_run() -> None:
-    text = "s3://bkt/runs/{user}/{date}/{{x}}"
-    assert fields.fill_user(text, lambda: "Jo Á/x") == "s3://bkt/runs/Jo-x/{date}/{{x}}"
+    text = "s3://bkt/runs/{user}/{date}"
+    assert fields.fill_user(text, lambda: "Jo Á/x") == "s3://bkt/runs/Jo-x/{date}"
     assert fields.fill_user("s3://bkt/x", lambda: pytest.fail("not needed")) == "s3://bkt/x"
