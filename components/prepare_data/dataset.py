@@ -30,6 +30,7 @@ from kfp_tfjob.components.prepare_data.shards import (
 )
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.statistics import (
+    SAMPLE_ROWS,
     Statistics,
     Train,
     described,
@@ -188,7 +189,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
     for part, meaning in enumerate(meanings):
         scan.exchange.write_plain(f"{job.name}/meaning-{part:06d}", meaning)
     by_class = scan.vocabulary.class_counts(label) if is_class else np.zeros((3, 0), np.int64)
-    return plan, Train(sample.rows, counted.codes, by_class)
+    return plan, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted.codes, by_class)
 
 
 def _sample(rows: SortedRows, job: Job) -> Sorted:

@@ -164,11 +164,13 @@ class Train:
 
     Attributes:
         sample: The first rows of train in the order of their hashes.
+        labels: Their labels, of at most SAMPLE_ROWS.
         codes: For each column of strings, the rows of train by code.
         classes: int64 of shape [3, classes], rows by split and class.
     """
 
     sample: np.ndarray
+    labels: np.ndarray
     codes: list[np.ndarray]
     classes: np.ndarray
 
@@ -189,7 +191,6 @@ class Statistics:
         dates: Of the dates of train.
         packed: Of the numbers in the model's input over train; None if they are those of `floats`.
         labels: Of a label that is a number, by split; none of classes.
-        label_sample: Such labels of the first rows of train.
         duplicates: Rows with the features of the row before.
         conflicts: Such rows with another label.
         ends: Hash and label of the first and the last row.
@@ -201,7 +202,6 @@ class Statistics:
     dates: Ends
     packed: Moments | None
     labels: list[Moments]
-    label_sample: Array = field(default_factory=lambda: np.empty(0, np.float32))
     duplicates: int = 0
     conflicts: int = 0
     ends: list[tuple[int, float]] = field(default_factory=list)
@@ -240,8 +240,6 @@ class Statistics:
             if self.packed:
                 codes = rows["codes"].astype(np.int64)
                 self.packed.add(coding.pack_numbers(floats, codes, dates), coding.width)
-            if self.labels:
-                self._sample(labels.astype(np.float32))
 
     def merge(self, later: Statistics) -> None:
         """Add the statistics of the rows that follow."""
@@ -253,14 +251,9 @@ class Statistics:
             mine.merge(others)
         for sums, more in zip(self.weights, later.weights, strict=True):
             sums.merge(more)
-        self._sample(later.label_sample)
         self.duplicates += later.duplicates
         self.conflicts += later.conflicts
         self._follow(later.ends)
-
-    def _sample(self, labels: np.ndarray) -> None:
-        if len(self.label_sample) < SAMPLE_ROWS:
-            self.label_sample = np.concatenate([self.label_sample, labels])[:SAMPLE_ROWS]
 
     def _follow(self, ends: list[tuple[int, float]]) -> None:
         """Compare the last row so far with the first one of those that follow."""
@@ -328,7 +321,7 @@ def described(
     return StatisticsDocument(
         features=features,
         packed=tuple(_packed(found, coding)),
-        label=_label(found, train.classes, label),
+        label=_label(found, train, label),
         rows={"read": faults.seen, **rows},
         duplicates=found.duplicates,
         conflicts=found.conflicts,
@@ -346,15 +339,14 @@ def _packed(found: Statistics, coding: Coding) -> Iterator[PackedColumn]:
         yield PackedColumn(name, column.mean, column.std)
 
 
-def _label(found: Statistics, classes: np.ndarray, label: Label) -> LabelStatistics:
+def _label(found: Statistics, known: Train, label: Label) -> LabelStatistics:
     if label.classes is not None:
-        return LabelStatistics.of_classes(label.name, label.classes, classes)
+        return LabelStatistics.of_classes(label.name, label.classes, known.classes)
     train, validation, test = (it.column(0) for it in found.labels)
-    bars = bars_of(found.label_sample.astype(np.float64), train.min, train.max)
     return LabelStatistics(
         **vars(train),
         name=label.name,
-        histogram=bars,
+        histogram=bars_of(known.labels.astype(np.float64), train.min, train.max),
         train=train,
         validation=validation,
         test=test,

@@ -228,7 +228,7 @@ def _described(
     for block, split, labels in blocks:
         statistics.add(block, split, np.array(labels), coding)
         classes[split] += np.bincount(labels, minlength=2)
-    train = Train(blocks[0][0], [], classes)
+    train = Train(blocks[0][0], np.empty(0), [], classes)
     return described(statistics, train, coding, kinds, LABEL, rows, faults or Faults())
 
 
