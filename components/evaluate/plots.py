@@ -72,10 +72,18 @@ def _of_two(classes: Sequence[str], scored: Mapping[str, Measures]) -> list[Plot
     }
     share = float(model.positive.sum() / (model.positive.sum() + model.negative.sum()))
     return [
-        Plot(f"ROC curve of {positive}", charts.roc(roc), "Dashed: guessing."),
+        Plot(
+            f"ROC curve of {positive}",
+            charts.curves(
+                "ROC curve", ("false positive rate", "true positive rate"), roc, ((0, 0), (1, 1))
+            ),
+            "Dashed: guessing.",
+        ),
         Plot(
             f"Precision and recall of {positive}",
-            charts.precision_recall(precision, share),
+            charts.curves(
+                "Precision and recall", ("recall", "precision"), precision, ((0, share), (1, share))
+            ),
             f"Dashed: the share of {positive}, {number(share)}, which random guessing reaches.",
         ),
     ]
@@ -95,7 +103,11 @@ def _calibration(classes: Sequence[str], scored: Mapping[str, Measures]) -> Plot
         f"By {what}, in {BINS} bins; larger dots contain more rows. Dashed:"
         " perfectly calibrated probabilities."
     )
-    return Plot("Calibration", charts.calibration(curves, weights), note)
+    most = max(max(point) for points in curves.values() for point in points)
+    end = most if 0 < most < 0.5 else 1.0  # rare classes have small probabilities
+    axes = ("predicted probability", "share that came true")
+    drawn = charts.curves("Calibration", axes, curves, ((0, 0), (end, end)), weights)
+    return Plot("Calibration", drawn, note)
 
 
 def _of_values(predictions: ValuePredictions) -> Plot:

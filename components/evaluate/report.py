@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kfp_tfjob.components.evaluate.plots import BASELINE, confusions, curves
 from kfp_tfjob.judging.estimates import Measured
@@ -15,16 +15,12 @@ from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.options.metric_names import PER_CLASS, is_own
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.escaping import html, short
+from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
-_MOST_REASONS = 20
-_MOST_CHECKS = 200
 _MOST_SLICES = 100
-_MOST_OF_GATE = 60_000  # bytes on the page
 _LONGEST = 60  # characters of the name of a class or a metric
 _WITHOUT_DIRECTION = ("mean_error",)  # neither a greater nor a smaller one is better
-_WIDTH = 96  # characters of a line of code
 _COMPARISONS = ("champion", "baseline", "slices")
 _NOTHING = Measured(math.nan, math.nan, math.nan)
 _FACTS = {
@@ -37,13 +33,6 @@ _FACTS = {
     "schema_digest": "digest of its schema",
     "evaluator_digest": "digest of the code of gate.evaluator",
 }
-
-
-class _Tile(NamedTuple):
-    name: str
-    value: str
-    note: str = ""
-    style: str = ""
 
 
 class _Metric(NamedTuple):
@@ -61,7 +50,7 @@ class _Class(NamedTuple):
 
 
 def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, Measures]) -> str:
-    """Return the report as HTML, below 1 MB and without external references.
+    """Return the report as HTML without external references.
 
     Args:
         verdict: The content of verdict.json.
@@ -74,27 +63,16 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, M
     same_weights = champion is not None and (
         champion.exported_weights_sha256 == verdict.exported_weights_sha256
     )
-    shown_gate = _as_json(gate)
-    if sum(len(html(line).encode()) for line in shown_gate) > _MOST_OF_GATE:
-        shown_gate = [f"The gate has {len(shown_gate):,} lines: see gate in verdict.json."]
-    # That the primary metric has a value says nothing that its tile does not.
-    checks = [it for it in verdict.checks if it.name != "primary_metric" or not it.passed]
-    if len(checks) > _MOST_CHECKS:
-        checks.sort(key=lambda check: check.passed)
     return fill(
         "components/evaluate/report.html.j2",
         title=f"Evaluation of {verdict.model_name}",
         verdict=verdict,
-        most_reasons=_MOST_REASONS,
-        checks=checks[:_MOST_CHECKS],
-        more_checks=len(checks[_MOST_CHECKS:]),
         longest=_LONGEST,
         known_rows=known_rows(verdict.also_in_train, verdict.rows),
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         confidence=f"{verdict.confidence * 100:g}%",
         against=against,
         metrics=_metrics(scored["model"], scored[against], verdict.primary_metric),
-        tiles=_tiles(verdict, scored["model"], scored[against], against),
         baseline={} if against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
         confusions=confusions(classes, scored["model"]),
@@ -103,7 +81,7 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, M
         kinds=PER_CLASS,
         facts=_facts(verdict),
         margin=gate.get("margin"),
-        gate=shown_gate,
+        gate=json.dumps(gate, indent=1, ensure_ascii=False).splitlines(),
         check_value=lambda check: _check_value(check, verdict.metrics),
         number=number,
         difference=difference,
@@ -125,28 +103,6 @@ def _metrics(model: Measures, other: Measures, primary: str) -> Iterator[_Metric
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
             gain = math.nan
         yield _Metric(name, ours, theirs, difference(gain, theirs.value))
-
-
-def _tiles(
-    verdict: ModelVerdict, model: Measures, other: Measures, against: str
-) -> Iterator[_Tile]:
-    """Yield the numbers that one looks for first."""
-    metric = verdict.primary_metric
-    for name, one in ((short(metric, _LONGEST), model), (against, other)):
-        found = (one.measured | one.class_metrics).get(metric, _NOTHING)
-        yield _Tile(name, number(found.value), _interval(found.low, found.high))
-    decided = next((it for it in verdict.checks if it.name in _COMPARISONS[:2]), None)
-    if decided and decided.value is not None:
-        low, high = decided.interval
-        style = "good" if (low or 0) > 0 else "bad" if (high or 0) < 0 else ""
-        of = (model.measured | model.class_metrics)[metric].value
-        bounds = "" if low is None else f"{difference(low, of)} to {difference(high, of)}"
-        yield _Tile("gain", difference(decided.value, of), bounds, style)
-    judged = [it for it in verdict.slices if it.state != "insufficient"]
-    if judged:
-        failed = sum(it.state == "fail" for it in judged)
-        note = f"of {len(judged):,} evaluated"
-        yield _Tile("slices that fail", f"{failed:,}", note, "bad" if failed else "")
 
 
 def _classes(classes: Sequence[str], scored: Mapping[str, Measures], against: str) -> list[_Class]:
@@ -172,17 +128,6 @@ def _facts(verdict: ModelVerdict) -> list[tuple[str, str]]:
         found.append(("champion", whose))
         found.append(("SHA-256 of its weights", str(champion.exported_weights_sha256)))
     return found
-
-
-def _as_json(gate: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a gate as JSON: one for each key, if it fits."""
-    lines = ["{"]
-    for place, (key, value) in enumerate(gate.items(), 1):
-        comma = "," * (place < len(gate))
-        short = f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}{comma}"
-        long = json.dumps({key: value}, indent=1, ensure_ascii=False).splitlines()[1:-1]
-        lines += [short] if len(short) <= _WIDTH else [*long[:-1], long[-1] + comma]
-    return [*lines, "}"]
 
 
 def _interval(low: float | None, high: float | None) -> str:

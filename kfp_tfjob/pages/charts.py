@@ -49,44 +49,26 @@ def by_epoch(metric: str, series: Mapping[str, Sequence[Point]]) -> Markup:
     return plot.markup()
 
 
-def roc(curves: Mapping[str, Iterable[Point]]) -> Markup:
-    """Draw ROC curves from points (false positive rate, true positive rate) by name."""
-    plot = _Plot("ROC curve", (0, 1), (0, 1), _TALL)
-    plot.axes("false positive rate", "true positive rate")
-    plot.line([(0, 0), (1, 1)], "line dashed c")
-    plot.lines(curves)
-    return plot.markup()
-
-
-def precision_recall(curves: Mapping[str, Iterable[Point]], share: float) -> Markup:
-    """Draw precision by recall.
-
-    Args:
-        curves: Points (recall, precision) by name.
-        share: The precision of a model that knows nothing.
-    """
-    plot = _Plot("Precision and recall", (0, 1), (0, 1), _TALL)
-    plot.axes("recall", "precision")
-    plot.line([(0, share), (1, share)], "line dashed c")
-    plot.lines(curves)
-    return plot.markup()
-
-
-def calibration(
-    curves: Mapping[str, Sequence[Point]], weights: Mapping[str, Sequence[float]]
+def curves(
+    title: str,
+    axes: tuple[str, str],
+    lines: Mapping[str, Sequence[Point]],
+    dashed: tuple[Point, Point],
+    weights: Mapping[str, Sequence[float]] | None = None,
 ) -> Markup:
-    """Draw how often a prediction comes true, by its probability.
+    """Draw lines whose ends are shares.
 
     Args:
-        curves: Points (mean probability, share that came true) by name.
+        title: The title of the plot.
+        axes: The names of the horizontal and the vertical axis.
+        lines: The points of each line, by its name.
+        dashed: The ends of a line to compare them with.
         weights: The share of the rows behind each point, by name: the size of its dot.
     """
-    most = max((max(point) for points in curves.values() for point in points), default=1.0)
-    ends = (0.0, most if 0 < most < 0.5 else 1.0)  # rare classes have small probabilities
-    plot = _Plot("Calibration", ends, ends, _TALL)
-    plot.axes("predicted probability", "share that came true")
-    plot.line([(0, 0), (ends[1], ends[1])], "line dashed c")
-    plot.lines(curves, weights)
+    plot = _Plot(title, (0, dashed[1][0]), (0, max(dashed[1][0], dashed[1][1])), _TALL)
+    plot.axes(*axes)
+    plot.line(dashed, "line dashed c")
+    plot.lines(lines, weights)
     return plot.markup()
 
 

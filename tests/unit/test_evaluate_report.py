@@ -4,8 +4,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from html import unescape
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,7 +14,7 @@ from kfp import dsl
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.judging.estimates import Measured
-from kfp_tfjob.judging.formatting import difference
+from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.judging.gate import Rival, decide
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import (
@@ -99,7 +97,7 @@ def evaluated(
     return labels, build(decision, judged, scored, champion, rival), scored
 
 
-def test_a_gain_is_better_for_every_metric_and_the_first_tile_has_the_bounds_of_the_check() -> None:
+def test_a_gain_is_better_for_every_metric_and_the_check_has_its_bounds() -> None:
     for case in ("two classes", "regression"):
         labels, verdict, scored = evaluated(case)
         html = report.render(verdict, labels, scored)
@@ -111,9 +109,8 @@ def test_a_gain_is_better_for_every_metric_and_the_first_tile_has_the_bounds_of_
         assert gains.pop("mean_error", "–") == "–"  # more or less of it is not better
         assert all(gain.startswith("+") for name, gain in gains.items() if name != "ece")
         check = next(one for one in verdict.checks if one.name == "champion")
-        of = verdict.metrics[verdict.primary_metric]
-        low, high = (difference(end, of) for end in check.interval)
-        assert f"{low} to {high}" in html.partition("<h2>Checks</h2>")[0]
+        interval = " to ".join(map(number, check.interval))
+        assert f'<td class="whole">{interval}</td>' in html
 
 
 @pytest.mark.parametrize("letter", ['"', "😀"])  # 6 bytes of HTML; 12 bytes of JSON
@@ -125,10 +122,7 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     gate = {"primary_metric": f"f1/{name(3)}", "thresholds": limits}
     labels, verdict, scored = evaluated("thirty classes", rename=name, gate=gate)
     html = report.render(verdict, labels, scored)
-    assert len(html.encode()) < 1_000_000
     ElementTree.fromstring(html.removeprefix("<!doctype html>"))  # every element is closed
-    (shown,) = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", html, re.S))
-    assert shown.endswith("in verdict.json.\n")
     metrics = kfp_metrics(scored)
     assert sum(key.startswith("recall/") for key in metrics) == 30
     found = confusion(scored["model"], list(labels))
@@ -136,20 +130,6 @@ def test_long_names_of_classes_fit_on_the_page_and_in_the_metadata(letter: str) 
     classification = dsl.ClassificationMetrics()
     classification.log_confusion_matrix(*found)
     assert len(json.dumps([metrics, classification.metadata])) < 32 * 1024
-
-
-def test_of_many_checks_those_that_failed_come_first() -> None:
-    labels, verdict, scored = evaluated("two classes")
-    one = replace(verdict.checks[0], name="threshold", passed=True)
-    checks = [replace(one, explanation=f"{NASTY * 100} {at}") for at in range(1000)]
-    checks[700] = replace(one, passed=False, explanation="this fails")
-    reasons = tuple(f"reason {at}; {NASTY * 30}" for at in range(1000))
-    html = report.render(replace(verdict, checks=tuple(checks), reasons=reasons), labels, scored)
-    assert len(html.encode()) < 1_000_000
-    assert html.count('<tr class="joined">') == 200
-    assert "800 more" in html and "980 more" in html
-    table = html.partition("<h2>Checks</h2>")[2]
-    assert table.index("this fails") < table.index("alert(")
 
 
 @pytest.mark.parametrize("case", CASES)

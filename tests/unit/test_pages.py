@@ -231,7 +231,7 @@ def test_a_template_does_to_text_what_the_project_does_to_text_for_html(text: st
 def test_a_plot_shows_text_as_text(text: str) -> None:
     plots = [
         charts.by_epoch(text, {text: [(1, 0.5)]}),
-        charts.roc({text: [(0, 0), (1, 1)]}),
+        charts.curves(text, (text, text), {text: [(0, 0), (1, 1)]}, ((0, 0), (1, 1))),
         matrix.confusion_matrix([text, "b"], [[1, 2], [3, 4]]),
     ]
     for plot in plots:
