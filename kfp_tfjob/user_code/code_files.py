@@ -1,7 +1,6 @@
 """Reads the files of the user's code from a folder, a zip or the store, within size limits.
 
-Sizes are checked before the files are read. If model_code names the wrong files, this step still
-needs at most twice MOST_BYTES of memory.
+Sizes are checked before the files are read, because model_code may name the wrong ones.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from kfp_tfjob.storage import names
@@ -27,7 +27,6 @@ EXPECTED = (
     "a .py file, a folder or a zip with Python code of at most"
     f" {MOST_BYTES >> 20} MiB and {MOST_FILES:,} files"
 )
-_MOST_SEEN = 100_000  # files, including hidden ones
 _SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
 
 
@@ -41,14 +40,11 @@ def local(path: Path) -> dict[str, bytes]:
     """
     try:
         if path.is_file():
-            return {path.name: _read(path, MOST_BYTES, path)}
-        found = dict(_walk(path))
+            found = {path.name: (path, path.stat().st_size)}
+        else:
+            found = dict(islice(_walk(path), MOST_FILES + 1))
         _check(found, path)
-        left = MOST_BYTES
-        files = {}
-        for name, (file, _) in sorted(found.items()):
-            files[name] = _read(file, left, path)
-            left -= len(files[name])
+        return {name: file.read_bytes() for name, (file, _) in sorted(found.items())}
     except OSError as error:
         raise ConfigurationError(
             Problem(
@@ -58,7 +54,6 @@ def local(path: Path) -> dict[str, bytes]:
                 path="model_code",
             )
         ) from error
-    return files
 
 
 def stored(store: Store, address: S3Address) -> dict[str, bytes]:
@@ -72,12 +67,13 @@ def stored(store: Store, address: S3Address) -> dict[str, bytes]:
         return {address.name: store.read(address, MOST_BYTES)}
     start = len(address.key) + 1 if address.key else 0
     found: dict[str, tuple[S3Address, int]] = {}
-    for seen, item in enumerate(store.list(address), 1):
+    for item in store.list(address):
         name = item.address.key[start:]
         # A key that ends in / marks a folder. The key of the address itself leaves no name.
         if name and not name.endswith("/") and _wanted(name.split("/")):
             found[name] = item.address, item.size
-        _check_seen(seen, address)
+        if len(found) > MOST_FILES:
+            break
     _check(found, address)
     files, left = {}, MOST_BYTES
     for name, (where, _) in found.items():
@@ -126,7 +122,7 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
 
 def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
     """Yield the relative path of each file in a folder, the path to read, and the size."""
-    whole, seen = top.resolve(), 0
+    whole = top.resolve()
     for folder, folders, files in os.walk(top):
         for name in folders:
             if _wanted([name]) and (link := Path(folder, name)).is_symlink():
@@ -147,8 +143,6 @@ def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
             status = real.stat() if real.exists() else None
             if status and stat.S_ISREG(status.st_mode):
                 yield file.relative_to(top).as_posix(), (real, status.st_size)
-        seen += len(files) + len(folders)
-        _check_seen(seen, top)
 
 
 def _wanted(parts: Iterable[str]) -> bool:
@@ -158,16 +152,11 @@ def _wanted(parts: Iterable[str]) -> bool:
 def _check(found: Mapping[str, tuple[object, int]], source: object) -> None:
     """Refuse files that are too large or have an impossible name, before reading them."""
     if len(found) > MOST_FILES:
-        raise _too_large(source, f"{len(found):,} files")
+        raise _too_large(source, f"more than {MOST_FILES:,} files")
     size = sum(size for _, size in found.values())
     if size > MOST_BYTES:
         raise _too_large(source, f"{size / (1 << 20):,.1f} MiB in {len(found):,} files")
     ConfigurationError.raise_if(names.problems(found, source))
-
-
-def _check_seen(seen: int, source: object) -> None:
-    if seen > _MOST_SEEN:
-        raise _too_large(source, f"more than {_MOST_SEEN:,} files, including hidden ones")
 
 
 def _too_large(source: object, received: str) -> ConfigurationError:
@@ -181,14 +170,3 @@ def _too_large(source: object, received: str) -> ConfigurationError:
             path="model_code",
         )
     )
-
-
-def _read(file: Path, limit: int, source: object) -> bytes:
-    with open(file, "rb") as stream:
-        if os.fstat(stream.fileno()).st_size > limit:
-            size = os.fstat(stream.fileno()).st_size
-            raise _too_large(source, f"{size / (1 << 20):,.1f} MiB")
-        data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise _too_large(source, f"more than {limit / (1 << 20):,.1f} MiB")
-    return data

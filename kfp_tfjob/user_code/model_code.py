@@ -21,9 +21,6 @@ from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 
-# A syntax tree takes a few hundred times the memory of its text.
-_LONGEST_MODULE = 512 << 10  # bytes
-
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -157,14 +154,6 @@ class Code:
         path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
         if not path:
             return path, None, []  # a module of a different image: only the trainer can check it
-        if len(self.files[path]) > _LONGEST_MODULE:
-            problem = Problem(
-                f"{path} is too large to check",
-                received=f"{len(self.files[path]):,} bytes",
-                expected=f"at most {_LONGEST_MODULE:,} bytes",
-                fix=f"move data out of {path}, or split it into modules",
-            )
-            return path, None, [problem]
         try:
             tree = ast.parse(self.files[path], filename=path)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -208,7 +197,7 @@ def _signature(
         problems.append(
             Problem(
                 f"{where} does not take the dataset",
-                received=f"def {node.name}({_written(arguments)})",
+                received=f"def {node.name}({ast.unparse(arguments)})",
                 expected=f"def {node.name}(dataset, ...)",
                 fix="add a first argument for the dataset",
             )
@@ -241,13 +230,6 @@ def _signature(
                 )
             )
     return problems
-
-
-def _written(arguments: ast.arguments) -> str:
-    """Return the arguments of a function that has no positional ones, without their defaults."""
-    names = [argument.arg for argument in arguments.kwonlyargs]
-    rest = [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
-    return ", ".join([*(["*"] if names else []), *names, *rest])
 
 
 def _other_names(tree: ast.Module) -> set[str]:

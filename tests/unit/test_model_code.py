@@ -249,7 +249,7 @@ def test_a_zip_with_too_many_entries_is_refused_before_they_are_read(
 ) -> None:
     monkeypatch.setattr(code_files, "MOST_FILES", 20)
     path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
-    with pytest.raises(ConfigurationError, match="21 files"):
+    with pytest.raises(ConfigurationError, match="more than 20 files"):
         read(path)
 
 
@@ -265,10 +265,10 @@ def test_a_large_folder_is_refused_before_it_is_read(
         with pytest.raises(ConfigurationError, match="1,500.0 MiB"):
             read(tmp_path / "weights.bin")
     (tmp_path / "weights.bin").unlink()
-    monkeypatch.setattr(code_files, "_MOST_SEEN", 20)
+    monkeypatch.setattr(code_files, "MOST_FILES", 20)
     for i in range(21):
-        (tmp_path / f".{i}").touch()
-    with pytest.raises(ConfigurationError, match="hidden"):
+        (tmp_path / f"{i}").touch()
+    with pytest.raises(ConfigurationError, match="more than 20 files"):
         read(tmp_path)
 
 
@@ -297,19 +297,12 @@ def test_links_are_followed_inside_of_the_folder_only(
         b"(" * 5000,
         b"\0",
         b"# coding: nothing\n",
-        b"x = [" + b"1," * 300_000 + b"]",
     ],
 )
 def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
     with bounded(seconds=5, memory=300 << 20):
         (problem,) = Code("m", {"m.py": source}).problems("f", {})
     assert problem.what
-
-
-def test_arguments_that_are_nested_deeply_are_told_by_name() -> None:
-    code = b"def f(*, x=" + b"-" * 990 + b"1):\n  pass\n"
-    (problem,) = Code("m", {"m.py": code}).problems("f", {})
-    assert "def f(*, x)" in str(problem)
 
 
 def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:
