@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
 from kfp_tfjob.judging.formatting import chance, number
@@ -32,17 +32,15 @@ class SliceResult(VerdictSlice):
         gain: How much better the model is.
         chance: The p-value of the loss after Holm's correction.
         sign: 1 if a higher value of the primary metric is better, else -1.
-        undefined: The metrics that have no value although the rows are enough: the AUC of one
-            class, the recall of a class without rows.
     """
 
-    value: float
-    champion: float
-    gain: float
-    chance: float
-    thresholds: dict[str, float]
+    value: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+    champion: float = math.nan
+    gain: float = math.nan
+    chance: float = math.nan
+    thresholds: dict[str, float] = field(default_factory=dict)
     sign: int = 1
-    undefined: frozenset[str] = frozenset()
 
 
 def judge_slices(
@@ -120,29 +118,25 @@ def holm(chances: Sequence[float]) -> list[float]:
 def _of_part(
     part: Part, options: GateOptions, metric: str, classes: list[str] | None
 ) -> tuple[SliceResult, Comparison | None]:
-    nan = math.nan
     state = "insufficient"
-    unknown = (part.name, part.source.column, part.rows, state, metric, nan, (nan, nan))
-    short = SliceResult(*unknown, champion=nan, gain=nan, chance=nan, thresholds={})
+    result = SliceResult(part.name, part.source.column, part.rows, state, metric)
     if part.model is None:
-        return short, None
+        return result, None
     model = Measures(part.model, classes)
     limits = part.source.thresholds
     thresholds = {name: model.estimate(name).value for name in limits}
     found = model.estimate(metric)
-    values = thresholds | {metric: found.value}
     if any(math.isfinite(it) and not limits[name].passes(it) for name, it in thresholds.items()):
         state = "fail"
     elif math.isfinite(found.value) and found.support >= LEAST_ROWS:
         state = "pass"
     result = replace(
-        short,
+        result,
         state=state,
         value=found.value,
         interval=found.interval(options.confidence),
         thresholds=thresholds,
         sign=found.sign,
-        undefined=frozenset(name for name, value in values.items() if not math.isfinite(value)),
     )
     if part.champion is None:
         return result, None
@@ -153,13 +147,15 @@ def _of_part(
 
 def _never_compared(source: Slice, results: list[SliceResult], metric: str) -> list[Check]:
     """Return the failed check of a column none of whose slices can be evaluated; otherwise none."""
-    undefined = [it for it in results if metric in it.undefined]
+    # The AUC of one class has no value, nor the recall of a class without rows.
+    undefined = [it for it in results if it.rows >= source.min_rows and math.isnan(it.value)]
     known = any(math.isfinite(it.chance) for it in results)
     if source.thresholds or known or not undefined:
         return []
     text = (
-        f"slices of {source.column} cannot be compared: {_undefined(undefined, metric)}; compare by"
-        " a metric that they have, give them thresholds, or remove them"
+        f"slices of {source.column} cannot be compared: {metric} has no value in"
+        f" {_rows(undefined)}; compare by a metric that they have, give them thresholds, or remove"
+        " them"
     )
     return [Check("slices", False, text, metric, threshold=source.column)]
 
@@ -222,15 +218,8 @@ def _against(
 
 
 def _left(results: list[SliceResult], metric: str, what: str) -> str:
-    """Return why slices were left out, as the end of a sentence; empty without any."""
-    few = [it for it in results if metric not in it.undefined]
-    undefined = [it for it in results if metric in it.undefined]
-    text = f"; {what}, with too few rows: {_rows(few)}" if few else ""
-    return text + (f"; {what}: {_undefined(undefined, metric)}" if undefined else "")
-
-
-def _undefined(results: list[SliceResult], metric: str) -> str:
-    return f"{metric} has no value in some slices: {_rows(results)}"
+    """Return which slices were left out, as the end of a sentence; empty without any."""
+    return f"; {what}, with too few rows or no {metric}: {_rows(results)}" if results else ""
 
 
 def _rows(results: list[SliceResult]) -> str:
