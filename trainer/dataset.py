@@ -91,7 +91,7 @@ class Dataset:
             if coding is None:
                 columns = (PackedColumn(PICTURE, HALF, HALF),)
             else:
-                columns = statistics.packed or ()
+                columns = statistics.packed_columns
             if (found := tuple(column.name for column in columns)) != names:
                 raise ValueError(f"statistics of {found}, not of {names}")
             label = ColumnMoments(mean=0.0, std=1.0)

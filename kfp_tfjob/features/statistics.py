@@ -15,6 +15,7 @@ from pydantic import PlainValidator
 
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnMoments, ColumnStatistics
+from kfp_tfjob.features.types.number import NumberStatistics
 from kfp_tfjob.storage import documents
 
 SPLITS = ("train", "validation", "test")
@@ -101,7 +102,7 @@ class StatisticsDocument:
 
     Attributes:
         features: The columns.
-        packed: The values that the model gets; None for pictures.
+        packed: The values that the model gets; None for pictures and in old datasets.
         label: The label.
         rows: The rows that were `read`, and those of each split.
         duplicates: Rows with the features of an earlier row.
@@ -126,6 +127,17 @@ class StatisticsDocument:
     rows_left_out: Mapping[str, int] | None = None
     weight: WeightStatistics | None = None
     also_in_train: Mapping[str, int] | None = None
+
+    @property
+    def packed_columns(self) -> tuple[PackedColumn, ...]:
+        """The values that a model of a table gets; before codec 3, they were the columns."""
+        if self.packed is not None:
+            return self.packed
+        return tuple(
+            PackedColumn(name, it.mean, it.std)
+            for name, it in self.features.items()
+            if isinstance(it, NumberStatistics)
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StatisticsDocument:
