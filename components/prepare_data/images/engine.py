@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
@@ -29,6 +29,7 @@ from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unus
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import ranges_of
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
 from kfp_tfjob.components.prepare_data.tasks import Job, document, job_of
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, split_records
@@ -45,7 +46,7 @@ from kfp_tfjob.storage.manifest import ManifestObject
 READ = f"{__name__}:read"
 WRITE = f"{__name__}:write"
 # Of a part. A task holds its records in memory.
-PART_BYTES, PART_FILES = 16 << 20, 4096
+_PART_BYTES, PART_FILES = 16 << 20, 4096
 _LARGEST_COMMON, _USUAL = 256, 128  # pixels
 _MOST_SIZES = 10  # named in statistics.json
 # What is kept of each image in memory: 58 bytes.
@@ -89,7 +90,11 @@ def prepare(
     # Each part has its files, as there may be millions.
     job = Job(replace(source, files=()), label, options, Columns((), label))
     context.exchange.write_plain(f"{job.name}/job", job)
-    parts = parts_of(source.files, rules.folders)
+    ranges = ranges_of([file.size for file in source.files], _PART_BYTES, PART_FILES)
+    parts = [
+        Part(number, list(source.files[it.start : it.end]), rules.folders)
+        for number, it in enumerate(ranges)
+    ]
     items = {document(job.name, part.number): (job.name, part) for part in parts}
     faults, indices = Faults(), []
     for done in executor.resume(READ, items, PartDone, ProgressLog("read", source.size)):
@@ -159,19 +164,6 @@ class Shard:
     address: S3Address
     pieces: list[tuple[int, int, int]]
     order: np.ndarray
-
-
-def parts_of(files: Sequence[SourceFile], folders: frozenset[str]) -> list[Part]:
-    """Return the parts of a source of images: files that follow each other."""
-    groups: list[list[SourceFile]] = [[]]
-    size = 0
-    for file in files:
-        if groups[-1] and (size + file.size > PART_BYTES or len(groups[-1]) == PART_FILES):
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file.size
-    return [Part(number, group, folders) for number, group in enumerate(groups)]
 
 
 def read(context: Context, item: tuple[str, Part]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ tells where it really began and ended, and the ranges of a file must follow each
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -34,6 +34,17 @@ class Span:
     start: int
     end: int
     exact: bool = False
+
+
+def ranges_of(sizes: Sequence[int], most: int, count: int = sys.maxsize) -> list[Span]:
+    """Return ranges of units of these sizes, of about `most` bytes and at most `count` units."""
+    found, start, held = [], 0, 0
+    for i, size in enumerate(sizes):
+        if i > start and (held + size > most or i - start == count):
+            found.append(Span(start, i))
+            start, held = i, 0
+        held += size
+    return [*found, Span(start, len(sizes))]
 
 
 @dataclass

@@ -20,7 +20,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     ArrowTable,
     Reader,
 )
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
+from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span, ranges_of
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.options import data
 from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions, Format
@@ -56,26 +56,16 @@ class Part:
 
 def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
     """Return the parts of a source, of about `size` bytes; large files are opened."""
-    found = _files(source, options, size)
-    return [Part(i, *part) for i, part in enumerate(found)]
-
-
-def _files(
-    source: Source, options: DataOptions, size: int
-) -> Iterator[tuple[int, int, Span | None, int]]:
-    start, held = 0, 0  # small files that are waiting
-    for i, file in enumerate(source.files):
-        if held and held + file.size > size:
-            yield start, i - 1, None, held
-            start, held = i, 0
-        if file.size < size + size // 2:
-            start, held = start if held else i, held + max(file.size, 1)
-            continue
-        spans = _spans_of(source, file, options, size)
+    found: list[Part] = []
+    for group in ranges_of([file.size for file in source.files], size):
+        files = source.files[group.start : group.end]
+        held, spans = sum(file.size for file in files), []
+        if held >= size + size // 2:  # a single file
+            spans = _spans_of(source, files[0], options, size)
         for span in spans if len(spans) > 1 else [None]:
-            yield i, i, span, file.size // max(1, len(spans))
-    if held:
-        yield start, len(source.files) - 1, None, held
+            share = held // max(1, len(spans))
+            found.append(Part(len(found), group.start, group.end - 1, span, share))
+    return found
 
 
 # What no header of a CSV begins with.
@@ -118,24 +108,13 @@ def _spans_of(source: Source, file: SourceFile, options: DataOptions, size: int)
     reader = _reader_of(source, file, options)
     if not reader.is_text:
         with unpacked(source, file) as stream:
-            return _ranges(reader.units(stream, file.name), size)
+            return ranges_of(reader.units(stream, file.name), size)
     if options.encoding not in ("auto", "utf-8"):
         return []
     with text_of(source, file, options.encoding) as stream, source.raw(file) as raw:
         if stream.read(_HEAD) != raw.read(_HEAD):
             return []  # packed, or in another encoding
     return [Span(at, min(at + size, file.size)) for at in range(0, file.size, size)]
-
-
-def _ranges(sizes: list[int], most: int) -> list[Span]:
-    """Return ranges of parts of these sizes, of about `most` bytes."""
-    found, start, held = [], 0, 0
-    for i, size in enumerate(sizes):
-        if i > start and held + size > most:
-            found.append(Span(start, i))
-            start, held = i, 0
-        held += size
-    return [*found, Span(start, len(sizes))]
 
 
 def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[Reader]:
