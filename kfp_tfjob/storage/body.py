@@ -90,25 +90,20 @@ class Body(io.RawIOBase):
         if isinstance(source, int) and size <= SMALL:
             self._source = self._whole(source)
 
-    @property
-    def streamed(self) -> bool:
-        """Whether reading the body needs a buffer."""
-        return isinstance(self._source, int)
-
-    def digests(self, buffer: bytearray, md5: bool = False) -> Digests:
+    def digests(self, md5: bool = False) -> Digests:
         """Read the body for the first time.
 
         Raises:
             FileChangedError: The file became shorter.
         """
         crc, sum_md5 = Checksum(), hashlib.md5(usedforsecurity=False) if md5 else None
-        for chunk in self.chunks(buffer):
+        for chunk in self.chunks():
             crc.update(chunk)
             if sum_md5:
                 sum_md5.update(chunk)
         return Digests(crc, sum_md5.digest() if sum_md5 else b"")
 
-    def chunks(self, buffer: bytearray) -> Iterator[bytes | memoryview]:
+    def chunks(self) -> Iterator[bytes | memoryview]:
         """Yield the chunks to send; each is valid until the next one.
 
         Raises:
@@ -117,7 +112,11 @@ class Body(io.RawIOBase):
         if isinstance(self._source, bytes):
             yield self._source
             return
-        view, offset, end = memoryview(buffer), self._offset, self._offset + self.size
+        view, offset, end = (
+            memoryview(bytearray(min(CHUNK, self.size))),
+            self._offset,
+            self._offset + self.size,
+        )
         while offset < end:
             count = self._fill(view[: min(len(view), end - offset)], offset)
             yield view[:count]
@@ -130,7 +129,7 @@ class Body(io.RawIOBase):
             raise FileUnreadableError(self._path, error) from error
         if len(data) == self.size:
             return data
-        return b"".join(map(bytes, self.chunks(bytearray(self.size))))
+        return b"".join(map(bytes, self.chunks()))
 
     def _fill(self, view: memoryview, offset: int) -> int:
         assert isinstance(self._source, int)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -22,8 +21,7 @@ from botocore.httpsession import where
 from botocore.utils import get_environ_proxies
 
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body, Digests
-from kfp_tfjob.storage.checksum import CHUNK
+from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.connection import Connection, HttpReply
 from kfp_tfjob.storage.failures import REDIRECTS
 from kfp_tfjob.storage.signing import UNSIGNED, sign
@@ -76,7 +74,6 @@ class FastPut:
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, _Route | None] = {}
         self._idle: dict[_Route, list[Connection]] = {}
-        self._buffers: list[bytearray] = []
 
     def put(self, address: S3Address, body: Body, parameters: Mapping[str, str | int]) -> Reply:
         """Send an object, or the part that `parameters` name.
@@ -111,13 +108,6 @@ class FastPut:
             **parameters,
         )
         return Reply(answer["ResponseMetadata"]["HTTPHeaders"])
-
-    def digests(self, body: Body, md5: bool = False) -> Digests:
-        """Read a body for its checksums."""
-        if not body.streamed:
-            return body.digests(bytearray(), md5)
-        with self._buffer() as buffer:
-            return body.digests(buffer, md5)
 
     def _route(self, bucket: str) -> _Route | None:
         """Ask boto3 where a bucket is; None if only boto3 can reach it."""
@@ -156,11 +146,7 @@ class FastPut:
     ) -> HttpReply:
         connection = self._connect(route)
         try:
-            if not body.streamed:
-                reply = connection.exchange("PUT", target, headers, body.chunks(bytearray()))
-            else:
-                with self._buffer() as buffer:
-                    reply = connection.exchange("PUT", target, headers, body.chunks(buffer))
+            reply = connection.exchange("PUT", target, headers, body.chunks())
         except BaseException:
             connection.close()
             raise
@@ -188,17 +174,6 @@ class FastPut:
             self._context = ssl.create_default_context(cafile=self._ca)
         seconds = self._client.meta.config.read_timeout
         return Connection(route.host, self._context if route.secure else None, seconds)
-
-    @contextmanager
-    def _buffer(self) -> Iterator[bytearray]:
-        try:
-            buffer = self._buffers.pop()
-        except IndexError:  # one buffer per concurrent sender
-            buffer = bytearray(CHUNK)
-        try:
-            yield buffer
-        finally:
-            self._buffers.append(buffer)
 
 
 def _refusal(reply: HttpReply) -> ClientError:

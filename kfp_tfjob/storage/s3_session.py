@@ -149,7 +149,7 @@ class S3Session:
         """
 
         def attempt() -> tuple[Reply, Digests]:
-            digests = self.fast_put.digests(body, md5=self.checking is Checking.IGNORES)
+            digests = body.digests(md5=self.checking is Checking.IGNORES)
             reply = self.fast_put.put(address, body, {**parameters, **digests.parameters()})
             if digests.md5 and self.tags_are_md5 and reply.etag.strip('"') != digests.md5.hex():
                 raise damaged(reply.etag)  # a store that ignores Content-MD5 too
