@@ -24,10 +24,6 @@ _REFUSED: dict[type[Callback], tuple[str, str]] = {
         "it would restore the weights a second time, from the last epoch",
         "remove it: every training resumes from its newest checkpoint",
     ),
-    keras.callbacks.OrbaxCheckpoint: (
-        "it needs all replicas to save, and callbacks run on the chief",
-        "remove it: checkpoints are written anyway; ModelCheckpoint writes models",
-    ),
     keras.callbacks.SwapEMAWeights: (
         "the chief would evaluate with different weights than the other replicas",
         "remove it: with use_ema=True the averages are the weights of the finished model",

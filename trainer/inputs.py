@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,10 +11,13 @@ import tensorflow as tf
 
 from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.trainer import memory
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.picture_rows import PictureRows
 from kfp_tfjob.trainer.rows import Rows
+
+# Of mallopt(3).
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20  # bytes
 
 
 def open_split(dataset: Dataset, split: str) -> TFRecords:
@@ -116,5 +120,20 @@ def distribute(
         return batches.prefetch(2)
 
     batches = iter(strategy.distribute_datasets_from_function(pipeline))
-    memory.keep_freed()
+    _keep_freed()
     return batches
+
+
+def _keep_freed() -> None:
+    """Keep freed memory instead of returning it to the kernel.
+
+    Batches and the messages of a sum over replicas are large, so the C library maps them again
+    every time. This costs hundreds of page faults per step, and more time than sending the data.
+    TensorFlow changes these settings when it creates an iterator, so call this afterwards.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # not the GNU C library
+    mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    mallopt(_TRIM_THRESHOLD, _SPARE_MEMORY)

@@ -58,16 +58,6 @@ def find(model_code: str, folder: Path) -> BuildModel:
                 fix="correct the code; install its other packages in train_image",
             )
         ) from error
-    own, imported = folder / f"{name}.py", getattr(module, "__file__", None)
-    if own.exists() and imported and own.resolve() != Path(imported).resolve():
-        raise ConfigurationError(
-            Problem(
-                f"the model code {own.name} has the name of another module",
-                received=imported,
-                expected="a name that no other module in the image has",
-                fix=f"rename {own.name}, and correct model_code",
-            )
-        )
     found = getattr(module, function, None)
     if not callable(found):
         raise ConfigurationError(_no_function(module, function))

@@ -10,10 +10,11 @@ stored, so a pass without changes takes one scan and no request.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -31,13 +32,22 @@ from kfp_tfjob.storage.layout import (
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import PartsUpload
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
-from kfp_tfjob.uploader.earlier import Stored, recognised, step_of
-from kfp_tfjob.uploader.folder import name_problem, same_content
+from kfp_tfjob.uploader.folder import manifest_at, name_problem, same_content
 from kfp_tfjob.uploader.inventory import LocalFile, Scan
 from kfp_tfjob.uploader.ownership import FencedError
 from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
 
 log = logging.getLogger(__name__)
+
+_STEP = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)/")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A stored file: its state when it was sent, and its object."""
+
+    file: LocalFile
+    object: ManifestObject
 
 
 class Mirror:
@@ -78,7 +88,7 @@ class Mirror:
         self._run_id, self._attempt = run_id, attempt
         self._tick, self._snapshot_seconds = tick, snapshot_seconds
         self._snapshots: dict[str, float] = {}
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[str, _Stored] = {}
         self._uploads: dict[str, PartsUpload] = {}  # that an outage ended, by key
         self._check_owner = check_owner
         self._published: dict[int, frozenset[LocalFile]] = {}  # steps with a manifest in the store
@@ -196,7 +206,7 @@ class Mirror:
         """
         if scan.errors or before.errors or not self._published or self.away:
             return
-        here = {step_of(path) for path in (*scan.files, *before.files)}
+        here = {_step_of(path) for path in (*scan.files, *before.files)}
         self._seen |= here
         is_ours = any(path.endswith(f"/{CHECKPOINT_STATE}") for path in scan.files)
         known = self._remote if is_ours else self._remote & self._seen
@@ -206,7 +216,7 @@ class Mirror:
                 try:
                     self._check_owner(False)
                     self._published.pop(step, None)
-                    self._forget([p for p in self._stored if step_of(p) == step])
+                    self._forget([p for p in self._stored if _step_of(p) == step])
                     self._store.delete(address / MANIFEST)
                     for item in self._store.list(address):
                         self._store.delete(item.address)
@@ -253,16 +263,25 @@ class Mirror:
             self._stored.pop(path, None)
 
     def _learn(self, scan: Scan) -> None:
-        """Find out once what earlier processes and attempts stored."""
+        """Find out once which checkpoints earlier processes and attempts stored.
+
+        Equal names and times prove nothing: the bytes must be equal. Other files are sent again.
+        """
         try:
             self._check_owner(False)
             self._remote |= set(self._store.numbers(self._run.checkpoints))
             for step, files in _by_step(scan)[0].items():
                 if step not in self._remote:
                     continue
-                known, whole = recognised(self._store, self._folder, self._run, step, files)
-                self._stored |= {stored.file.path: stored for stored in known}
-                if whole:
+                manifest = manifest_at(self._store, self._run.checkpoints / str(step))
+                prefix = f"{CHECKPOINTS}/{step}/"
+                known = {
+                    prefix + item.key: replace(item, key=f"{OUTPUT}/{prefix}{item.key}")
+                    for item in (manifest.objects if manifest else ())
+                }
+                same = same_content(self._folder, {file.path: file for file in files}, known)
+                self._stored |= {file.path: _Stored(file, known[file.path]) for file in same}
+                if len(same) == len(files) == len(known):
                     self._published[step] = files
                     log.info("checkpoint %d is already stored", step)
         except (ConfigurationError, FencedError, StoreUnavailableError):
@@ -342,7 +361,7 @@ class Mirror:
         workers = workers_for(self._store.probe(self._run.base).latency)
         for file, sent in each(self._send_file, wanted, min(workers, len(files)), tick):
             try:
-                self._stored[file.path] = Stored(file, sent.result())
+                self._stored[file.path] = _Stored(file, sent.result())
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan finds the new state
             except Exception as error:  # no error may end the sidecar
@@ -394,9 +413,15 @@ def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFil
     steps: dict[int, list[LocalFile]] = {}
     plain = []
     for path, file in scan.files.items():
-        step = step_of(path)
+        step = _step_of(path)
         if step is None or f"{CHECKPOINTS}/{step}/{MANIFEST}" in scan.files:
             plain.append(file)
         else:
             steps.setdefault(step, []).append(file)
     return {step: frozenset(files) for step, files in steps.items()}, plain
+
+
+def _step_of(path: str) -> int | None:
+    """Return the step of the checkpoint that a path below OUTPUT_DIR belongs to, if any."""
+    match = _STEP.match(path)
+    return int(match[1]) if match else None

@@ -1,7 +1,7 @@
 """Stored JSON documents: typed ones, and the limits for untrusted ones.
 
 A typed document is a frozen dataclass. pydantic checks the types of what is read; it is imported
-on first use, because the sidecar and the supervisor of a replica do without it.
+on first use, because it takes longer than most commands that read nothing.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
-from kfp_tfjob.storage.documents import LONGEST, parse
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.documents import LONGEST
 from kfp_tfjob.storage.errors import DataError, Problem
 
 FORMAT = "kfp-tfjob/manifest/1"
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, order=True)
@@ -30,6 +30,7 @@ class ManifestObject:
         sha256: Hexadecimal, if it was computed anyway.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}
     key: str
     size: int
     crc64nvme: str
@@ -112,17 +113,12 @@ class Manifest:
             DataError: The bytes are not a manifest of this format.
         """
         try:
-            body = _mapping(parse(data))
-            if body["format"] != FORMAT:
-                raise ValueError(f"format {body['format']!r:.100}")
-            return cls.of(
-                _text(body["kind"]),
-                [_object(_mapping(item)) for item in _list(body["objects"])],
-                _text(body.get("run_id", "")),
-                _count(body.get("attempt", 0)),
-                _mapping(body["details"]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            found = documents.read(_Written, data)
+            if found.format != FORMAT:
+                raise ValueError(f"format {found.format!r:.100}")
+            if found.attempt < 0 or any(item.size < 0 for item in found.objects):
+                raise ValueError("a negative attempt or size")
+        except ValueError as error:
             raise DataError(
                 Problem(
                     f"{where} is not a manifest",
@@ -131,39 +127,11 @@ class Manifest:
                     fix="remove the prefix that contains it, and let the run write it again",
                 )
             ) from error
+        return cls.of(found.kind, found.objects, found.run_id, found.attempt, found.details)
 
 
-def _object(item: dict[str, Any]) -> ManifestObject:
-    if unknown := item.keys() - {"key", "size", "crc64nvme", "sha256"}:
-        raise ValueError(f"an object with unknown keys {sorted(unknown)!r:.100}")
-    sha256 = item.get("sha256")
-    return ManifestObject(
-        _text(item["key"]),
-        _count(item["size"]),
-        _text(item["crc64nvme"]),
-        None if sha256 is None else _text(sha256),
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Written(Manifest):
+    """A manifest as it is stored."""
 
-
-def _text(value: Any) -> str:
-    return _of(str, value)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return _of(dict, value)
-
-
-def _list(value: Any) -> list[Any]:
-    return _of(list, value)
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:  # True is an int too
-        raise ValueError(f"{value!r:.100} instead of a whole number, 0 or more")
-    return value
-
-
-def _of(kind: type[Value], value: Any) -> Value:
-    if not isinstance(value, kind):
-        raise ValueError(f"{value!r:.100} instead of a {kind.__name__}")
-    return value
+    format: str

@@ -15,7 +15,7 @@ from kfp_tfjob.storage.body import Body, FileChangedError
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
 from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem, StoreUnavailableError
 from kfp_tfjob.storage.failures import code_of
-from kfp_tfjob.storage.s3_session import Checking, S3Session
+from kfp_tfjob.storage.s3_session import S3Session
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class PartsUpload:
 
     def _checked(self, parameters: dict[str, str]) -> dict[str, str]:
         """Return the parameters; none for a store that ignores CRC64NVME."""
-        return {} if self._session.checking is Checking.IGNORES else parameters
+        return {} if self._session.ignores_checksums else parameters
 
     def _is_there(self, whole: Checksum) -> bool:
         """Tell whether the object has the bytes that were sent."""

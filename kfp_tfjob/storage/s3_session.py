@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -46,15 +45,6 @@ Result = TypeVar("Result")
 LANES = 8  # parts of large objects that move at the same time
 
 
-class Checking(enum.Enum):
-    """What a store does with the checksum of a body."""
-
-    UNKNOWN = "it was not tested"
-    IGNORES = "it ignores CRC64NVME checksums, so bodies carry their MD5 too"
-    CHECKS = "it verifies CRC64NVME checksums"
-    KEEPS = "it verifies and keeps CRC64NVME checksums"
-
-
 class S3Session:
     """One endpoint, used with one set of credentials.
 
@@ -67,7 +57,7 @@ class S3Session:
     Attributes:
         client: The boto3 client.
         fast_put: Sends bodies.
-        checking: What the store does with checksums.
+        ignores_checksums: Whether the store ignores CRC64NVME, so that bodies carry their MD5 too.
         tags_are_md5: Whether the entity tag of an object sent in one request is its MD5.
 
     Raises:
@@ -80,8 +70,7 @@ class S3Session:
     ) -> None:
         self.endpoint, self.patience = endpoint, patience
         self.options = WriteOptions.read(secret)
-        self.checking = Checking.UNKNOWN
-        self.tags_are_md5 = False
+        self.ignores_checksums = self.tags_are_md5 = False  # until it is probed
         self._renewing = Lock()
         session = botocore.session.get_session()
         secret.install(session)
@@ -149,7 +138,7 @@ class S3Session:
         """
 
         def attempt() -> tuple[Reply, Digests]:
-            digests = body.digests(md5=self.checking is Checking.IGNORES)
+            digests = body.digests(md5=self.ignores_checksums)
             reply = self.fast_put.put(address, body, {**parameters, **digests.parameters()})
             if digests.md5 and self.tags_are_md5 and reply.etag.strip('"') != digests.md5.hex():
                 raise damaged(reply.etag)  # a store that ignores Content-MD5 too

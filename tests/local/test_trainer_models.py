@@ -129,9 +129,6 @@ def test_code_that_cannot_be_found_is_refused(
 
     with pytest.raises(ConfigurationError, match=words):
         user_model.find(f"{module(code)}:{function}", tmp_path)
-    name = module("def build_model(dataset): pass", "json")  # that of another module
-    with pytest.raises(ConfigurationError, match="json.py.* rename"):
-        user_model.find(f"{name}:build_model", tmp_path)
 
 
 def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
