@@ -42,7 +42,7 @@ def lines(megabytes: int) -> Iterator[LogLine]:
             f" accuracy {index % 997 / 997:.4f}"
         )
         where = f"worker-{index % _REPLICAS}"
-        yield LogLine(where, "pod", stamp_of(began + index / 1000), text)
+        yield LogLine(stamp_of(began + index / 1000), where, text)
 
 
 class _Log:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kfp_tfjob.cluster.log_reader import LogReader, StoredLine
+from kfp_tfjob.cluster.log_lines import LogLine
+from kfp_tfjob.cluster.log_reader import LogReader
 from kfp_tfjob.pipelines.stored_run import StoredRun
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import did_you_mean, nearest
@@ -18,7 +19,7 @@ class Said(NamedTuple):
     """A line of the log of a run: the attempt and the line."""
 
     attempt: int
-    line: StoredLine
+    line: LogLine
 
 
 def read(found: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[Said]:

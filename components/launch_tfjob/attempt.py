@@ -101,7 +101,7 @@ class Attempt:
                 break
             self._count(latest, follower.pods)
             silence = backend.silence(self.name)
-            seen = Snapshot(latest, follower.pods, silence, lambda: follower.events)
+            seen = Snapshot(latest, follower.pods, silence, follower.events)
             given_up = self._with_remedy(limits.look(seen), seen)
             if limits.pending >= _NAME_SHORTAGE_SECONDS and not told:
                 told = self._name_shortage(seen, limits.pending)
@@ -152,7 +152,7 @@ class Attempt:
         """Add the parameter to change to a verdict on waiting pods; decide whether it is final."""
         if found is None or found.fix:
             return found
-        events = seen.events()
+        events = seen.events
         if missing := waiting.missing_secrets(seen.pods):
             if found.verdict == Verdict.USER_ERROR:
                 place = seen.job["metadata"].get("namespace", "")
@@ -168,7 +168,7 @@ class Attempt:
         said = list(too_small(self.launch.spec, nodes)) if nodes else []
         if not (said := said or waiting.unscheduled(seen.pods)):
             return False
-        fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, seen.pods, seen.events())
+        fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, seen.pods, seen.events)
         where = f"{self.name} has been waiting for nodes for {seconds:.0f} s"
         log.warning("%s: %s. Fix: %s", where, "; ".join(said), fix or "add nodes")
         return True

@@ -37,7 +37,7 @@ class Snapshot:
     job: Object
     pods: Sequence[Object]
     silence: float | None = None
-    events: Callable[[], Sequence[Object]] = tuple
+    events: Sequence[Object] = ()
 
 
 class Limit(NamedTuple):
@@ -87,7 +87,7 @@ class JobLimits:
                 held = f"the job was suspended in its queue for {self.queued:.0f} s"
                 return Judgement(
                     Verdict.UNSCHEDULABLE,
-                    ": ".join([held, *waiting.queue_says(seen.events())[-1:]]),
+                    ": ".join([held, *waiting.queue_says(seen.events)[-1:]]),
                     fix="raise train_options.queue_timeout_seconds, or see what Kueue says with"
                     " `kubectl describe workloads,localqueues`",
                 )
@@ -108,7 +108,7 @@ class JobLimits:
 
     def _limits(self, seen: Snapshot) -> dict[str, Limit]:
         """Return the problems of a job, by the name under which their time is counted."""
-        options, pods, events = self.options, seen.pods, seen.events()
+        options, pods, events = self.options, seen.pods, seen.events
         placed = [replica_of(pod) for pod in pods if waiting.is_placed(pod)]
         left = max(options.pending_timeout_seconds - self.waited, 0)
         operator, pull = options.operator_timeout_seconds, options.image_pull_timeout_seconds
@@ -165,7 +165,7 @@ class JobLimits:
 
     def _is_cared_for(self, seen: Snapshot) -> bool:
         """Tell whether an operator handles the job; one unable to create pods writes no status."""
-        return kind_of(seen.job).is_noticed(seen.job) or bool(waiting.not_made(seen.events()))
+        return kind_of(seen.job).is_noticed(seen.job) or bool(waiting.not_made(seen.events))
 
     def _is_pending(self, seen: Snapshot) -> bool:
         if not self._is_cared_for(seen):
@@ -178,7 +178,7 @@ def _reasons(seen: Snapshot) -> list[str]:
     """Return the cluster's message, if any, for each pod that has not started."""
     found = []
     for pod in seen.pods:
-        if not waiting.has_begun(pod) and (said := waiting.reason(pod, seen.events())):
+        if not waiting.has_begun(pod) and (said := waiting.reason(pod, seen.events)):
             found.append(f"{replica_of(pod)}: {said}")
     return found
 

@@ -13,16 +13,14 @@ class LogLine(NamedTuple):
     """One line.
 
     Attributes:
-        where: The name in brackets before it: `chief-0`, `worker-1/uploader`.
-        pod: The id of the pod.
         stamp: Its time in UTC with nanoseconds, `2026-01-01T10:00:00.000000000Z`; empty for a
             message of the kubelet, which is not part of the log.
+        where: The name in brackets before it: `chief-0`, `worker-1/uploader`.
         text: The line.
     """
 
-    where: str
-    pod: str
     stamp: str
+    where: str
     text: str
 
     @property

@@ -10,8 +10,8 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.escaping import line as safe
 from kfp_tfjob.storage.layout import RunLayout
@@ -24,14 +24,6 @@ _MOST, _MOST_TEXT = (
     16 << 20,
     128 << 20,
 )  # bytes of a file and of its text; none has more
-
-
-class StoredLine(NamedTuple):
-    """A line as it was stored: its time, the name in brackets, and the text."""
-
-    stamp: str
-    where: str
-    text: str
 
 
 @dataclass
@@ -53,16 +45,16 @@ class LogReader:
             found[item.address.key[len(prefix.key) + 1 :].partition("/")[0]].append(item)
         return dict(sorted(found.items()))
 
-    def new_lines(self) -> Iterator[StoredLine]:
+    def new_lines(self) -> Iterator[LogLine]:
         """Yield the lines that were stored since the last call, merged by time."""
         new = (self._new_of(replica, files) for replica, files in self.files().items())
         return heapq.merge(*new, key=lambda line: line.stamp)
 
-    def _new_of(self, replica: str, files: list[Listed]) -> Sequence[StoredLine]:
+    def _new_of(self, replica: str, files: list[Listed]) -> Sequence[LogLine]:
         """Return the wanted lines of a replica that are new, each once, after notes."""
         if files == self._read.get(replica):
             return []
-        notes: list[StoredLine] = []
+        notes: list[LogLine] = []
         stored: Counter[str] = Counter()
         for file in files:
             try:
@@ -70,19 +62,19 @@ class LogReader:
             except ObjectNotFoundError:
                 continue
             except (DataError, EOFError, OSError, zlib.error) as error:
-                notes.append(StoredLine("", replica, f"({file.address}: {safe(error)})"))
+                notes.append(LogLine("", replica, f"({file.address}: {safe(error)})"))
                 continue
             # A line has its time in nanoseconds: in two files, it is the same one.
             stored |= lines
         if replica not in self._read:
             found = filter(None, map(_NOTE.fullmatch, stored))
-            notes += [StoredLine("", replica, f"({match[1]})") for match in found]
+            notes += [LogLine("", replica, f"({match[1]})") for match in found]
         new = stored - self._shown[replica]
         self._shown[replica] |= stored
         self._read[replica] = files
         parsed = map(_LINE.fullmatch, sorted(new.elements(), key=lambda line: line[:_STAMP]))
         return notes + [
-            StoredLine(*match.groups()) for match in parsed if match and self.wanted(match[2])
+            LogLine(*match.groups()) for match in parsed if match and self.wanted(match[2])
         ]
 
     def _lines(self, file: Listed) -> list[str]:

@@ -74,7 +74,7 @@ class PodLogs:
 
     def _read(self, pod: Object, container: str) -> None:
         replica, name = replica_of(pod), pod["metadata"]["name"]
-        main, uid = self._api.kind.container, pod["metadata"]["uid"]
+        main = self._api.kind.container
         where = self._api.kind.log_name(replica, container)
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
@@ -105,7 +105,7 @@ class PodLogs:
                             continue
                         newest, bar = max(newest, stamp), 0
                         pause = 0.2
-                    self._put(LogLine(where, uid, stamp, text))
+                    self._put(LogLine(stamp, where, text))
             except ApiError as error:
                 refused += done  # a busy kubelet may refuse a log that is there
                 if error.status == 404 or refused > _REFUSALS:

@@ -46,8 +46,6 @@ TO_EXPLAIN = (
     Right("", "persistentvolumeclaims", ("get",)),
     Right("", "serviceaccounts", ("get",)),
 )
-# Kueue's own roles may grant it too. Without it, the log of a run lacks its place in the queue.
-IN_QUEUES = (Right("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads", ("get",)),)
 
 
 def missing(

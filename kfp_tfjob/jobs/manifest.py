@@ -275,7 +275,8 @@ class _PodTemplate:
             "EXPECTED_GPUS": str(spec.gpus_of(self.role)),
             "STORE_DEADLINE": str(spec.options.store_deadline_seconds),
             "START_DEADLINE": str(spec.options.start_timeout_seconds),
-            **self._restarts(),
+            # A user's own program is never restarted in place.
+            "MAX_RESTARTS": "" if spec.options.command else str(spec.options.max_restarts or ""),
             "ORPHAN_TIMEOUT": str(spec.options.orphan_timeout_seconds) if self.is_chief else "",
             "PODINFO_DIR": PODINFO_DIR if self.is_chief else "",
             "FLUSH_BARRIER": "1" if self.is_chief else "",
@@ -289,13 +290,6 @@ class _PodTemplate:
             "PYTHONUNBUFFERED": "1",
         }
         return _variables(values)
-
-    def _restarts(self) -> dict[str, str]:
-        """Return the settings for restarts in place; a user's own program is never restarted."""
-        options = self.spec.options
-        if options.command or not options.max_restarts:
-            return {}
-        return {"MAX_RESTARTS": str(options.max_restarts)}
 
     def _volumes(self) -> list[Object]:
         volumes: list[Object] = [{"name": "job", "emptyDir": {}}]

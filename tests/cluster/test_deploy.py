@@ -11,7 +11,6 @@ from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import manifests
-from kfp_tfjob.cluster.rights import IN_QUEUES
 from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -107,9 +106,8 @@ def test_runs_need_the_whole_role_and_no_more(
     asked = set(audit.calls(log, launch.namespace, "runner"))
     used = {call for call, allowed in asked if allowed and call.group not in _OF_ITSELF}
     # The run has TFJobs, and no queue; on the other kinds, the Role gives the same verbs.
-    others = {kind.plural for kind in KINDS if kind is not TFJOB} | {
-        it.resource for it in IN_QUEUES
-    }
+    others = {kind.plural for kind in KINDS if kind is not TFJOB}
+    others.add("localqueues/pendingworkloads")
     assert used == {call for call in _granted() if call.resource not in others}
     verbs = {
         kind: {call.verb for call in _granted() if call.resource == kind.plural} for kind in KINDS

@@ -28,9 +28,8 @@ def lines(number: int, replicas: int = 1, text: str = "step {} loss 0.25") -> li
     """Return lines of several replicas and containers; some have equal times."""
     return [
         LogLine(
-            f"worker-{index % replicas}" + ("/uploader" if index % 7 == 0 else ""),
-            "pod",
             stamp_of(BEGAN + index // 3 * 0.002),
+            f"worker-{index % replicas}" + ("/uploader" if index % 7 == 0 else ""),
             text.format(index),
         )
         for index in range(number)
@@ -77,7 +76,7 @@ def test_lines_of_several_replicas_come_back_in_the_order_of_their_times(store, 
 
 
 def test_messages_of_the_kubelet_are_not_stored(store, run):
-    write(store, run, [LogLine("chief-0", "pod", "", "failed to open log"), *lines(1)])
+    write(store, run, [LogLine("", "chief-0", "failed to open log"), *lines(1)])
     assert stored(store, run) == expected(lines(1))
 
 
@@ -92,7 +91,7 @@ def test_a_successor_that_reads_every_line_again_stores_the_rest(store, run, fir
 def test_a_new_pod_of_a_replica_is_read_from_its_start(store, run):
     """Its node may have a clock that is behind."""
     given = lines(100)
-    later = [line._replace(pod="other", text=f"again {line.text}") for line in given]
+    later = [line._replace(text=f"again {line.text}") for line in given]
     write(store, run, given)
     write(store, run, [*given, *later])
     write(store, run, later)
@@ -151,7 +150,7 @@ def noise(number: int, replicas: int = 1) -> list[LogLine]:
     """Return lines of 4 kB that gzip halves."""
     source = random.Random(1)
     return [
-        LogLine(f"worker-{i % replicas}", "pod", stamp_of(BEGAN + i), source.randbytes(2000).hex())
+        LogLine(stamp_of(BEGAN + i), f"worker-{i % replicas}", source.randbytes(2000).hex())
         for i in range(number)
     ]
 
@@ -176,7 +175,7 @@ def test_of_a_long_log_the_end_is_kept(store, run, monkeypatch, limit, replicas)
 
 def test_any_text_comes_back(store, run):
     texts = ["", " ", "\x0b", "\u2028", "a\rb", "[x] y", "# 3 lines", "\x00", "\ud800", "\x85"]
-    given = [LogLine("chief-0", "pod", stamp_of(BEGAN + i), text) for i, text in enumerate(texts)]
+    given = [LogLine(stamp_of(BEGAN + i), "chief-0", text) for i, text in enumerate(texts)]
     write(store, run, given)
     found = [line.text for line in LogReader(store, run, 1).new_lines()]
     assert found == [*texts[:8], "?", texts[9]]

@@ -32,7 +32,7 @@ def write(store: Store, run: RunLayout, attempt: int, said: dict[str, list[str]]
         for where, texts in said.items():
             if index < len(texts):
                 at = stamp_of(BEGAN + 1000 * attempt + index)
-                writer.put(LogLine(where, f"pod-{attempt}", at, texts[index]))
+                writer.put(LogLine(at, where, texts[index]))
     writer.end()
     writer.close(20)
 

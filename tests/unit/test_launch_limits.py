@@ -71,7 +71,7 @@ ON_LOST_NODE[1]["status"]["conditions"].append(
     ("seen", "limit", "verdict", "words"),
     [
         (Snapshot(job(), []), 60, "operator_absent", "no status for 60 s"),
-        (Snapshot(job(), [], events=lambda: QUOTA), 100, "unschedulable", "exceeded quota: gpus"),
+        (Snapshot(job(), [], events=QUOTA), 100, "unschedulable", "exceeded quota: gpus"),
         (Snapshot(job("Created"), WAITING), 100, "unschedulable", f"chief-0: {NO_GPU}; worker-0"),
         (Snapshot(job("Created"), []), 100, "unschedulable", "2 were not created"),
         (Snapshot(job("Running"), PARTLY), 30, "partly_placed", "worker-0 hold their nodes while"),
@@ -101,7 +101,7 @@ ON_LOST_NODE[1]["status"]["conditions"].append(
             "a pod ended",
         ),
         (Snapshot(job("Running"), BOTH), 260, "deadline", "longer than its deadline"),
-        (Snapshot(job(), [], events=lambda: FORBIDDEN), 5, "refused", "violates PodSecurity"),
+        (Snapshot(job(), [], events=FORBIDDEN), 5, "refused", "violates PodSecurity"),
         (
             Snapshot(job("Created"), NO_SECRET),
             5,
@@ -116,7 +116,7 @@ ON_LOST_NODE[1]["status"]["conditions"].append(
         ),
         # Pods that are there hold their nodes while a quota keeps the others from being made.
         (
-            Snapshot(job("Created"), [BOTH[0]], events=lambda: QUOTA),
+            Snapshot(job("Created"), [BOTH[0]], events=QUOTA),
             30,
             "partly_placed",
             "chief-0 hold their nodes while others wait: exceeded quota: gpus",

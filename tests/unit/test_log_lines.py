@@ -30,7 +30,7 @@ class _Lines:
 
     def logs(self, _: str) -> list[LogLine]:
         gone = "unable to retrieve container logs for containerd://d67772"
-        return [LogLine("chief-0", "u", stamp(0), "step 1"), LogLine("chief-0", "u", "", gone)]
+        return [LogLine(stamp(0), "chief-0", "step 1"), LogLine("", "chief-0", gone)]
 
 
 def test_the_last_lines_of_a_container_are_its_own():

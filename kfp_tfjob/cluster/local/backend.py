@@ -160,7 +160,7 @@ class _Job:
                     folder=self._folder / f"{role}-{index}",
                     injected=kind.environment(hosts, role, index)
                     | {"REPLICAS_ON_THIS_MACHINE": str(count)},
-                    line=self._line(f"{role}-{index}", kind.pod_name(self._name, role, index)),
+                    line=self._line(f"{role}-{index}"),
                     changed=self._changed,
                 )
                 self._by_role.setdefault(role, []).append(pod)
@@ -212,12 +212,12 @@ class _Job:
                 if over:
                     return
 
-    def _line(self, replica: str, pod: str) -> Any:
+    def _line(self, replica: str) -> Any:
         def take(container: str, text: str) -> None:
             where = self._kind.log_name(replica, container)
             if where == "chief-0":
                 self.heard = time.monotonic()
-            line = LogLine(where, pod, stamp_of(time.time()), text)
+            line = LogLine(stamp_of(time.time()), where, text)
             # As with a pipe, a program that writes faster than its log is read has to wait.
             while True:
                 with suppress(queue.Full):
