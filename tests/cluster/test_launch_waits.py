@@ -67,7 +67,7 @@ def test_a_secret_as_files(launch, row, said):
 def test_quota_that_can_never_hold_the_job(launch, row, said, figure):
     _quota(launch, **{f"requests.{GPU}": "3"})
     ended = launch.run(launch.spec(workers=1, gpus=2, pending_timeout_seconds=4))
-    row(launch, "unschedulable", 2, jobs=0)
+    row(launch, "partly_placed", 2, jobs=0)
     assert "quota: team" in ended.message
     assert "train_gpus (2 now)" in ended.message and "ResourceQuota team raised" in ended.message
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
