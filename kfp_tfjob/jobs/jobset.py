@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.jobs.kind import CHIEF, JobKind, Replica
+from kfp_tfjob.jobs.kind import CHIEF, TF_CONFIG, JobKind, Replica
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.tfjob import TF_CONFIG, tf_config
 
 _LABEL = "jobset.sigs.k8s.io/"
 _PORT = 2222
@@ -22,12 +21,6 @@ _DISRUPTION = {
 
 
 class _JobSet(JobKind):
-    def environment(
-        self, hosts: Mapping[str, Sequence[str]], role: str, index: int
-    ) -> dict[str, str]:
-        """Return TF_CONFIG for a local run; on a cluster, the supervisor sets it."""
-        return tf_config(hosts, role, index)
-
     def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
         """Return the names of the pods behind the JobSet's headless Service."""
         return self._topology(

@@ -2,18 +2,18 @@
 
 The rest of the project knows roles (`chief`, `worker`, ...) and asks the kind how its operator
 writes them. This class holds what the kinds of the training operator share. A kind fills in its
-names, defines the environment that its operator sets, and overrides any other difference.
+names, and overrides any other difference.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kfp_tfjob.jobs.objects import Object
 
+TF_CONFIG = "TF_CONFIG"
 TOPOLOGY, REPLICA_INDEX = "TOPOLOGY", "REPLICA_INDEX"  # variables for the supervisor
 CHIEF = "chief"  # the role that stores the output, and whose end is that of the job
 _LABEL = "training.kubeflow.org/"
@@ -34,7 +34,7 @@ class Replica:
 
 
 @dataclass(frozen=True, eq=False)
-class JobKind(ABC):
+class JobKind:
     """One kind of job.
 
     Attributes:
@@ -95,11 +95,20 @@ class JobKind(ABC):
         " 'github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.3'"
     )
 
-    @abstractmethod
     def environment(
         self, hosts: Mapping[str, Sequence[str]], role: str, index: int
     ) -> dict[str, str]:
-        """Return the variables that the operator sets in a main container."""
+        """Return the variables of a main container in a local run.
+
+        They are those of the operator; besides, TF_CONFIG tells the supervisor of any job where
+        the other replicas are, if there are any.
+        """
+        if sum(map(len, hosts.values())) < 2:
+            return {}
+        cluster = {name: list(found) for name, found in hosts.items()}
+        task = {"type": role, "index": index}
+        config = {"cluster": cluster, "task": task, "environment": "cloud"}
+        return {TF_CONFIG: json.dumps(config)}
 
     @property
     def api_version(self) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kind import TF_CONFIG, JobKind
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.tfjob import TF_CONFIG, tf_config
 
 _PORT = 23456  # of the operator
 
@@ -20,7 +19,7 @@ class _PyTorchJob(JobKind):
         rank = index if role == "chief" else len(hosts["chief"]) + index
         found = {"MASTER_ADDR": address, "MASTER_PORT": port, "RANK": str(rank)}
         found["WORLD_SIZE"] = str(sum(map(len, hosts.values())))
-        return found | tf_config(hosts, role, index)
+        return found | super().environment(hosts, role, index)
 
     def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
         """Return where the Services of the replicas are; those of workers are not in RANK."""
