@@ -241,22 +241,22 @@ class JsonTable(Reader):
 
     def _careful(self, data: bytes, line: int, columns: Columns) -> Chunk:
         """Parse a block line by line and mark every fault."""
-        lines, rows, lost = [], [], []
+        lines, rows = [], []
+        lost = BlockFaults(self._name, np.empty(0, np.int64))
         for number, text in enumerate(data.split(b"\n"), line):
             if not text.strip():
                 continue
             row = _object(text)
             new = [key for key in row or () if self._new_keys and key not in self._known]
             if row is None:
-                lost.append((number, "json", text[:_SHOWN].decode(errors="replace")))
+                lost.lost(number, "json", text[:_SHOWN].decode(errors="replace"))
             elif new:
-                lost.append((number, "keys", new[0]))
+                lost.lost(number, "keys", new[0])
             else:
                 lines.append(number)
                 rows.append(row)
         faults = BlockFaults(self._name, np.array(lines, np.int64))
-        for number, rule, text in lost:
-            faults.lost(number, rule, text)
+        faults.merge(lost)
         found: dict[str, pa.Array] = {}
         for name in columns.all:
             if self._keys[name].is_list:
