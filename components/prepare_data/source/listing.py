@@ -49,29 +49,6 @@ class Listing:
         """Whether the address is a folder."""
         return self.pattern == ()
 
-    def tables(self, endings: tuple[str, ...]) -> list[SourceFile]:
-        """Return the files with these endings; any if they are matched by a pattern or named.
-
-        Raises:
-            DataError: There is none.
-        """
-        pattern = self.pattern
-        if pattern is None:
-            return self.files
-        if found := [item for item in self.files if _is_table(item.name, pattern, endings)]:
-            return found
-        raise DataError(
-            Problem(
-                "no file matches the pattern in data_uri"
-                if self.pattern
-                else "data_uri contains no data",
-                received=repr(self.address),
-                expected=_EXPECTED,
-                fix="correct data_uri" + ("" if "://" in self.address else _ONLY_HERE),
-                path="data_uri",
-            )
-        )
-
 
 _EXPECTED = f"a file, or a folder with files that end in {', '.join(suffixes())}"
 _ONLY_HERE = "; a path works only in a run on this machine"
@@ -127,7 +104,21 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
     """
     found: list[SourceFile] = []
     for listing in listings:
-        files = listing.tables(endings)
+        files, pattern = listing.files, listing.pattern
+        if pattern is not None:
+            files = [file for file in files if _is_table(file.name, pattern, endings)]
+        if not files:
+            raise DataError(
+                Problem(
+                    "no file matches the pattern in data_uri"
+                    if pattern
+                    else "data_uri contains no data",
+                    received=repr(listing.address),
+                    expected=_EXPECTED,
+                    fix="correct data_uri" + ("" if "://" in listing.address else _ONLY_HERE),
+                    path="data_uri",
+                )
+            )
         if len(listings) > 1:
             # The names below two addresses may be equal, so the whole address is the name.
             folder = SPLITS.get(_folder(listing.address, files), "")
