@@ -173,7 +173,8 @@ class ColumnProfile:
         words, known = cells.words, self.forms
         forms = np.array([known.get(text, -1) for text in words])
         new = np.flatnonzero(forms < 0)
-        forms[new] = _forms_of(cells.distinct[0].take(pa.array(new)))
+        if len(new):
+            forms[new] = _forms_of(cells.distinct[0].take(pa.array(new)))
         by_form = np.bincount(forms, rows, len(_FORMS)).astype(np.int64)
         self.add_forms({_FORMS[i]: int(by_form[i]) for i in np.flatnonzero(by_form).tolist()})
         for i in np.flatnonzero(by_form).tolist():
@@ -181,11 +182,12 @@ class ColumnProfile:
             if form in _EXAMPLES and form not in self.examples:
                 row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
                 self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
-        tracked = new[(rows[new] > 0) & ~np.isin(forms[new], _PARSED)].tolist()
-        for i in tracked[: max(_MOST_FORMS - len(known), 0)]:
+        used = new[rows[new] > 0]
+        for i in used[: max(_MOST_FORMS - len(known), 0)].tolist():
             known[words[i]] = int(forms[i])
         if self.texts is not None:
-            self.texts.add([words[i] for i in tracked])
+            tracked = used[~np.isin(forms[used], _PARSED)]
+            self.texts.add([words[i] for i in tracked.tolist()])
 
 
 def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:
