@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import nearest
 
 VARIABLE = "KFP_TFJOB_STEP_RESOURCES"
 # Set by `compile --plain-steps`: nothing but these settings decides about the pods of steps.
@@ -32,13 +31,11 @@ DEFAULTS: dict[str, dict[str, str]] = {
         "finish": "1Gi",
     }.items()
 }
-_NUMBER = r"(?:\d+\.)?\d+"
-_CPU = re.compile(rf"{_NUMBER}m?")
-_MEMORY = re.compile(rf"{_NUMBER}(?:[KMGTPE]i?)")
+_CPU = re.compile(r"(?=.*[1-9])(\d+\.)?\d+m?")
 _FORMS = {
-    "cpu": (_CPU, "a request of cores, for instance 2, 0.5 or 500m"),
-    "cpu_limit": (_CPU, "a limit of cores, for instance 2, 0.5 or 500m"),
-    "memory": (_MEMORY, "request and limit, for instance 8Gi or 512Mi"),
+    "cpu": _CPU,
+    "cpu_limit": _CPU,
+    "memory": re.compile(r"(?=.*[1-9])(\d+\.)?\d+[KMGTPE]i?"),
 }
 
 
@@ -52,43 +49,22 @@ def parse(settings: Iterable[str]) -> dict[str, dict[str, str]]:
     problems = []
     for setting in settings:
         place, _, value = (part.strip() for part in setting.partition("="))
-        step, _, key = place.partition(".")
-        step = step.replace("-", "_")
-        if problem := _problem(setting, step, key, value):
-            problems.append(problem)
+        step, _, key = place.replace("-", "_").partition(".")
+        if step not in (*DEFAULTS, ALL) or key not in _FORMS or not _FORMS[key].fullmatch(value):
+            problems.append(
+                Problem(
+                    "--step-resources sets no resource of a step",
+                    received=setting,
+                    expected=f"STEP.KEY=VALUE; STEP is one of {', '.join([*DEFAULTS, ALL])}; KEY is"
+                    " cpu or cpu_limit with cores such as 2 or 500m, or memory such as 8Gi",
+                    fix="for instance --step-resources prepare_data.memory=8Gi",
+                )
+            )
             continue
         for one in found if step == ALL else [step]:
             found[one][key] = value
     ConfigurationError.raise_if(problems)
     return found
-
-
-def _problem(setting: str, step: str, key: str, value: str) -> Problem | None:
-    steps = [*DEFAULTS, ALL]
-    if step not in steps:
-        return Problem(
-            "--step-resources names no step",
-            received=setting,
-            expected=f"STEP.KEY=VALUE, where STEP is one of {', '.join(steps)}",
-            fix=f"--step-resources {nearest(step, steps)}.{key or 'memory'}={value or '2Gi'}",
-        )
-    if key not in _FORMS:
-        return Problem(
-            "--step-resources names no resource",
-            received=setting,
-            expected=f"STEP.KEY=VALUE, where KEY is one of {', '.join(_FORMS)}",
-            fix=f"--step-resources {step}.{nearest(key, [*_FORMS])}={value or '2Gi'}",
-        )
-    form, words = _FORMS[key]
-    number = re.match(_NUMBER, value)
-    if not form.fullmatch(value) or not number or not float(number[0]):
-        return Problem(
-            f"--step-resources has no quantity for {step}.{key}",
-            received=setting,
-            expected=words,
-            fix=f"--step-resources {step}.{key}={'8Gi' if key == 'memory' else '2'}",
-        )
-    return None
 
 
 def resources_of(step: str) -> Mapping[str, str]:

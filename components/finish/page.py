@@ -125,13 +125,6 @@ def _attempt(end: AttemptEnd) -> Iterator[str]:
     if any(end.gpu_seconds.values()):
         hours = ", ".join(f"{n} {value / 3600:.2f} h" for n, value in end.gpu_seconds.items())
         yield from (f"**GPUs held:** {hours}", "")
-    if end.conditions:
-        yield row("condition", "status", "since", "message")
-        yield "|---|---|---|---|"
-        for item in end.conditions:
-            cells = (item.get(key, "") for key in ("type", "status", "lastTransitionTime"))
-            yield row(*map(prose, cells), _cell(str(item.get("message", ""))))
-        yield ""
     if end.pods:
         yield row("pod", "phase", "node", "container", "state", "exit code", "reason")
         yield "|---|---|---|---|---|---|---|"
@@ -170,8 +163,6 @@ def _commands(end: AttemptEnd) -> Iterator[str]:
     kind = kind_named(end.kind)
     where = f"-n {shlex.quote(end.namespace)}"
     yield f"kubectl {where} describe {kind.name.lower()} {end.job}"
-    yield f"kubectl {where} get pods -l {kind.pods_of(end.job)} -o wide"
-    yield f"kubectl {where} get events --field-selector involvedObject.name={end.job}"
     for pod in end.pods:
         failed = [item.name for item in pod.containers if item.exit_code]
         for name in failed or [item.name for item in pod.containers[-1:]]:

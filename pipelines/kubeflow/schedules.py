@@ -105,25 +105,16 @@ def find_schedule(back_end: BackEnd, given: str) -> Schedule:
     known = list(list_schedules(back_end))
     found = [it for it in known if given in (it.name, it.schedule_id)]
     found = found or [it for it in known if len(given) > 3 and it.schedule_id.startswith(given)]
-    active = [it for it in found if it.state == "active"]
-    if len(found) == 1 or len(active) == 1:
-        return (active or found)[0]
+    found = [it for it in found if it.state == "active"] or found
+    if len(found) == 1:
+        return found[0]
     names = ", ".join(f"{it.name} ({it.schedule_id[:8]}, {it.state})" for it in found or known[:5])
-    if found:
-        raise ConfigurationError(
-            Problem(
-                f"several schedules are called {given}",
-                received=given,
-                expected=f"one of {names}",
-                fix="give the id",
-            )
-        )
     raise UnknownRunError(
         Problem(
-            "there is no such schedule",
+            "there are several such schedules" if found else "there is no such schedule",
             received=given,
             expected=f"a name or an id: {names or 'there are none yet'}",
-            fix="list them with `kfp-tfjob schedule list`",
+            fix="list them with `kfp-tfjob schedule list`, and give the id",
         )
     )
 

@@ -115,5 +115,5 @@ def test_wrong_resources_are_named_all_at_once(tmp_path: Path) -> None:
     options = [word for setting in said for word in ("--step-resources", setting)]
     done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), *options])
     assert done.exit_code == 2 and "5 problems" in done.output
-    assert "Fix: --step-resources evaluate.memory=8Gi" in done.output
+    assert all(setting in done.output for setting in said)
     assert list(tmp_path.iterdir()) == []
