@@ -13,17 +13,6 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 _SIGNATURE = "serving_default"
 
 
-def usual_values(schema: Schema, statistics: StatisticsDocument) -> dict[str, Any]:
-    """Return a usual value of each column, as the model takes it.
-
-    Args:
-        schema: The content of schema.json.
-        statistics: The content of statistics.json.
-    """
-    columns = statistics.features
-    return {it.name: it.usual(columns.get(it.name)) for it in schema.encoding.features}
-
-
 def request(schema: Schema, statistics: StatisticsDocument, arguments: Mapping[str, str]) -> str:
     """Return a request of one row for the REST interface of model servers (V1), as JSON.
 
@@ -35,7 +24,8 @@ def request(schema: Schema, statistics: StatisticsDocument, arguments: Mapping[s
     Returns:
         The request; empty if the model does not list its columns, or has others than the data.
     """
-    values = usual_values(schema, statistics)
+    columns = statistics.features
+    values = {it.name: it.usual(columns.get(it.name)) for it in schema.encoding.features}
     if not arguments or not arguments.keys() <= values.keys():
         return ""
     row = {argument: _plain(values[column]) for column, argument in arguments.items()}

@@ -120,9 +120,10 @@ def _copy(
         statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
         arguments = read_arguments(folder / MODEL)
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
-        card = render(model_name, champion, verdict, arguments, statistics, schema)
+        example = request(schema, statistics, arguments)
+        card = render(model_name, champion, verdict, bool(example))
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")
-        if example := request(schema, statistics, arguments):
+        if example:
             (folder / REQUEST).write_text(example, encoding="utf-8")
         details = {
             "run_id": champion.run_id,

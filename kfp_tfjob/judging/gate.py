@@ -23,7 +23,7 @@ from kfp_tfjob.judging.predictions import (
 from kfp_tfjob.judging.slice_checks import SliceResult, judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.options.gate import GateOptions, Threshold
-from kfp_tfjob.options.metric_names import is_own, task_of
+from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.verdict_record import Check
 
@@ -163,14 +163,9 @@ def _why_unknown(metric: str, model: Measures) -> str:
     few = "has no value on these test rows: not enough test data"
     if is_own(metric):
         return few  # all rows have the weight 0
-    classifier = isinstance(predictions, ClassPredictions)
     name = metric.partition("/")[2]
-    if classifier and name in (model.classes or []):
+    if name in (model.classes or []):
         return f"has no value: there are no test rows of class {name}"
-    if task_of(metric) != ("classification" if classifier else "regression") or name:
-        return (  # a judge refuses these before it scores: check_metrics
-            f"has no value: it is not a metric of this task (available: {', '.join(model.names)})"
-        )
     if isinstance(predictions, ClassPredictions):
         if predictions.scores.shape[1] == 0:
             return f"has no value for more than {MOST_SCORED_CLASSES} classes: use accuracy"

@@ -11,9 +11,8 @@ import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -161,7 +160,8 @@ class Evaluator:
     def _features(self) -> Mapping[str, NDArray[Any]]:
         data = self._data
         if data.raw:
-            return Columns(data.schema.names, partial(of_parquet, list(map(str, data.raw))))
+            paths = [str(path) for path in data.raw]
+            return {name: of_parquet(paths, name) for name in data.schema.names}
         if data.schema.picture is None:
             parts = [it.features for it in data.batches()]
             rows = np.concatenate([it.rows for it in parts if isinstance(it, Block)])
@@ -180,36 +180,6 @@ class Evaluator:
 def _kinds(found: Predictions, numbers: Mapping[str, float]) -> dict[str, str]:
     """Return the kind of each metric, as text."""
     return dict.fromkeys(numbers, "a number") | dict.fromkeys(found.own, "a value for each row")
-
-
-class Columns(Mapping[str, NDArray[Any]]):
-    """The (rows,) values of each column, by its name; each is read when it is asked for.
-
-    Args:
-        names: The columns.
-        read: Returns the values of a column; it is called once for each.
-    """
-
-    def __init__(self, names: Sequence[str], read: Callable[[str], NDArray[Any]]) -> None:
-        self._names, self._read = tuple(names), cache(read)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column.
-
-        Raises:
-            KeyError: There is none of this name.
-        """
-        if name not in self._names:
-            raise KeyError(f"no column {name!r}: the columns are {choices(self._names)}")
-        return self._read(name)
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names in the order of the schema."""
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        return len(self._names)
 
 
 def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:

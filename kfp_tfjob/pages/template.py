@@ -28,8 +28,8 @@ def render(template: str, /, **values: Any) -> str:
     """Return a page.
 
     `storage.escaping` makes text safe: it shows control characters, limits the length and escapes
-    markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row`, `digits` and `literal`
-    (Markdown) are used unchanged.
+    markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row` and `digits` (Markdown)
+    are used unchanged.
 
     Args:
         template: For instance `components/evaluate/report.html.j2`.
@@ -69,7 +69,6 @@ _ENVIRONMENT.filters |= {
     "code": _marked(escaping.code),
     "prose": _marked(escaping.prose),
     "digits": _marked("{:.6g}".format),
-    "literal": _marked(repr),
     "short": escaping.short,
     "count": "{:,}".format,
 }

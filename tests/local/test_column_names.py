@@ -1,7 +1,6 @@
 """Columns of any name: through the export, back through the scoring of evaluate, and served."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.served_model import Block, ServedModel
-from kfp_tfjob.features.statistics import StatisticsDocument
-from kfp_tfjob.features.types.number import Number, NumberStatistics
+from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.local import tiny_dataset
 from tests.typed_schema import keys_of, typed
@@ -69,43 +67,3 @@ def test_any_names_are_exported_scored_and_served(values: Dataset, columns: list
         served = tf.saved_model.load(str(folder / "model")).signatures["serve"]
         row = {mapping[column]: tf.constant(rows[3:4, at]) for at, column in enumerate(columns)}
         np.testing.assert_allclose(served(**row)["prediction"], expected[3:4], rtol=1e-4, atol=1e-5)
-
-
-def test_the_example_of_the_model_card_runs(
-    values: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    import keras
-
-    from kfp_tfjob.components.publish.card import render
-    from kfp_tfjob.storage.champion import Champion
-    from kfp_tfjob.trainer.export import export
-
-    columns = (*ORDINARY[:7], "``` \n<b>", 'say "a\\"', "plain")
-    dataset = dataclasses.replace(
-        values,
-        feature_names=columns,
-        coding=of_numbers(columns),
-        mean=np.zeros(10, np.float32),
-        std=np.ones(10, np.float32),
-    )
-    model = keras.Sequential([keras.Input((10,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    export(model, dataset, tmp_path)
-    verdict = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
-    champion = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
-    statistics = StatisticsDocument(
-        features={name: NumberStatistics(mean=at + 0.5, std=1.0) for at, name in enumerate(columns)}
-    )
-    mapping = signature_columns.read(tmp_path / "model")
-    schema = typed(keys_of(of_numbers(columns)))
-    card = render("m", champion, verdict, mapping, statistics, schema)
-    monkeypatch.chdir(tmp_path)
-    exec(card.partition("```python\n")[2].partition("\n```\n")[0], {})
-    row = np.arange(0.5, 10, dtype=np.float32)[None]
-    expected = float(model(row)[0, 0])
-    (shown,) = re.findall(r"\[(-?[\d.e-]+)\]", capsys.readouterr().out)
-    assert float(shown) == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    # A model that does not say what it calls its columns has no example.
-    assert "```" not in render("m", champion, verdict, {}, statistics, schema)
-    # Nor has one of a user's own program that names a column the dataset does not have.
-    assert "```" not in render("m", champion, verdict, {"other": "x"}, statistics, schema)

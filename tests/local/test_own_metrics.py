@@ -15,7 +15,7 @@ from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.judging import own_metrics
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.own_metrics import Columns, Evaluator, of_parquet
+from kfp_tfjob.judging.own_metrics import Evaluator, of_parquet
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import parse_gate
@@ -118,30 +118,19 @@ def test_every_model_has_the_same_metrics(evaluator: Made) -> None:
     assert "own/a" in problem.expected
 
 
-def test_a_column_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
     for part in (0, 1):
         columns = {
             "age": np.arange(3.0) + 3 * part,
             "since": np.arange(3) + 10 * part,
             "city": ["Rome", "", "Rome"],
-            "damaged": np.zeros(3),
         }
         parquet.write_table(pa.table(columns), tmp_path / f"{part}.parquet")
-    paths, asked = [str(tmp_path / f"{part}.parquet") for part in (0, 1)], []
-
-    def read(name: str) -> np.ndarray:
-        asked.append(name)
-        return of_parquet(paths, name)
-
-    found = Columns(("age", "since", "city", "damaged"), read)
-    assert list(found)[-1] == "damaged" and len(found) == 4
-    assert asked == []
-    assert found["age"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert found["since"].dtype == np.int64 and found["since"].tolist() == [0, 1, 2, 10, 11, 12]
-    assert found["city"].tolist() == ["Rome", "", "Rome"] * 2 and found["city"] is found["city"]
-    assert asked == ["age", "since", "city"]
-    with pytest.raises(KeyError, match="'agee'.*'?age'?, .*since'?, .*city"):
-        found["agee"]
+    paths = [str(tmp_path / f"{part}.parquet") for part in (0, 1)]
+    assert of_parquet(paths, "age").tolist() == [0, 1, 2, 3, 4, 5]
+    since = of_parquet(paths, "since")
+    assert since.dtype == np.int64 and since.tolist() == [0, 1, 2, 10, 11, 12]
+    assert of_parquet(paths, "city").tolist() == ["Rome", "", "Rome"] * 2
 
 
 def test_a_number_equals_what_the_table_says(tmp_path: Path) -> None:

@@ -138,12 +138,6 @@ CASES = {
         "log_loss 0.1356 is not at most 0.1",
         {"thresholds": {"log_loss": {"max": 0.1}}},
     ),
-    "threshold of another task": Case(
-        GOOD, None, False, "not a metric of this task", {"thresholds": {"rmse": {"max": 9}}}
-    ),
-    "threshold of an unknown class": Case(
-        GOOD, None, False, "not a metric", {"thresholds": {"recall/never": {"min": 0.1}}}
-    ),
     "another primary metric": Case(
         GOOD, rival(model(50)), True, "macro_f1 0.98", {"primary_metric": "macro_f1"}
     ),
@@ -153,9 +147,6 @@ CASES = {
         True,
         "log_loss 0.1356 beats champion 3 0.2356",
         {"primary_metric": "log_loss"},
-    ),
-    "a primary metric of another task": Case(
-        GOOD, rival(model(50)), False, "not a metric of this task", {"primary_metric": "r2"}
     ),
 }
 
