@@ -57,7 +57,7 @@ class Config:
         reader = _Reader(environment)
         values = {
             "dataset_uri": reader.address("DATASET_URI"),
-            "model_code": reader.model_code("MODEL_CODE"),
+            "model_code": reader.text("MODEL_CODE"),
             "epochs": reader.number("EPOCHS"),
             "batch_size": reader.number("BATCH_SIZE"),
             "job_dir": Path(reader.text("JOB_DIR")),
@@ -109,20 +109,6 @@ class _Reader:
             self.problems += error.problems
             return S3Address("")
 
-    def model_code(self, name: str) -> str:
-        value = self.text(name)
-        module, colon, function = value.partition(":")
-        parts = [*module.split("."), function]
-        if value and not (colon and all(part.isidentifier() for part in parts)):
-            self._wrong(
-                name,
-                "does not name a function",
-                repr(value),
-                "MODULE:FUNCTION, for instance kfp_tfjob.trainer.models:mlp",
-                f"correct {name}",
-            )
-        return value
-
     def object(self, name: str) -> dict[str, Any]:
         value = self.environment.get(name, "").strip() or "{}"
         try:
@@ -136,20 +122,10 @@ class _Reader:
 
     def cluster(self) -> Topology:
         try:
-            cluster = Topology.read(self.environment)
+            return Topology.read(self.environment)
         except Refused as error:
             self.problems.append(problem_of(error))
             return Topology()
-        if other := sorted({*cluster.members, cluster.kind} - {"chief", "worker"}):
-            # A parameter server in the cluster makes TensorFlow wait forever.
-            self._wrong(
-                "TF_CONFIG",
-                "has roles that this trainer does not support",
-                ", ".join(other),
-                "chief and worker",
-                "use only Chief and Worker, or give train_options a command of your own",
-            )
-        return cluster
 
     def options(self, name: str) -> TrainerOptions:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import os
 import stat
 from collections.abc import Iterator
@@ -74,8 +73,8 @@ class Digests:
         return {"ChecksumCRC64NVME": self.crc.base64, **md5}
 
 
-class Body(io.RawIOBase):
-    """A piece of an open file, or bytes; boto3 reads it as a file.
+class Body:
+    """A piece of an open file, or bytes.
 
     Args:
         source: Bytes, or a file descriptor.
@@ -86,7 +85,6 @@ class Body(io.RawIOBase):
 
     def __init__(self, source: bytes | int, size: int, offset: int = 0, path: object = "") -> None:
         self._source, self.size, self._offset, self._path = source, size, offset, path
-        self._position = 0
         if isinstance(source, int) and size <= SMALL:
             self._source = self._whole(source)
 
@@ -139,40 +137,4 @@ class Body(io.RawIOBase):
             raise FileUnreadableError(self._path, error) from error
         if not count:
             raise FileChangedError(self._path)
-        return count
-
-    # -- as a file, for boto3 -------------------------------------------------------------------
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position in bytes."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        self._position = start + offset
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Read the next bytes.
-
-        Raises:
-            FileChangedError: The file became shorter.
-        """
-        count = min(len(buffer), self.size - self._position, CHUNK)
-        if count <= 0:
-            return 0
-        if isinstance(self._source, bytes):
-            buffer[:count] = self._source[self._position : self._position + count]
-        else:
-            count = self._fill(memoryview(buffer)[:count], self._offset + self._position)
-        self._position += count
         return count

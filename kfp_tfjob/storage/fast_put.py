@@ -99,14 +99,8 @@ class FastPut:
                 log.info("%s is now reached through boto3: %s", address.bucket, error)
                 self._routes[address.bucket] = None
         call = self._client.upload_part if "UploadId" in parameters else self._client.put_object
-        body.seek(0)
-        answer = call(
-            Bucket=address.bucket,
-            Key=address.key,
-            Body=body,
-            ContentLength=body.size,
-            **parameters,
-        )
+        content = b"".join(map(bytes, body.chunks()))
+        answer = call(Bucket=address.bucket, Key=address.key, Body=content, **parameters)
         return Reply(answer["ResponseMetadata"]["HTTPHeaders"])
 
     def _route(self, bucket: str) -> _Route | None:
