@@ -11,8 +11,6 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import replicas
 
 Amounts = dict[str, Decimal]
-# Every node has these; one that lists none, as in a test, does not lack them.
-_EVERYWHERE = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 def shown(resource: str, amount: Decimal) -> str:
@@ -62,7 +60,7 @@ def room(nodes: Iterable[Object], asked: Amounts) -> int:
     found = 0
     for node in nodes:
         has = allocatable(node)
-        parts = [has.get(name, Decimal(0)) // n for name, n in asked.items() if _counts(name, has)]
+        parts = [has.get(name, Decimal(0)) // n for name, n in asked.items()]
         found += int(min(parts, default=Decimal(0)))
     return found
 
@@ -80,7 +78,10 @@ def no_room(
         return "no current node matches its node selector and tolerations"
     small = []
     for name, amount in asked.items():
-        has = [(_largest(name, node, amount), node["metadata"].get("name", "")) for node in fitting]
+        has = [
+            (allocatable(node).get(name, Decimal(0)), node["metadata"].get("name", ""))
+            for node in fitting
+        ]
         largest, node = max(has, default=(amount, ""))
         if largest < amount:
             small.append(
@@ -98,7 +99,7 @@ def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
     usable = [allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
     for name, amount in of_job(job).items():
         has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))
-        if has < amount and (has or name not in _EVERYWHERE):
+        if has < amount:
             return (
                 f"the job asks for {shown(name, amount)} {name} in all, but the nodes have"
                 f" {shown(name, has)}"
@@ -125,15 +126,6 @@ def allocatable(node: Object) -> Amounts:
     """Return what pods may use of a node."""
     given = (node["status"].get("allocatable") or {}).items()
     return {name: parse_quantity(value) for name, value in given}
-
-
-def _counts(name: str, has: Amounts) -> bool:
-    return name in has or name not in _EVERYWHERE
-
-
-def _largest(name: str, node: Object, amount: Decimal) -> Decimal:
-    has = allocatable(node)
-    return has.get(name, Decimal(0)) if _counts(name, has) else amount
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:

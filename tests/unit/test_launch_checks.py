@@ -25,8 +25,9 @@ def spec(workers: int = 1, gpus: int = 2, **settings) -> JobSpec:
 
 def node(gpus: int, taints=(), resource: str = GPU, **labels: str) -> dict:
     metadata = {"labels": {key.replace("_", "/"): value for key, value in labels.items()}}
-    allocatable = {"allocatable": {resource: str(gpus)}}
-    return {"metadata": metadata, "spec": {"taints": list(taints)}, "status": allocatable}
+    has = {"cpu": "999", "memory": "9Ti", "ephemeral-storage": "9Ti", resource: str(gpus)}
+    status = {"allocatable": has}
+    return {"metadata": metadata, "spec": {"taints": list(taints)}, "status": status}
 
 
 TOLERATED = {"tolerations": [{"key": "gpu", "operator": "Exists"}]}
