@@ -247,9 +247,8 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         given = prepared(step, given)
     given.pop("model_code", None)
     spec = settled(step, JobSpec.parse(**given), decided)
-    limits = (spec.options.api_timeout_seconds, spec.options.operator_timeout_seconds)
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.
-    with RunLogs(step.store, step.run) as logs, open_backend(*limits, spec.kind) as backend:
+    with RunLogs(step.store, step.run) as logs, open_backend(spec) as backend:
         launched = train(step, spec, backend, logs)
     title = f"Training of {spec.model_name or step.task_key or step.run_id}"
     Path(curves).write_text(curves_html(launched.progress, title))

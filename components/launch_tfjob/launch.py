@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from kfp_tfjob.cluster.backend import BACKEND_VARIABLE, Backend
+from kfp_tfjob.checks.subject import open_cluster
+from kfp_tfjob.cluster.backend import Backend, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import cancelled
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
-def open_backend(
-    api_seconds: float = 900, operator_seconds: float = 60, kind: JobKind = DEFAULT
-) -> AbstractContextManager[Backend]:
-    """Return the back end that the environment names; the seconds are how long each may be away.
+def open_backend(spec: JobSpec) -> AbstractContextManager[Backend]:
+    """Return the back end that the environment names.
 
     Raises:
-        ConfigurationError: The back end does not exist, or there is no cluster.
+        ConfigurationError: There is no cluster.
     """
-    choice = os.environ.get(BACKEND_VARIABLE) or "kubernetes"
-    if choice == "local":
+    if is_local():
         from kfp_tfjob.cluster.local.backend import LocalBackend
 
         return LocalBackend.from_environment()
-    if choice == "kubernetes":
-        from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
-        from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+    from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
-        patience = replace(PATIENCE, seconds=api_seconds)
-        return KubernetesBackend(ClusterClient.from_environment(patience, kind), operator_seconds)
-    raise ConfigurationError(
-        Problem(
-            "there is no such back end",
-            received=choice,
-            expected="kubernetes or local",
-            fix=f"correct {BACKEND_VARIABLE}",
-        )
-    )
+    options = spec.options
+    api = open_cluster(options.api_timeout_seconds, spec.kind)
+    return KubernetesBackend(api, options.operator_timeout_seconds)
 
 
 @dataclass(frozen=True)

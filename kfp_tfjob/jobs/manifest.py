@@ -216,17 +216,19 @@ class _PodTemplate:
         return container
 
     def _setup(self) -> Object:
-        container = self._container(SETUP, self.spec.tools_image, _HELPER, self._environment())
-        container["resources"]["requests"] = dict(_HELPER_REQUESTS)
-        return container | {"command": ["python3", "-m", "kfp_tfjob.components.launch_tfjob.setup"]}
+        return self._helper(SETUP, "python3 -m kfp_tfjob.components.launch_tfjob.setup")
 
     def _uploader(self) -> Object:
-        container = self._container(UPLOADER, self.spec.tools_image, _HELPER, self._environment())
-        container["resources"]["requests"] = dict(_HELPER_REQUESTS)
-        command = ["python3", "-m", "kfp_tfjob.uploader", "watch", "$(OUTPUT_DIR)", "$(RUN_URI)"]
-        command += ["--grace", str(self.settings.grace_seconds)]
+        command = "python3 -m kfp_tfjob.uploader watch $(OUTPUT_DIR) $(RUN_URI) --grace"
+        container = self._helper(UPLOADER, f"{command} {self.settings.grace_seconds}")
         # This policy makes an init container a native sidecar, which does not delay the end.
-        return container | {"command": command, "restartPolicy": "Always"}
+        return container | {"restartPolicy": "Always"}
+
+    def _helper(self, name: str, command: str) -> Object:
+        """Return a container with the tools image."""
+        container = self._container(name, self.spec.tools_image, _HELPER, self._environment())
+        container["resources"]["requests"] = dict(_HELPER_REQUESTS)
+        return container | {"command": command.split()}
 
     def _container(
         self,

@@ -6,7 +6,9 @@ import pytest
 
 from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, place
 from kfp_tfjob.components.launch_tfjob.launch import open_backend
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.unit.launch_parameters import DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -69,17 +71,14 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
 
 
 def test_the_back_end_is_chosen_by_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("KFP_TFJOB_BACKEND", "nomad")
-    with pytest.raises(ConfigurationError, match="nomad"):
-        open_backend()
-    monkeypatch.delenv("KFP_TFJOB_BACKEND")
+    spec = JobSpec.parse(**DEFAULTS)
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with pytest.raises(ConfigurationError, match="no cluster"):
-        open_backend()
+        open_backend(spec)
     monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
     monkeypatch.setenv("KFP_TFJOB_WORK", str(tmp_path))
     monkeypatch.setenv("KFP_TFJOB_SECRETS", str(tmp_path))
-    with open_backend() as backend:
+    with open_backend(spec) as backend:
         assert backend.get("none") is None and backend.pods("none") == []
         assert list(backend.logs("none")) == []
         backend.delete("none")
