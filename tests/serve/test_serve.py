@@ -150,8 +150,8 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
         (v2, b"\xff\xfe", 400, "Open Inference Protocol"),
         (f"{server.url}/v3/models", {}, 404, "cannot be answered"),
         (v1.replace(":predict", ""), {}, 405, "cannot be answered"),
-        (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "cannot unload"),
-        (f"{server.url}/v2/repository/models/pets/load", {}, 403, "cannot load"),
+        (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "does not unload"),
+        (f"{server.url}/v2/repository/models/pets/load", {}, 403, "does not load"),
     ]  # fmt: skip
     for url, body, status, said in cases:
         reply = post(url, body)
