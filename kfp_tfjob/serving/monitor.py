@@ -62,18 +62,7 @@ def monitor(
 
 def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champion) -> Reference:
     """Return the training data of a champion."""
-    what = f"the training data of version {champion.version} of {model_name}"
-    try:
-        found = reference.of_version(store, layout, model_name, champion)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            Problem(
-                f"{what} cannot be read",
-                received=f"{type(error).__name__}: {error}",
-                expected="schema, statistics and distributions as publish copies them",
-                fix="publish a model again",
-            )
-        ) from error
+    found = reference.of_version(store, layout, model_name, champion)
     if found and found.schema.has_columns and found.distributions:
         return found
     obstacle = f"nothing below {layout.model(model_name).version(champion.version)}"
@@ -81,7 +70,8 @@ def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champio
         obstacle = "pictures" if not found.schema.has_columns else "no distributions of its columns"
     raise DataError(
         Problem(
-            f"{what} cannot be compared with requests",
+            f"the training data of version {champion.version} of {model_name} cannot be compared"
+            " with requests",
             received=obstacle,
             expected="the distributions of the columns of a table",
             fix="train on a table and publish the model with this version of the project",
