@@ -198,7 +198,7 @@ class ChampionModel(Model):
 
 
 def _instances(payload: Any) -> Any:
-    """Return the rows of a request in V1."""
+    """Return the rows of a request in V1; None without any."""
     if isinstance(payload, bytes):  # curl -d without a content type of its own
         try:
             payload = json.loads(payload)
@@ -211,18 +211,7 @@ def _instances(payload: Any) -> Any:
                     fix="send JSON with the header Content-Type: application/json",
                 )
             ) from error
-    if isinstance(payload, dict) and "instances" in payload:
-        return payload["instances"]
-    received = f"keys {sorted(map(str, payload))[:8]}" if isinstance(payload, dict) else "no object"
-    raise RefusedRequest(
-        Problem(
-            "the request has no rows",
-            received=received,
-            expected='{"instances": [{COLUMN: VALUE, ...}, ...]}',
-            fix="send each row as an object in the list `instances`",
-            path="instances",
-        )
-    )
+    return payload.get("instances") if isinstance(payload, dict) else None
 
 
 def _predicted(loaded: LoadedModel, rows: Rows) -> np.ndarray:
