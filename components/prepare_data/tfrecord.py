@@ -10,7 +10,6 @@ record; all little endian.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from itertools import starmap
 
 import google_crc32c
@@ -154,18 +153,8 @@ class PictureEncoder:
         return head, content, _CHECKSUM.pack(masked(checksum))
 
 
-def split_records(data: bytes) -> Iterator[memoryview | None]:
-    """Yield the framed records of bytes, one after the other; None for what is damaged."""
-    view, at = memoryview(data), 0
-    while at < len(data):
-        if at + HEAD + TAIL > len(data):
-            yield None
-            return
-        end = at + HEAD + _LENGTH.unpack_from(data, at)[0]
-        if end + TAIL > len(data):
-            yield None
-            return
-        checksum = masked(google_crc32c.value(data[at + HEAD : end]))
-        good = checksum == _CHECKSUM.unpack_from(data, end)[0]
-        yield view[at : end + TAIL] if good else None
-        at = end + TAIL
+def is_whole(record: bytes) -> bool:
+    """Tell whether a framed record has the length and the checksum that it names."""
+    content = record[HEAD:-TAIL]
+    length = record[: _LENGTH.size] == _LENGTH.pack(len(content))
+    return length and record[-TAIL:] == _CHECKSUM.pack(masked(google_crc32c.value(content)))

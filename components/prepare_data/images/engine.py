@@ -32,7 +32,7 @@ from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ranges_of
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
 from kfp_tfjob.components.prepare_data.tasks import Job, document, job_of
-from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, split_records
+from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
 from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
@@ -157,13 +157,11 @@ class Shard:
 
     Attributes:
         address: Of the object.
-        pieces: Of each run, its number, and the start and the end of its records.
-        order: The number of the run of each record.
+        records: int64 of shape [images, 3]: the run of each record, its start there, and its bytes.
     """
 
     address: S3Address
-    pieces: list[tuple[int, int, int]]
-    order: np.ndarray
+    records: np.ndarray
 
 
 def read(context: Context, item: tuple[str, Part]) -> tuple[int, int]:
@@ -215,25 +213,28 @@ def write(context: Context, item: tuple[str, Shard]) -> tuple[int, int]:
         DataError: A run is damaged.
     """
     job, shard = item
-    names = {run: f"{document(job, run)}.records" for run, _, _ in shard.pieces}
-    records = {
-        run: split_records(context.exchange.read(names[run], start, end))
-        for run, start, end in shard.pieces
-    }
+    runs: dict[int, tuple[str, int, bytes]] = {}
+    for number in np.unique(shard.records[:, 0]).tolist():
+        # Both are in the same order, so the records of a run follow each other.
+        _, starts, sizes = shard.records[shard.records[:, 0] == number].T.tolist()
+        name = f"{document(job, number)}.records"
+        data = context.exchange.read(name, starts[0], starts[-1] + sizes[-1])
+        runs[number] = name, starts[0], data
     path = context.folder / shard.address.name
     try:
         with open(path, "wb", buffering=1 << 20) as file:
-            for run in shard.order.tolist():
-                record = next(records[run], None)
-                if record is None:
-                    raise damaged(names[run])
+            for number, start, size in shard.records.tolist():
+                name, first, data = runs[number]
+                record = data[start - first : start - first + size]
+                if not is_whole(record):
+                    raise damaged(name)
                 file.write(record)
         sent = context.store.send(path, shard.address, path.name)
     finally:
         path.unlink(missing_ok=True)
     found = ManifestObject(sent.key, sent.size, sent.crc64nvme, sent.sha256)
     context.exchange.write_plain(f"{job}/{path.name}", found)
-    return len(shard.order), sent.size
+    return len(shard.records), sent.size
 
 
 @dataclass(frozen=True)
@@ -282,13 +283,9 @@ class Plan:
             wanted = reached[-1] * np.arange(1, count) // count
             ends = np.unique(np.searchsorted(reached, wanted) + 1)
             for number, rows in enumerate(np.split(index, ends)):
-                # A range of the shard is one of each run, as both are in the same order.
-                runs, first = np.unique(rows["run"], return_index=True)
-                last = len(rows) - 1 - np.unique(rows["run"][::-1], return_index=True)[1]
-                starts, stops = rows["start"][first], (rows["start"] + rows["record"])[last]
-                pieces = zip(runs.tolist(), starts.tolist(), stops.tolist(), strict=True)
                 address = base / f"{word}-{number:05d}.tfrecord"
-                yield Shard(address, list(pieces), rows["run"])
+                records = [rows[key].astype(np.int64) for key in ("run", "start", "record")]
+                yield Shard(address, np.stack(records, axis=1))
 
     def also_in_train(self) -> dict[str, int]:
         """Return the pictures of other splits that are also in train, where folders decide."""
