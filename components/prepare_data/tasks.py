@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
+from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary
 from kfp_tfjob.components.prepare_data.executors.exchange import dump
@@ -193,11 +193,10 @@ class _Found:
             # begin, and must not replace these rows.
             self._name += f"-from-{part.span.start}"
         kinds = job.kinds
+        coded = set(kinds.with_dictionaries)
         self.done = PartDone(
             seen=[
-                ColumnProfile(name, texts=None)
-                if name in kinds.with_dictionaries
-                else ColumnProfile(name)
+                ColumnProfile(name, texts=None if name in coded else DistinctTexts())
                 for name in (job.columns.features if job.assumed else ())
             ],
             vocabulary=Vocabulary(job.label),
