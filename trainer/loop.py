@@ -28,10 +28,10 @@ from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
-from kfp_tfjob.trainer.pace import TimeSplit
 from kfp_tfjob.trainer.progress import ProgressWriter
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
+from kfp_tfjob.trainer.time_split import TimeSplit
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
 from kfp_tfjob.trainer.training_state import EvaluationState, State
 from kfp_tfjob.trainer.weight_divergence import compare_weights
@@ -328,7 +328,7 @@ class Training:
             return
         self._time.seconds["data"] += data
         if self._progress:
-            self._progress.pace.add(seconds, data)
+            self._progress.count(seconds, data)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         """Call a hook of the callbacks; every process must do this."""

@@ -15,7 +15,6 @@ import tensorflow as tf
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import LOGS, PROGRESS
 from kfp_tfjob.trainer.checkpoint import Position
-from kfp_tfjob.trainer.pace import Pace
 from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
@@ -38,7 +37,6 @@ class ProgressWriter:
 
     Attributes:
         running: Whether the clock is running.
-        pace: The time of the steps since the last line.
     """
 
     def __init__(
@@ -52,7 +50,8 @@ class ProgressWriter:
         board: bool,
     ) -> None:
         self.epochs, self.steps, self.batch = epochs, steps, batch
-        self.replicas, self.pace = replicas.count, Pace()
+        self.replicas = replicas.count
+        self._step_seconds = self._data_seconds = 0.0  # since the last line
         output.mkdir(parents=True, exist_ok=True)
         path = output / PROGRESS
         _truncate(path, start)
@@ -81,6 +80,11 @@ class ProgressWriter:
         self._start = (time.monotonic(), position.step)
         self._measure_from(position)
         self.running = True
+
+    def count(self, seconds: float, data: float) -> None:
+        """Count the seconds of some steps, and how many of them were spent waiting for batches."""
+        self._step_seconds += seconds
+        self._data_seconds += data
 
     def report(self, position: Position, metrics: Mapping[str, float]) -> None:
         """Report the progress of an epoch."""
@@ -118,17 +122,18 @@ class ProgressWriter:
 
     def _measure_from(self, position: Position) -> None:
         self._mark, self._reported = position.step, time.monotonic()
-        self.pace = Pace()
+        self._step_seconds = self._data_seconds = 0.0
 
     def _figures(self, step: int) -> dict[str, float]:
         """Return the measurements since the last line, and the remaining seconds."""
         if done := step - self._mark:
             # Only the time of the steps: evaluation and checkpoints do not make them slower.
-            speed = done * self.batch / max(self.pace.seconds, 1e-6)
+            step_seconds = max(self._step_seconds, 1e-6)
+            speed = done * self.batch / step_seconds
             self._measured = {
                 "examples_per_second": round(speed, 1),
                 "examples_per_second_per_replica": round(speed / self.replicas, 1),
-                "data_share": self.pace.data_share,
+                "data_share": round(self._data_seconds / step_seconds, 3),
             }
         seconds, all_done = time.monotonic() - self._start[0], step - self._start[1]
         left = (self.steps - step) * seconds / all_done if all_done else 0.0

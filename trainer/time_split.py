@@ -1,11 +1,10 @@
-"""Measures the time of the steps, and the waiting times."""
+"""Splits the time of a training by activity."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 
 class TimeSplit:
@@ -40,26 +39,3 @@ class TimeSplit:
         split = self.seconds | {"compute": compute} | others
         split["start"] = self.seconds["start"] + others.get("start", 0.0)
         return {name: round(seconds, 3) for name, seconds in split.items()}
-
-
-@dataclass
-class Pace:
-    """The time of the steps since the last progress line, on the chief.
-
-    Attributes:
-        seconds: Seconds of the steps.
-        data: The part of them spent waiting for batches, in the mean of all processes.
-    """
-
-    seconds: float = 0.0
-    data: float = 0.0
-
-    def add(self, seconds: float, data: float) -> None:
-        """Count some more steps."""
-        self.seconds += seconds
-        self.data += data
-
-    @property
-    def data_share(self) -> float:
-        """The share of the time spent waiting for batches."""
-        return round(self.data / self.seconds, 3) if self.seconds else 0.0
