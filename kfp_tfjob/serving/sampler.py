@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -94,24 +94,16 @@ class Sampler:
         for reservoir in filter(lambda it: it.rows, full.values()):
             try:
                 self._put(reservoir)
-            except ConfigurationError as error:
-                log.error("%s", self._refusal(reservoir, error))
             except StepError as error:
-                kept = counted(len(reservoir.rows), "row")
-                log.warning("a sample of %s is lost: it could not be stored. %s", kept, error)
+                log.warning(
+                    "a sample of %s is lost: %s could not be written, which --sample-rows needs the"
+                    " right to. %s",
+                    counted(len(reservoir.rows), "row"),
+                    self._layout.model(reservoir.loaded.model_name).requests,
+                    error,
+                )
             except Exception:
                 log.exception("a sample of requests could not be written")
-
-    def _refusal(self, reservoir: _Reservoir, error: ConfigurationError) -> Problem:
-        """Return what is wrong where the keys of the store may not write a sample."""
-        place = self._layout.model(reservoir.loaded.model_name).requests
-        cause = next((it for it in error.problems if isinstance(it, Problem)), None)
-        return Problem(
-            f"a sample of {counted(len(reservoir.rows), 'row')} is lost: the store refused it",
-            received=cause.received if cause else error,
-            expected=f"the right to create objects below {place}",
-            fix="grant it to the server's keys, or start the server without --sample-rows",
-        )
 
     def _put(self, reservoir: _Reservoir) -> None:
         from kfp_tfjob.serving import requests_sample
