@@ -34,8 +34,6 @@ def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
         show_json(found)
     elif found.complete:
         show(f"No step of {found.run.name} is running after {found.seconds:g} s.")
-        if found.pods_gone is not None:
-            show(f"The training pods were gone after {found.pods_gone:g} s.")
     else:
         left = f"; left: {found.left}" if found.left else ""
         show(f"After {found.seconds:g} s, the run is {found.run.state}{left}.")

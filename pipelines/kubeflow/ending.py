@@ -23,8 +23,6 @@ class Cancelled:
         run: The run now.
         seconds: From the request until nothing ran any more, or until the time limit.
         complete: Whether nothing runs any more, as far as could be checked.
-        pods_gone: Seconds until no pod of this run was left; None if pods could not be checked, or
-            some are left.
         left: What still exists, as text; empty for nothing.
         checkpoint: The step of the newest stored checkpoint; None for none, or if the store cannot
             be read.
@@ -34,7 +32,6 @@ class Cancelled:
     run: Run
     seconds: float
     complete: bool
-    pods_gone: float | None
     left: str
     checkpoint: int | None
     checked: tuple[str, ...]
@@ -57,19 +54,16 @@ def cancel(
             )
         )
     cluster = RunOnCluster(run.run_id, back_end.namespace)
-    seen = cluster.look()  # before its end: pods show that this is the right cluster
+    cluster.look()  # before its end: pods show that this is the right cluster
     began = time.monotonic()
     if run.state != "canceling":
         back_end.call("end the run", back_end.sdk.runs.run_service_terminate_run, run_id=run.run_id)
-    gone, said, trained = None, "", bool(seen and not seen.only_steps)
+    said = ""
     while True:
         run = read_run(back_end, run.run_id)
         seen = cluster.look()
         spent = time.monotonic() - began
         left = str(seen) if seen else ""
-        trained = trained or bool(seen and not seen.only_steps)
-        if trained and seen and gone is None and seen.only_steps:
-            gone = spent
         if (words := f"{run.state}{f', {left} left' if left else ''}") != said:
             tell(f"{spent:4.0f} s  {words}")
             said = words
@@ -82,7 +76,6 @@ def cancel(
         run=run,
         seconds=round(spent, 1),
         complete=run.is_over and not left,
-        pods_gone=None if gone is None else round(gone, 1),
         left=left,
         checkpoint=checkpoint,
         checked=(_pods(cluster), _store(records, checkpoint)),

@@ -43,11 +43,6 @@ class Seen:
     jobs: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
 
-    @property
-    def only_steps(self) -> bool:
-        """Whether everything that a step has started is gone."""
-        return not (self.pods or self.jobs)
-
     def __str__(self) -> str:
         """Return what exists, as text."""
         counts = {

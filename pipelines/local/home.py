@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,25 +63,13 @@ class Home:
         """Create the folder, accessible only to its owner.
 
         Raises:
-            ConfigurationError: It cannot be written to, its disk is full, or TMPDIR is wrong.
+            ConfigurationError: It cannot be written to, or its disk is full.
         """
         with self.errors_told():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for inner in ("secrets", "runs", "models"):  # rows of the data are in the reports
                 (self.folder / inner).mkdir(exist_ok=True)
                 (self.folder / inner).chmod(0o700)
-        temporary = os.environ.get("TMPDIR") or "/tmp"
-        try:
-            os.rmdir(tempfile.mkdtemp(dir=temporary))
-        except OSError as error:  # a step would fail before it could say why
-            raise ConfigurationError(
-                Problem(
-                    "there is no folder for temporary files",
-                    received=f"{temporary}: {error.strerror}",
-                    expected="a writable folder on a disk with free space",
-                    fix="set TMPDIR to one",
-                )
-            ) from error
         if self.is_full():
             raise self.full("free some space, or choose another folder with --home")
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from kfp_tfjob import uploader
@@ -68,15 +67,6 @@ def test_a_home_that_cannot_be_used_is_told(mount: Mount, tmp_path: Path) -> Non
         code, output = begin(home)
         assert code == 2 and expected.lower() in output.lower(), (home, code, output)
         assert "--home" in output
-
-
-@pytest.mark.parametrize("folder", ["/none", "/proc"])  # missing, and not writable
-def test_a_folder_for_temporary_files_that_cannot_be_used_is_told(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", folder)
-    code, output = begin(tmp_path / "home")
-    assert code == 2 and "TMPDIR" in output and folder in output
 
 
 def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> None:
