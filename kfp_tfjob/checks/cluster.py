@@ -13,9 +13,11 @@ from kfp_tfjob.cluster.errors import (
     ClusterUnavailableError,
     ForbiddenError,
     NotFoundError,
+    absent,
+    silent,
     webhook_is_away,
 )
-from kfp_tfjob.jobs.kind import CHIEF, JobKind
+from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.status import replicas
 
 
@@ -62,22 +64,17 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
         yield accepted  # a retry: the job already exists
         return
     except NotFoundError as error:
-        yield _absent(kind, str(error))
+        yield Finding.of(absent(kind, str(error)))
         return
     except ForbiddenError:
         if _serves(api):
             raise
-        yield _absent(kind, "no such API")
+        yield Finding.of(absent(kind, "no such API"))
         return
     except ClusterUnavailableError as error:
         if not webhook_is_away(error.__cause__):
             raise
-        yield Finding(
-            f"{kind.called} does not answer",
-            received=str(error.__cause__),
-            expected="an answer to the dry run",
-            fix=f"check {kind.deployment}",
-        )
+        yield Finding.of(silent(kind, str(error.__cause__)))
         return
     chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
     if not any(item.get("restartPolicy") for item in chief["initContainers"]):
@@ -107,12 +104,3 @@ def _serves(api: ClusterClient) -> bool:
     except NotFoundError:
         return False
     return any(item["name"] == api.kind.plural for item in found.get("resources", ()))
-
-
-def _absent(kind: JobKind, received: str) -> Finding:
-    return Finding(
-        f"this cluster does not support {kind.name}s",
-        received=received,
-        expected=kind.controller,
-        fix="ask an administrator to install it",
-    )

@@ -12,6 +12,7 @@ import urllib3
 from kubernetes.client import ApiException
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
@@ -93,6 +94,26 @@ def transient(error: Exception) -> bool:
 def webhook_is_away(error: BaseException | None) -> bool:
     """Tell whether the API server could not reach an admission webhook."""
     return isinstance(error, ApiError) and _WEBHOOK_AWAY in error.message
+
+
+def absent(kind: JobKind, received: str) -> Problem:
+    """Return the problem of a cluster that does not have a kind of job."""
+    return Problem(
+        f"this cluster does not support {kind.name}s",
+        received=received,
+        expected=kind.controller,
+        fix="ask an administrator to install it",
+    )
+
+
+def silent(kind: JobKind, received: str) -> Problem:
+    """Return the problem of an operator whose webhook cannot be reached."""
+    return Problem(
+        f"{kind.called} does not answer",
+        received=received,
+        expected=kind.controller,
+        fix=f"start it; check {kind.deployment}",
+    )
 
 
 def translate(error: ApiError, what: str) -> StepError:

@@ -20,6 +20,8 @@ from kfp_tfjob.cluster.errors import (
     ForbiddenError,
     NotFoundError,
     OperatorAbsentError,
+    absent,
+    silent,
     transient,
     translate,
     webhook_is_away,
@@ -29,10 +31,9 @@ from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
 from kfp_tfjob.cluster.stopping import Running, chief_of, orders
 from kfp_tfjob.cluster.watching import JobWatcher
-from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.retry import Patience
 
 log = logging.getLogger(__name__)
@@ -50,17 +51,10 @@ class KubernetesBackend:
     Args:
         api: The cluster.
         operator_seconds: How long the operator's webhook may be unreachable when a job is created.
-        lost_node_seconds: How long a deletion waits for pods of a node that does not respond.
     """
 
-    def __init__(
-        self,
-        api: ClusterClient,
-        operator_seconds: float = 60,
-        lost_node_seconds: float = _LOST_NODE_SECONDS,
-    ) -> None:
-        self._api = api
-        self._operator_seconds, self._lost_node_seconds = operator_seconds, lost_node_seconds
+    def __init__(self, api: ClusterClient, operator_seconds: float = 60) -> None:
+        self._api, self._operator_seconds = api, operator_seconds
         self._watching: dict[str, JobWatcher] = {}
         self._logs: dict[str, PodLogs] = {}
         self._lock = threading.Lock()
@@ -113,13 +107,11 @@ class KubernetesBackend:
         except ApiError as error:
             found = translate(error, what)
             if isinstance(found, NotFoundError) and "namespaces" not in str(found):
-                raise _no_operator(
-                    kind, f"this cluster does not support {kind.name}s", found
-                ) from error
+                raise OperatorAbsentError(absent(kind, str(found))) from error
             raise found from error
         except ClusterUnavailableError as error:
             if webhook_is_away(error.__cause__):
-                raise _no_operator(kind, f"{kind.called} does not answer", error) from error
+                raise OperatorAbsentError(silent(kind, str(error))) from error
             raise
 
     def get(self, name: str) -> Object | None:
@@ -230,7 +222,7 @@ class KubernetesBackend:
                 period = float(pod["spec"].get("terminationGracePeriodSeconds") or 30)
                 grace = max(grace, min(period, _LONGEST_GRACE))
             waited = time.monotonic() - began
-            if waited > self._lost_node_seconds + (grace if living else 0):
+            if waited > _LOST_NODE_SECONDS + (grace if living else 0):
                 names = ", ".join(replica_of(pod) for pod in pods)
                 log.warning("%s is deleted, but these pods are still there: %s", name, names)
                 if not living:
@@ -291,14 +283,3 @@ def _said_at(event: Object) -> str:
     """Return the last time of an event, as text that sorts to the second."""
     said = event.get("lastTimestamp") or event.get("eventTime")
     return str(said or event["metadata"].get("creationTimestamp") or "")[:19]
-
-
-def _no_operator(kind: JobKind, what: str, error: Exception) -> OperatorAbsentError:
-    return OperatorAbsentError(
-        Problem(
-            what,
-            received=str(error),
-            expected=kind.controller,
-            fix=f"install or start it; check {kind.deployment}",
-        )
-    )
