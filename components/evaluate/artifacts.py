@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kfp_tfjob.judging.confusion_metrics import condense
-from kfp_tfjob.judging.metrics import Measures, finite
+from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.escaping import short
@@ -45,7 +45,8 @@ def kfp_metrics(
     worst = worst_first(judged)[:_MOST_SLICES]
     for it, name in zip(worst, _short_names([it.name for it in worst]), strict=True):
         found[f"slice/{name}/{_fitting(it.metric)}"] = it.value
-    return finite(found)
+    # Metadata of Kubeflow Pipelines cannot hold others.
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
 
 def confusion(

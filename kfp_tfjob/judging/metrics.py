@@ -148,11 +148,6 @@ class Measures:
         return unknown(metric, predictions)
 
 
-def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the finite values; metadata of Kubeflow Pipelines cannot hold others."""
-    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
-
-
 def _own(predictions: Predictions, metric: str) -> Estimate:
     share = predictions.own[metric].dtype == bool
     return mean(metric, predictions, lambda chunk: chunk.own_values(metric), proportion=share)

@@ -115,7 +115,7 @@ def plan(
         elif number in ever or pruned:
             why = "the rest of a version that was pruned" if pruned else "an earlier champion"
             candidates.append(_candidate(number, 0, why, there))
-        elif (old := age(store, place.version(number) / VERSION_CLAIM, found)) < hours * 3600:
+        elif (old := age(store, _first(place.version(number), found))) < hours * 3600:
             kept[number] = f"may be in flight: it began {old / 3600:.1f} h ago"
         elif not any(it.address.name != VERSION_CLAIM for it in found):
             kept[number] = "is a number without files"
@@ -164,7 +164,7 @@ def execute(
         why = needed.get(it.version, "is about to become the champion" if held else "")
         if why and mine:
             store.delete(tombstone)
-        elif not why and not mine and age(store, tombstone, []) < TOMBSTONE_SECONDS:
+        elif not why and not mine and age(store, tombstone) < TOMBSTONE_SECONDS:
             why = "was marked by another prune less than 10 minutes ago"
         if why:
             yield it, f"version {it.version} stays: it {why}"
@@ -213,7 +213,7 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
 def _is_held(store: Store, place: ModelLayout, version: int) -> bool:
     """Tell whether a version is about to become the champion."""
     hold = place.hold(version)
-    return store.has(hold) and age(store, hold, []) < _HOLD_SECONDS
+    return store.has(hold) and age(store, hold) < _HOLD_SECONDS
 
 
 def _all(store: Store, layout: Layout, model_name: str) -> list[Champion]:
@@ -248,18 +248,18 @@ def _candidate(version: int, serving: int, why: str, found: list[Listed]) -> Can
     return Candidate(version, serving, why, len(found), sum(it.size for it in found))
 
 
-def age(store: Store, address: S3Address, found: list[Listed]) -> float:
-    """Return the seconds since an object was written, both times by the clock of the store.
+def _first(version: S3Address, found: list[Listed]) -> S3Address:
+    """Return the claim of a version, which is its first object; another one without it."""
+    there = [it.address for it in found]
+    return claim if (claim := version / VERSION_CLAIM) in there else there[0]
 
-    Args:
-        store: The store.
-        address: The object.
-        found: Others beside it, one of which counts if it is gone.
-    """
+
+def age(store: Store, address: S3Address) -> float:
+    """Return the seconds since an object was written, both times by the clock of the store."""
     try:
         reply = store.head(address)
     except ObjectNotFoundError:
-        return age(store, found[0].address, []) if found else 0.0
+        return 0.0
     return (clock(reply) - reply["LastModified"]).total_seconds()
 
 

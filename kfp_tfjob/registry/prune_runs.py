@@ -233,7 +233,7 @@ def use_dataset(store: Store, layout: Layout, digest: str, run_id: str) -> None:
             store.write(layout.dataset_in_use(digest), note, "application/json")
         if not store.has(tombstone):
             return
-        if age(store, tombstone, []) > TOMBSTONE_SECONDS:  # of a prune that was killed
+        if age(store, tombstone) > TOMBSTONE_SECONDS:  # of a prune that was killed
             store.delete(tombstone)
         else:
             log.info("a prune is deleting dataset %s; wait until it has finished", digest)
@@ -250,7 +250,7 @@ def _mark(store: Store, tombstone: S3Address, alone: bool) -> bool:
     try:
         store.create(tombstone, body, "application/json")
     except ObjectExistsError:
-        if alone and age(store, tombstone, []) < TOMBSTONE_SECONDS:
+        if alone and age(store, tombstone) < TOMBSTONE_SECONDS:
             return False
         store.write(tombstone, body, "application/json")
     return True
