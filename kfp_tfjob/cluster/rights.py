@@ -37,7 +37,7 @@ def to_run(kind: JobKind) -> tuple[Right, ...]:
 
 # What Terminate needs on a back end that ends the exit task with the run.
 TO_STOP = (
-    Right("argoproj.io", "workflows", ("get", "list", "watch")),
+    Right("argoproj.io", "workflows", ("get", "watch")),
     Right("", "pods", ("delete", "deletecollection")),
 )
 # What makes messages precise.
