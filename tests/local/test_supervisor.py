@@ -131,14 +131,14 @@ def test_only_the_chief_leaves_the_record(replica: Replica, config: str, writes:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ("", "alone. Expected: 3 replicas"),
-        (_cluster("chief", 0), "1 chief and 1 workers. Expected: 3 replicas"),
+        ("", "3 replicas"),
+        (_cluster("chief", 0), "1 chief and 1 workers"),
         (_cluster("master", 0, workers=2, name="master"), "type Master"),
-        ("{", "TF_CONFIG is not valid"),
-        ('{"cluster": {"worker": 3}, "task": {}}', "TF_CONFIG is not valid"),
-        (_cluster("worker", 2, workers=2), "there is no worker 2"),
-        (_cluster("chief", 0, workers=2).replace("w1", "w0"), "w0:1 is the address of two"),
-        (_cluster("chief", 0, workers=2).replace("w1:1", "w1"), "w1 is not an address"),
+        ("{", "TF_CONFIG"),
+        ('{"cluster": {"worker": 3}, "task": {}}', "TF_CONFIG"),
+        (_cluster("worker", 2, workers=2), "worker 2"),
+        (_cluster("chief", 0, workers=2).replace("w1", "w0"), "w0:1"),
+        (_cluster("chief", 0, workers=2).replace("w1:1", "w1"), "w1 "),
     ],
 )
 def test_another_cluster_than_promised_is_refused(

@@ -147,21 +147,21 @@ def test_missing_code_is_refused(tmp_path: Path) -> None:
     ("source", "function", "hyperparameters", "problems"),
     [
         (GOOD, "build_model", {"rate": 1}, []),
-        (GOOD, "build_model", {"rate": 1, "unit": 2}, ["does not take the hyperparameter 'unit'"]),
-        (GOOD, "build_model", {}, ["needs the hyperparameter 'rate'"]),
-        (GOOD, "build_modle", {"rate": 1}, ["did you mean 'build_model'"]),
-        (b"def f():\n  pass\n", "f", {}, ["does not take the dataset"]),
+        (GOOD, "build_model", {"rate": 1, "unit": 2}, ["'unit'"]),
+        (GOOD, "build_model", {}, ["'rate'"]),
+        (GOOD, "build_modle", {"rate": 1}, ["'build_model'"]),
+        (b"def f():\n  pass\n", "f", {}, ["dataset"]),
         (b"def f(d, **rest):\n  pass\n", "f", {"x": 1}, []),
-        (b"def f(d)\n  pass\n", "f", {}, ["is not Python"]),
+        (b"def f(d)\n  pass\n", "f", {}, ["Python"]),
         (b"from other import f\n", "f", {"x": 1}, []),
-        (b"f = 1\n", "g", {}, ["has no function g"]),
+        (b"f = 1\n", "g", {}, ["function g"]),
         (b"try:\n  import a\nexcept OSError:\n  def f(d, x): pass\n", "f", {}, []),
         (b"def f(): pass\nif True:\n  def f(d, x=1): pass\n", "f", {}, []),
         (b"def f(): pass\ndef _f(d): pass\nf = _f\n", "f", {}, []),
         pytest.param(b"x = 1" + b"+1" * 1500 + b"\nfrom a import *", "f", {}, [], id="deep"),
         (b"from other import *\n", "f", {}, []),
         (b"@configured\ndef f(d, x): pass\n", "f", {}, []),
-        (b"if 1:\n  class C:\n    def f(d): pass\n", "f", {}, ["has no function f"]),
+        (b"if 1:\n  class C:\n    def f(d): pass\n", "f", {}, ["function f"]),
     ],
 )
 def test_the_function_is_checked_without_importing(
@@ -196,10 +196,10 @@ def damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "changes", "why"),
     [
-        ([("/etc/x", GOOD)], {}, "outside its folder"),
+        ([("/etc/x", GOOD)], {}, "outside"),
         ([("a//x.py", GOOD)], {}, "empty"),
-        ([("a", GOOD), ("a/b.py", GOOD)], {}, "is a file and cannot hold it"),
-        ([("x" * 300, GOOD)], {}, "more than 255 bytes"),
+        ([("a", GOOD), ("a/b.py", GOOD)], {}, "a/b.py"),
+        ([("x" * 300, GOOD)], {}, "255"),
         ([("model.py", GOOD), ("link", b"/etc")], {"external_attr": 0o120777 << 16}, "is a link"),
     ],
 )

@@ -129,8 +129,8 @@ def test_elements_of_a_list_are_dropped_and_chosen_by_its_name(path: Path) -> No
     ("text", "words"),
     [
         ('[{"a": 1, "y": 2}]', "a JSON array"),
-        ('{\n "a": 1,\n "y": 2\n}\n', "no line is a JSON object"),
-        ('{"a": 1, "y": 2', "no line is a JSON object"),
+        ('{\n "a": 1,\n "y": 2\n}\n', "JSON object"),
+        ('{"a": 1, "y": 2', "JSON object"),
         ('{"x": 1}\n', "no column 'y'"),
     ],
 )

@@ -83,10 +83,10 @@ def test_addresses_in_s3_are_separated_where_the_next_one_begins() -> None:
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("nothing-*.csv", "no file matches the pattern"),
+        ("nothing-*.csv", "pattern"),
         ("a.csv,gone.csv", "gone.csv"),
-        ("a.csv,*.csv", "names files more than once"),
-        ("[z-a]", "no file matches the pattern"),
+        ("a.csv,*.csv", "more than once"),
+        ("[z-a]", "pattern"),
     ],
 )
 def test_what_is_wrong_with_an_address(tree: Path, uri: str, words: str) -> None:

@@ -63,13 +63,13 @@ def test_weights_of_typed_columns() -> None:
     ("options", "said"),
     [
         ({}, ""),
-        ({"weight": "none"}, "which f.csv does not have"),
-        ({"weight": "y"}, "data_options.weight names the label 'y'"),
-        ({"columns": ["a", "w"]}, "data_options.columns names the weight 'w'"),
-        ({"drop": ["w"]}, "data_options.drop names the weight 'w'"),
-        ({"types": {"w": "number"}}, "data_options.types names the weight 'w'"),
-        ({"missing": {"w": "median"}}, "data_options.missing names the weight 'w'"),
-        ({"split": {"group": "w"}}, "data_options.split.group names the weight 'w'"),
+        ({"weight": "none"}, "f.csv"),
+        ({"weight": "y"}, "data_options.weight"),
+        ({"columns": ["a", "w"]}, "data_options.columns"),
+        ({"drop": ["w"]}, "data_options.drop"),
+        ({"types": {"w": "number"}}, "data_options.types"),
+        ({"missing": {"w": "median"}}, "data_options.missing"),
+        ({"split": {"group": "w"}}, "data_options.split.group"),
     ],
 )
 def test_the_column_has_no_other_use(options: dict, said: str) -> None:

@@ -101,12 +101,12 @@ def test_a_record_of_the_same_length_but_other_columns_is_not_taken_for_a_row(
 @pytest.mark.parametrize(
     ("features", "label", "words"),
     [
-        (b"nonsense", None, "a record of 8 bytes"),
-        (b"", None, "bytes instead of 44"),
-        ([1, 2, 3], 0, "bytes instead of 44"),
-        ([1, 2], 1.0, "bytes instead of 44"),
-        ([1, 2], -1, "bytes instead of 44"),
-        ([1, 2], 3, "the first is 3"),
+        (b"nonsense", None, "8 bytes"),
+        (b"", None, "44"),
+        ([1, 2, 3], 0, "44"),
+        ([1, 2], 1.0, "44"),
+        ([1, 2], -1, "44"),
+        ([1, 2], 3, "is 3"),
     ],
 )
 def test_what_is_no_row_of_a_class_is_refused(
