@@ -12,6 +12,7 @@ from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
+from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
@@ -78,6 +79,23 @@ def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
     store.write(base / "in" / "bird" / ".keep", b"")
     found = objects(store, prepared(store, base / "four", f"{base}/in"))
     assert found == one
+
+
+@pytest.mark.slow  # processes load pyarrow and more
+def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_path: Path) -> None:
+    tree(tmp_path / "p", animals(30))
+    done = prepared(store, base / "one", tmp_path / "p")
+    source = list_source(store, str(tmp_path / "p"))
+    (tmp_path / "exchange").mkdir()
+    executor = Processes(Context(str(tmp_path / "exchange"), store.endpoint, store.region), 2)
+    before = pictures.PART_FILES
+    pictures.PART_FILES = 9
+    try:
+        other = pictures.prepare(executor, source, "", DataOptions(), base / "two")
+    finally:
+        pictures.PART_FILES = before
+        executor.close()
+    assert objects(store, done) == objects(store, other)
 
 
 def test_what_an_earlier_try_has_done_is_not_read_again(

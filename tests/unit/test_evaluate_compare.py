@@ -40,6 +40,15 @@ def pair(
     )
 
 
+@pytest.mark.parametrize("metric", ["auc", "rmse"])
+def test_equal_models_are_rarely_promoted(metric: str) -> None:
+    """With 60 rows; `make test-statistics` simulates more of them."""
+    rng = np.random.default_rng(60)
+    repeats = 600
+    promoted = sum(compare(*pair(rng, metric, 60), metric).low > 0 for _ in range(repeats))
+    assert promoted / repeats <= 0.06
+
+
 @pytest.mark.parametrize("metric", ["auc", "log_loss", "rmse", "mae"])
 def test_the_bound_is_that_of_a_paired_bootstrap(metric: str) -> None:
     rng = np.random.default_rng(3)
@@ -74,6 +83,18 @@ def test_too_few_rows_of_one_class_give_no_bound() -> None:
     found = compare(classifier(labels, logit), classifier(labels, 0 * logit), "auc")
     assert found.gain > 0.4
     assert not found.known and math.isnan(found.low)
+
+
+def test_a_difference_of_the_detectable_size_is_found_eight_times_in_ten() -> None:
+    rng = np.random.default_rng(5)
+    rows, repeats = 1000, 200
+    found = [compare(*pair(rng, "rmse", rows), "rmse") for _ in range(50)]
+    size = float(np.mean([item.detectable for item in found]))
+    promoted = 0
+    for _ in range(repeats):
+        challenger, champion = pair(rng, "rmse", rows, size)
+        promoted += compare(challenger, champion, "rmse").low > 0
+    assert 0.7 < promoted / repeats < 0.9
 
 
 def with_costs(

@@ -25,6 +25,7 @@ from kfp_tfjob.judging.ranking_metrics import estimate as curve_estimate
 from tests.baselines import constant_classifier, constant_regression
 
 ROWS = 3000
+METRICS = ["balanced_accuracy", "auc", "average_precision", "mcc", "brier", "f1/b"]
 
 
 def estimate(predictions: Predictions, metric: str, classes: list[str] | None = None) -> Estimate:
@@ -184,6 +185,17 @@ def test_many_classes_agree_with_scikit_learn(missing: int | None) -> None:
         assert math.isnan(estimate(predictions, f"recall/{names[missing]}", names).value)
 
 
+def test_bins_round_little() -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 300_000)
+    scores = 1 / (1 + np.exp(-rng.normal(size=len(labels)) - labels)).astype(np.float32)
+    predictions = ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
+    (binned,) = curves_of(predictions, exact_scores=0)
+    assert binned.auc == pytest.approx(oracle.roc_auc_score(labels, scores), abs=3e-6)
+    precision = oracle.average_precision_score(labels, scores)
+    assert binned.average_precision == pytest.approx(precision, abs=3e-5)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_regression_agrees_with_scikit_learn(weighted: bool) -> None:
     rng = np.random.default_rng(7)
@@ -216,6 +228,36 @@ def test_weights_are_repeated_rows() -> None:
         # A row that counts twice tells less than two rows.
         assert metric == "ece" or found.standard_error > known.standard_error, metric
         assert metric == "ece" or found.support <= known.support
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_standard_errors_are_those_of_a_bootstrap(metric: str) -> None:
+    rng = np.random.default_rng(8)
+    labels, scores = binary("balanced")
+    probabilities = np.stack([1 - scores, scores], axis=1)
+    classes = ["a", "b"]
+
+    def value(rows: np.ndarray) -> float:
+        drawn = ClassPredictions.of(labels[rows], probabilities[rows])
+        return estimate(drawn, metric, classes).value
+
+    drawn = [value(rng.integers(0, ROWS, ROWS)) for _ in range(600)]
+    found = estimate(ClassPredictions.of(labels, probabilities), metric, classes)
+    assert found.standard_error == pytest.approx(np.std(drawn), rel=0.1)
+
+
+@pytest.mark.parametrize("metric", ["rmse", "r2"])
+def test_standard_errors_of_a_regression_are_those_of_a_bootstrap(metric: str) -> None:
+    rng = np.random.default_rng(9)
+    labels = rng.normal(size=ROWS)
+    values = 0.7 * labels + 0.5 * rng.normal(size=ROWS)
+
+    def value(rows: np.ndarray) -> float:
+        return estimate(ValuePredictions.of(labels[rows], values[rows]), metric).value
+
+    drawn = [value(rng.integers(0, ROWS, ROWS)) for _ in range(600)]
+    found = estimate(ValuePredictions.of(labels, values), metric)
+    assert found.standard_error == pytest.approx(np.std(drawn), rel=0.1)
 
 
 def test_a_model_without_an_error_is_not_said_to_make_none() -> None:

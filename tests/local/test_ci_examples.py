@@ -1,0 +1,120 @@
+"""The commands of examples/ci, as a CI system runs them, with the APIs that they talk to."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import parse_qs
+
+import pytest
+import yaml
+
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.failure_record import Failure
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+from tests.local.fake_pipelines import FakePipelines
+
+pytestmark = pytest.mark.slow
+CI = Path(__file__).parents[2] / "examples" / "ci"
+WRONG = Problem("a label is missing", fix="fill it in")
+
+
+class Comments:
+    """An API that takes comments on commits: path, token and body of each request."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str, str]] = []
+        comments = self.found
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                token = self.headers["Authorization"] or self.headers["PRIVATE-TOKEN"]
+                comments.append((self.path, token, body))
+                self.send_response(201)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def comments() -> Iterator[Comments]:
+    found = Comments()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+@pytest.fixture
+def project(
+    ci_job: None, fake: FakePipelines, store: Store, base: S3Address, tmp_path: Path
+) -> Path:
+    """The checkout of a team, in the environment of a CI job; its runs fail in prepare_data."""
+    store.write(base / "rows.csv", b"a,y\n1,0\n2,1\n")
+    parameters = {"data_uri": f"{base}/rows.csv", "data_label": "y", "model_name": "m"}
+    parameters |= {"output_uri": str(base), "train_image": "registry.example/trainer:1"}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(parameters))
+
+    def fail(*_: object) -> None:
+        for run in fake.runs.values():
+            failed = Layout(base).run(run.run_id).failure("json")
+            store.write(failed, Failure.of("prepare_data", ConfigurationError(WRONG)).to_bytes())
+            run.state = "FAILED"
+
+    fake.broken = fail
+    return tmp_path
+
+
+def bash(script: str, folder: Path, **environment: str) -> int:
+    """Run a script as the runners of GitHub and GitLab do; return its exit code."""
+    command = ["bash", "-eo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=folder, env=os.environ | environment, timeout=120)
+    return done.returncode
+
+
+def test_github(project: Path, fake: FakePipelines, comments: Comments) -> None:
+    job = yaml.safe_load((CI / "github.yaml").read_text())["jobs"]["train"]
+    steps = {it["name"]: it["run"] for it in job["steps"] if "run" in it}
+    name = re.sub(r"\$\{\{ github.(\w+) \}\}", r"\1", job["env"]["RUN_NAME"])
+    given = {"RUN_NAME": name, "GITHUB_TOKEN": "t", "GITHUB_API_URL": comments.address}
+    given |= {"GITHUB_REPOSITORY": "me/it", "GITHUB_SHA": "abc"}
+    assert bash(steps["Check"], project, **given) == 0
+    assert not fake.runs
+    assert bash(steps["Train"], project, **given) == ConfigurationError.code
+    assert [run.display_name for run in fake.runs.values()] == [name]
+    assert bash(steps["Say why"], project, **given) == 0
+    ((path, token, body),) = comments.found
+    assert (path, token) == ("/repos/me/it/commits/abc/comments", "Bearer t")
+    assert WRONG.what in json.loads(body)["body"] and WRONG.fix in json.loads(body)["body"]
+
+
+def test_gitlab(project: Path, fake: FakePipelines, comments: Comments) -> None:
+    found = yaml.safe_load((CI / "gitlab.yaml").read_text())
+    given = {"CI_COMMIT_SHA": "abc", "CI_JOB_ID": "7", "CI_PROJECT_ID": "1", "GITLAB_TOKEN": "t"}
+    given |= {"CI_API_V4_URL": comments.address, "CI_JOB_STATUS": "failed"}
+    given["RUN_NAME"] = found["variables"]["RUN_NAME"].replace("$CI_COMMIT_SHA-$CI_JOB_ID", "abc-7")
+    for line in found["check"]["script"]:
+        assert bash(line, project, **given) == 0
+    assert not fake.runs
+    (train,), (why,) = (found["train"][key] for key in ("script", "after_script"))
+    assert bash(train, project, **given) == ConfigurationError.code
+    assert bash(why, project, **given) == 0
+    assert [run.display_name for run in fake.runs.values()] == ["train-abc-7"]
+    ((path, token, body),) = comments.found
+    assert (path, token) == ("/projects/1/repository/commits/abc/comments", "t")
+    (note,) = parse_qs(body)["note"]
+    assert WRONG.what in note and WRONG.fix in note
