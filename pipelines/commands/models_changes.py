@@ -9,11 +9,9 @@ from typing import Any
 import click
 
 from kfp_tfjob.pipelines.commands.output import (
-    as_json,
     dry_run,
     proceed,
     show,
-    show_json,
     without_asking,
 )
 from kfp_tfjob.pipelines.commands.store import Models, with_models
@@ -38,7 +36,6 @@ _reason = click.option(
 @with_models
 @without_asking
 @dry_run
-@as_json
 def rollback(
     place: Models,
     model: str,
@@ -46,7 +43,6 @@ def rollback(
     reason: str,
     yes: bool,
     dry_run: bool,
-    json_: bool,
 ) -> None:
     """Make an earlier champion the champion again.
 
@@ -72,10 +68,10 @@ def rollback(
                 f" to version {then.version} of run {then.run_id}"
             )
 
-    if not proceed(planned, tell, yes or planned.is_done, dry_run, json_):
+    if not proceed(planned, tell, yes or planned.is_done, dry_run):
         return
     champion = engine.execute(place.store, place.layout, planned, person, why)
-    _tell(place, model, champion, json_)
+    _tell(place, model, champion)
 
 
 @click.command()
@@ -86,7 +82,6 @@ def rollback(
 @with_models
 @without_asking
 @dry_run
-@as_json
 def promote(
     place: Models,
     model: str,
@@ -95,7 +90,6 @@ def promote(
     reason: str,
     yes: bool,
     dry_run: bool,
-    json_: bool,
 ) -> None:
     """Make a run's model the champion, whatever its verdict.
 
@@ -119,10 +113,10 @@ def promote(
         show(f"verdict: {'blessed' if planned.blessed else 'not blessed'}: {planned.reasons}")
         show(f"champion now: {planned.now or 'none'}")
 
-    if not proceed(planned, tell, yes, dry_run, json_):
+    if not proceed(planned, tell, yes, dry_run):
         return
     champion = manual_promotion.execute(step, planned, person, why)
-    _tell(place, model, champion, json_)
+    _tell(place, model, champion)
 
 
 @click.command()
@@ -169,8 +163,7 @@ def prune(place: Models, model: str, keep: int, really: bool) -> None:
 @click.command()
 @click.argument("model", required=False)
 @with_models
-@as_json
-def sync(place: Models, model: str | None, json_: bool) -> None:
+def sync(place: Models, model: str | None) -> None:
     """Finish an interrupted publish, and bring other registries up to date.
 
     Completes the folder that servers read, of one model or of all. MLflow is enabled
@@ -191,26 +184,20 @@ def sync(place: Models, model: str | None, json_: bool) -> None:
             continue
         folders[name] = str(folder or "")
         outcomes += mirror.sync(place.store, place.layout, name, mirror.PERSON_SECONDS)
-    if json_:
-        show_json(outcomes)
-    else:
-        for name, folder in folders.items():
-            show(f"{name}: servers read {folder}" if folder else f"{name} has no champion yet")
-        for it in outcomes:
-            show(f"{it.model}: {it.mirror} at {it.server}: {it.said}")
+    for name, folder in folders.items():
+        show(f"{name}: servers read {folder}" if folder else f"{name} has no champion yet")
+    for it in outcomes:
+        show(f"{it.model}: {it.mirror} at {it.server}: {it.said}")
     if wrong:
         raise DataError(*(problem for error in wrong for problem in error.problems))
     if not all(it.done for it in outcomes):
         sys.exit(1)
 
 
-def _tell(place: Models, model: str, champion: Any, json_: bool) -> None:
+def _tell(place: Models, model: str, champion: Any) -> None:
     from kfp_tfjob.registry import mirror
 
     outcomes = mirror.sync(place.store, place.layout, model)
-    if json_:
-        show_json(champion)
-        return
     base = place.layout.model(model).servable(champion.served_as)
     show(f"the champion of {model} is version {champion.version} of run {champion.run_id}")
     show(f"servers read {base}")

@@ -21,7 +21,9 @@ dry_run = click.option("--dry-run", is_flag=True, help="only check everything an
 without_asking = click.option("--yes", is_flag=True, help="do not ask for confirmation")
 
 
-def proceed(plan: Any, tell: Callable[[], None], yes: bool, dry_run: bool, json_: bool) -> bool:
+def proceed(
+    plan: Any, tell: Callable[[], None], yes: bool, dry_run: bool, json_: bool = False
+) -> bool:
     """Show a plan and return whether to proceed; ask for it, unless `yes` or `dry_run` answers.
 
     Raises:
