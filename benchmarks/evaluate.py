@@ -5,7 +5,7 @@
 The parts:
 
     numbers    30 columns of numbers, scored through `serve_packed`
-    mixed      10 numbers, 10 categories and 5 dates with 5 % gaps, scored from raw columns
+    mixed      10 numbers, 10 categories and 5 dates, 5% missing values, scored from raw columns
     memory     the metrics of 100 million predictions of a model and its champion
 
 In the tables, an MLP of two layers of 64 predicts two classes. Each way does the whole work after

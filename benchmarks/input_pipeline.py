@@ -8,8 +8,8 @@ The same shards are read to the end, in batches of 256, shuffled:
     tutorial   TFRecordDataset.map(parse_single_example).shuffle(10000).batch(256)
     tuned      the same with num_parallel_calls=AUTOTUNE and prefetch
 
-The table `mixed` has 10 numbers, 10 categories and 5 dates with 5 % gaps. There, ours also applies
-the vocabularies, fills the gaps and computes the parts of the dates; the others only parse.
+The table `mixed` has 10 numbers, 10 categories and 5 dates with 5% missing values. There, ours
+also applies the vocabularies, fills missing values and computes date parts; the others only parse.
 
 Every run is a new process that reads one epoch to warm up before the measurement. The three take
 turns, and the results are medians. The last line is one JSON object.

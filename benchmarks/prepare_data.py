@@ -3,7 +3,7 @@
     python -m benchmarks.prepare_data [--quick] [--repeats N] [PART ...]
 
 The parts are tables: `numbers` has 30 columns of numbers; `mixed` has 10 numbers, 10 categories and
-5 dates with a gap in 5 % of the values; `long` is `numbers` with ten times the rows. `pictures` are
+5 dates with 5% missing values; `long` is `numbers` with ten times the rows. `pictures` are
 JPEGs of 15 kB in folders.
 
     ours       the whole step, to a store that only counts bytes

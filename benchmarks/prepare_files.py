@@ -26,7 +26,7 @@ def table(kind: str, rows: int) -> Path:
 
     Args:
         kind: `numbers`: 30 columns of numbers. `mixed`: 10 numbers, 10 categories and 5 dates, with
-            a gap in 5 % of the values. Both have a label of two classes.
+            a missing value in 5 % of the values. Both have a label of two classes.
         rows: Their number.
     """
     path = cache() / f"{kind}-{rows}.csv"
@@ -47,7 +47,7 @@ def pictures(count: int) -> Path:
     """Return a folder of JPEGs of 224 x 224 pixels and about 15 kB, in the cache.
 
     Args:
-        count: The number of pictures.
+        count: The number of images.
     """
     from PIL import Image
 

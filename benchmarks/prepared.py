@@ -31,7 +31,7 @@ def write(
         rows: Rows of the split train, the only one.
         features: Number of columns of numbers.
         shards: Number of files.
-        codes: Number of columns of categories; with one, each kind has gaps.
+        codes: Number of columns of categories; with one, each kind has missing values.
         dates: Number of columns of dates.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@
 Each table runs through the whole pipeline, `kfp-tfjob run --data T.csv --label L`, with different
 splits into training and test rows. The accuracy is that of evaluate, on the raw test rows. On the
 same split, scikit-learn trains HistGradientBoostingClassifier and LogisticRegression with their
-defaults, on the same columns: gaps stay gaps for the first, and the second gets one-hot vectors and
-standardised numbers. The tables are those that come with scikit-learn and statsmodels, and the
+defaults, on the same columns: the first gets missing values as such, and the second gets one-hot
+vectors and standardised numbers. The tables are those of scikit-learn and statsmodels, and the
 drawn people of examples/people.py. Columns that tell the label are dropped: the boat and the body
 number of the Titanic, and other forms of the label. The last line is one JSON object.
 """
@@ -148,7 +148,7 @@ def _rows(dataset: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_gaps(dataset: Any) -> Any:
-    """Return the dataset with NaN for a gap in a column of numbers or booleans."""
+    """Return the dataset with NaN for a missing value in a column of numbers or booleans."""
     features = tuple(
         dataclasses.replace(it, missing=dataclasses.replace(it.missing, value=float("nan")))
         if it.missing and it.kind != "date"

@@ -4,7 +4,7 @@
     kfp-tfjob run --data stations.txt --label frost --set data_options.reader=own_reader.py:read
 
 prepare_data calls `read` for each file of data_uri. What it yields is treated like any other table:
-kinds of columns, gaps, dates, bad rows.
+column types, missing values, dates, bad rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _batch(rows: list[list[str | None]]) -> pa.RecordBatch:
 
 
 def write(path: str, rows: int = 3000) -> None:
-    """Write made-up days of weather stations, with gaps."""
+    """Write made-up days of weather stations, with missing values."""
     choose = random.Random(0)
     with open(path, "w", encoding="ascii", newline="\n") as file:
         for number in range(rows):

@@ -1,4 +1,4 @@
-"""Write a table of people as CSV: numbers, categories, a date, a flag, gaps, and their income.
+"""Write a table of people and their income as CSV, with columns of all types and missing values.
 
     python -m examples.people FILE.csv [ROWS [SEED]]
 

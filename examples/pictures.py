@@ -1,9 +1,9 @@
-"""Write a folder of pictures: tiles of the two photographs that ship with scikit-learn.
+"""Write a folder of images: tiles of the two photographs that ship with scikit-learn.
 
     python -m examples.pictures FOLDER
     kfp-tfjob run --data FOLDER
 
-520 pictures of 32 by 32 pixels, as JPEG and PNG, in the folders `temple` and `flower`, which are
+520 images of 32 by 32 pixels, as JPEG and PNG, in the folders `temple` and `flower`, which are
 their classes. No two tiles overlap.
 """
 
@@ -26,7 +26,7 @@ def write(folder: Path) -> int:
         folder: The folder of the folders of the classes.
 
     Returns:
-        The number of pictures.
+        The number of images.
     """
     written = 0
     for name, photograph in PHOTOGRAPHS.items():

@@ -39,7 +39,7 @@ log = logging.getLogger("kfp_tfjob.trainer")
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
 # TensorFlow puts this before the text of an error from the Python code that reads rows.
 _OF_INPUT = "DataError: "
-# What the operation that decodes pictures says of damaged ones.
+# What the operation that decodes images says of damaged ones.
 _OF_PICTURES = re.compile(r"Invalid (JPEG|PNG) data[^\n\[]*")
 # Python and TensorFlow use the same text for a full disk.
 _FULL = os.strerror(errno.ENOSPC)

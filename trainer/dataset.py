@@ -38,7 +38,7 @@ class Dataset:
         folder: The folder of its files on this machine.
         task: `classification` or `regression`.
         feature_names: The packed columns: what the model sees of a row, in order; `picture` for
-            pictures.
+            images.
         mean: (packed columns,) float32 means of the training rows; 0 for codes.
         std: (packed columns,) float32 deviations; 1 for codes and for a constant column.
         class_names: The classes in the order of their numbers; empty for a regression.
@@ -48,8 +48,8 @@ class Dataset:
         rows: Number of rows by split: `train`, `validation`, `test`.
         shard_names: The names of the TFRecord files by split.
         digest: SHA-256 of its manifest; empty if it has none.
-        coding: How packed rows come from the columns of the table; None for pictures.
-        picture: What the model gets of a picture; None for tables.
+        coding: How packed rows come from the columns of the table; None for images.
+        picture: What the model gets of an image; None for tables.
         row_weights: How much rows count; None if all count the same.
     """
 
@@ -136,12 +136,12 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """Number of values in a row: the packed columns, or all values of a picture."""
+        """Number of values in a row: the packed columns, or all values of an image."""
         return math.prod(self.input_shape)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of a row: (packed columns,), or (height, width, channels) of a picture."""
+        """The shape of a row: (packed columns,), or (height, width, channels) of an image."""
         return self.picture.shape if self.picture else (len(self.feature_names),)
 
     @property
@@ -165,7 +165,7 @@ class Dataset:
     def encode(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Return (batch, n) float32: what a network can use of packed rows.
 
-        Pictures keep their shape; their values become -1 to 1.
+        Images keep their shape; their values become -1 to 1.
 
         Of a table, numbers are normalised. A column of up to 16 codes becomes a one-hot vector, and
         one with more an embedding; its width is the root of the number of codes, at most 32.

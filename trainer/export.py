@@ -3,11 +3,11 @@
     serve          one argument (batch,) for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
-Of pictures, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG files, which it
+Of images, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG files, which it
 decodes and resizes as the training did. There is no `serve_packed`.
 
-In a table of numbers without gaps, the arguments of `serve` are float32. In every other table they
-have the types of features/types, and there is no `serve_packed`, because packed rows mean
+In a table of numbers without missing values, the arguments of `serve` are float32. Otherwise,
+they have the types of features/types, and there is no `serve_packed`, because packed rows mean
 something only with the vocabularies of one dataset. `serving_default`, the default signature of
 servers, is `serve`. All return `probabilities` (batch, classes) and `class` (batch,) text, or
 `prediction` (batch,).

@@ -44,8 +44,8 @@ def mlp(
     """Build a multi-layer perceptron for a table.
 
     The defaults are 64 and 64 units without dropout, and a rate of 0.001. In a classification whose
-    table has more than numbers, or gaps, they are 128 and 64 units, 0.4 and 0.002: one-hot vectors
-    make overfitting easy. In a classification with fewer than 500 training rows, the rate is 0.01
+    table has missing values or other types, they are 128 and 64 units, 0.4 and 0.002, because one-hot
+    vectors make overfitting easy. With fewer than 500 training rows, the rate is 0.01
     (benchmarks/tables.py).
 
     Args:
@@ -58,7 +58,7 @@ def mlp(
         A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
 
     Raises:
-        ConfigurationError: The rows are pictures.
+        ConfigurationError: The rows are images.
     """
     if dataset.picture:
         raise ConfigurationError(_NO_TABLE)
@@ -87,7 +87,7 @@ def cnn(
     dropout: float | None = None,
     learning_rate: float = 1e-3,
 ) -> keras.Model:
-    """Build a small convolutional network for pictures, or for a table whose columns are pixels.
+    """Build a small convolutional network for images, or for a table whose columns are pixels.
 
     Args:
         dataset: The training data.
@@ -95,10 +95,10 @@ def cnn(
         width: Of a table: width in pixels; 0 for a square image.
         channels: Of a table: values per pixel, side by side.
         filters: Filters of each convolution; a pooling layer after it halves the image. By default
-            16 and 32 of a table; of pictures 16, 32, 64 and so on, up to 128, until they are at
+            16 and 32 of a table; of images 16, 32, 64 and so on, up to 128, until they are at
             most 8 pixels high or wide.
         dense: Units of the hidden layer before the output.
-        dropout: Share of its units to drop, 0 for none; by default 0 of a table, 0.25 of pictures.
+        dropout: Share of its units to drop, 0 for none; by default 0 of a table, 0.25 of images.
         learning_rate: Learning rate of Adam.
 
     Returns:

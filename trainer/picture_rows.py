@@ -1,4 +1,4 @@
-"""The pictures and labels of records; each record is a `tf.train.Example`."""
+"""The images and labels of records; each record is a `tf.train.Example`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PictureRows:
         return contents, labels
 
     def take_weighted(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
-        """Return these rows as `take` does, without weights: pictures have none."""
+        """Return these rows as `take` does, without weights: images have none."""
         return *self.take(rows), None
 
     def labels(self) -> np.ndarray:

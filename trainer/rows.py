@@ -23,7 +23,7 @@ class Rows:
     """
 
     def __init__(self, dataset: Dataset, records: TFRecords) -> None:
-        assert dataset.coding is not None  # pictures have rows of their own
+        assert dataset.coding is not None  # images have rows of their own
         self._classes, self._coding = dataset.num_classes, dataset.coding
         self._classification = dataset.task == CLASSIFICATION
         self._records = records

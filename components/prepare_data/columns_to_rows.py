@@ -38,13 +38,13 @@ class Rows:
     """The good rows of one block.
 
     Attributes:
-        features: float32 of shape [rows, features], finite, or NaN for a gap.
+        features: float32 of shape [rows, features], finite, or NaN for a missing value.
         labels: The distinct labels of the block, as text.
         codes: int32 of shape [rows], indices of `labels`.
         lines: int64 of shape [rows], the line where each begins.
         faults: The bad rows, which are left out.
         texts: The columns of categories and texts.
-        dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE for a gap.
+        dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE if missing.
     """
 
     features: np.ndarray

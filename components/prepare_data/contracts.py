@@ -1,4 +1,4 @@
-"""Compares a dataset with that of the champion: the raw contract, unseen values and gaps.
+"""Compares a dataset with that of the champion: the raw contract, unseen values and missing values.
 
 The raw contract is what schema_digest covers: task, columns with their kinds and order, classes and
 split. If it differs, evaluate cannot compare the two models.
@@ -153,7 +153,7 @@ def _rule(split: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gap_shares(statistics: StatisticsDocument) -> dict[str, float]:
-    """Return the share of gaps in each column of train."""
+    """Return the share of missing values in each column of train."""
     columns = statistics.features.items()
     return {name: it.missing / max(it.missing + it.count, 1) for name, it in columns}
 

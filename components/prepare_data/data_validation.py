@@ -74,7 +74,7 @@ class Validation:
     """What was found.
 
     Attributes:
-        distributions: Rows of train and test by bin, as in distributions.json; None for pictures.
+        distributions: Rows of train and test by bin, as in distributions.json; None for images.
         comparison: With the dataset of the champion; None if there is none.
         alone: Why there is no comparison.
         suspicious: Columns that alone predict the label.
@@ -186,7 +186,7 @@ def _unknown(found: Reference, why: str) -> Problem:
 
 
 def _moved(before: DistributionsDocument, now: DistributionsDocument) -> dict[str, Drift]:
-    """Return how far columns of train are apart, by name; gaps are a bin."""
+    """Return how far columns of train are apart, by name; missing values are a bin."""
     there = before.by_name
     drift = {
         it.name: measure(there[it.name].rows("train"), it.rows("train"))

@@ -45,7 +45,7 @@ class Dictionary:
     rows: int = 0
     bytes: int = 0
 
-    # By code, as far as they are known; a gap is 0. A document lacks them.
+    # By code, as far as they are known; a missing value is 0. A document lacks them.
     _hashes: Annotated[
         np.ndarray, PlainValidator(lambda plain: _no_hashes()), PlainSerializer(lambda hashes: None)
     ] = field(default_factory=_no_hashes, compare=False)
@@ -66,7 +66,7 @@ class Dictionary:
         """Add the texts of a block.
 
         Returns:
-            For each row the code, int32, 0 for a gap; and the hash of the text, uint64.
+            For each row the code, int32, 0 for a missing value; and the hash of the text, uint64.
         """
         codes = self._coded(column.texts)
         self.rows += int(np.count_nonzero(column.codes))
@@ -128,7 +128,7 @@ class Bins:
         self._bins = bins
 
     def add(self, column: Texts) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each row the code, 1 + the bin or 0 for a gap, and the hash of the text."""
+        """Return each row's code, which is 1 + the bin, or 0 if missing, and its text's hash."""
         bins = bins_of([text.encode() for text in column.texts], self._bins)
         hashes = [text_hash(text) for text in column.texts]
         codes = np.array([0, *(bins + 1)], np.int32)[column.codes]

@@ -2,7 +2,7 @@
 
 The bins come from a sample of train: 20 quantiles of a number or a date, or its values if there are
 no more than 20, and one bin below and one above these values; the 100 most frequent values of a
-category; false and true. Gaps are apart. Of a hashed text, only gaps and values are distinguished.
+category; false and true. Missing values have their own bin, and a hashed text has one other bin.
 The counts are whole numbers, so neither the order of the rows nor the number of tasks that count
 them has an effect.
 
@@ -62,7 +62,7 @@ class Bins:
 
     @property
     def count(self) -> int:
-        """The number of bins, without that of the gaps."""
+        """The number of bins, without that of the missing values."""
         return 1 + len(self.values if self.type.drift_bins == "values" else self.edges)
 
     @property

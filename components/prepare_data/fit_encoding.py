@@ -1,8 +1,8 @@
-"""Learns the coding of the columns from train: vocabularies, values for gaps, first dates.
+"""Learns the encoding of the columns from train: vocabularies, replacements, first dates.
 
-Counts and first dates are those of all rows, so parts are counted alone and merged. What stands for
-a gap comes from the first 100,000 rows of train in the order of their hashes (fewer if rows are
-wide), which is all of train in most tables.
+Counts and first dates are those of all rows, so parts are counted alone and merged. Replacements
+of missing values come from the first 100,000 rows of train in the order of their hashes (fewer if
+rows are wide), which is all of train in most tables.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ def row_hashes(
     """Return the hash of each row.
 
     Args:
-        features: float32 of shape [rows, features], finite, or NaN for a gap.
+        features: float32 of shape [rows, features], finite, or NaN for a missing value.
         salt: The key of the hash, at most 64 bytes.
-        texts: uint64 of shape [rows, texts], the `text_hash` of each text, 0 for a gap.
+        texts: uint64 of shape [rows, texts], the `text_hash` of each text, 0 for a missing value.
         dates: int64 of shape [rows, dates].
 
     Returns:

@@ -1,6 +1,6 @@
 """Determines the kind of each column from all of its values, and what becomes of it.
 
-The rule, in this order, over the values that are no gaps:
+The rule, in this order, over the values that are not missing:
 
 1. Without any value, the column is left out.
 2. It is a boolean if every value is one of true/false, yes/no, t/f, y/n or on/off, of one pair and
@@ -78,12 +78,12 @@ class Feature:
 
     @property
     def imputed(self) -> bool:
-        """Whether a value stands for a gap."""
+        """Whether a value replaces a missing value."""
         return self.gaps is not None and self.gaps.rule in IMPUTING
 
     @property
     def takes_missing(self) -> bool:
-        """Whether a gap is no fault: it has a code of its own, or a value stands for it."""
+        """Whether values may be missing: they have a code of their own, or are replaced."""
         return self.imputed or (self.gaps is None and self.type.field is CODES)
 
 
@@ -195,7 +195,7 @@ def _unclear(seen: ColumnProfile, like: type[ColumnType], what: str) -> Problem:
 
 
 def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
-    """Describe a rule for gaps that does not suit the kind of its column."""
+    """Describe a rule for missing values that does not suit the type of its column."""
     if gaps is None:
         return None
     wrong = gaps.rule not in RULES_BY_KIND[kind]
@@ -281,16 +281,16 @@ def decide(
     if others > MOST_OTHERS:
         return NO_KINDS, [too_many_others(others)]
     if all(_is_complete(item, options) for item in features):
-        # The model of such a table takes float32, and no gap.
+        # The model of such a table takes float32, and no missing value.
         features = tuple(replace(item, gaps=None) for item in features)
     left_out = tuple(item for item in found if isinstance(item, LeftOut))
     return Kinds(features, left_out), [item for item in found if isinstance(item, Problem)]
 
 
 def _is_complete(feature: Feature, options: DataOptions) -> bool:
-    """Tell whether a feature has plain numbers, without a gap that a value stands for.
+    """Tell whether a feature has plain numbers, without a missing value that a value stands for.
 
-    A rule in data_options.missing that fills gaps makes a model that accepts them.
+    A rule in data_options.missing that fills missing values makes a model that accepts them.
     """
     asked = feature.name in options.missing or EVERY_COLUMN in options.missing
     filled = feature.imputed and (feature.missing or asked)

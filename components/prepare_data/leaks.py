@@ -75,7 +75,7 @@ def find(schema: Schema, train: Sample) -> list[Suspicious]:
 
 
 def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield columns as whole numbers from 0: bins or codes; a gap has one of its own."""
+    """Yield columns as whole numbers from 0: bins or codes; a missing value has one of its own."""
     most = min(max(len(rows) // 2 // _ROWS_OF_A_BIN, 2), _MOST_BINS)
     placed = zip(coding.features[:MOST_COLUMNS], coding.places, strict=False)
     for item, (field, place) in placed:

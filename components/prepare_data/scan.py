@@ -158,7 +158,7 @@ class Scan:
         """Return the kinds by all values.
 
         Raises:
-            DataError: The kind of a column is unclear, or it has too many texts.
+            DataError: The column type is unclear, or it has too many texts.
         """
         kinds, options = self.job.kinds, self.job.options
         if self.job.assumed:

@@ -140,9 +140,9 @@ _GROUP_ROWS = 1 << 16
 class RawRows:
     """Writes the test split as raw columns, for models that are compared by name.
 
-    Each feature has its own name: a number is float64 with NaN as gap, a boolean, category or text
-    a string with an empty one as gap, a date int64 microseconds since 1970 in UTC with -2**63 as
-    gap. A weight is float32. The label is the index of its class as int64, or float32. The rows
+    Features keep their names: a number is float64, NaN if missing; a boolean, category or text is
+    a string, empty if missing; a date is int64 microseconds since 1970 in UTC, -2**63 if
+    missing. A weight is float32. The label is the index of its class as int64, or float32. The rows
     are in the order of the shards.
     """
 

@@ -230,7 +230,7 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
 
 
 def _names(source: Source) -> Iterable[str]:
-    """Return the names that may mean a split; of pictures, folders with a folder in them."""
+    """Return the names that may mean a split; of images, folders with a folder in them."""
     names = (file.name for file in source.files)
     if source.pictures is None:
         return names

@@ -67,7 +67,7 @@ class Ends:
         )
 
     def add(self, values: np.ndarray) -> None:
-        """Add int64 values of shape [rows, columns], NO_DATE for a gap."""
+        """Add int64 values of shape [rows, columns], NO_DATE for a missing value."""
         gaps = values == NO_DATE
         least, most = np.where(gaps, _LATEST, values).min(0), values.max(0)
         self.merge(Ends(len(values) - gaps.sum(0), least, most))
@@ -104,7 +104,7 @@ class Moments:
         return cls(counts, zeros, mean, squares, *ends)
 
     def add(self, values: np.ndarray, width: int = 0) -> None:
-        """Add floats of shape [rows, columns], NaN for a gap; the columns of `width` in a row."""
+        """Add floats of shape [rows, columns], NaN if missing; a whole row has `width`."""
         if not values.shape[1]:
             return
         # Another size would round the sums differently.

@@ -275,7 +275,7 @@ class _Found:
 
 
 def _dropping(job: Job, chunk: Chunk) -> frozenset[str]:
-    """Return the columns whose gaps leave a row out."""
+    """Return the columns whose missing values leave a row out."""
     missing = job.options.missing
     named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
     if EVERY_COLUMN in named:

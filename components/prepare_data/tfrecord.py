@@ -1,6 +1,6 @@
 """Encodes rows as TFRecord, without TensorFlow.
 
-The records of a table are those of features/record_layout.py. A record of a picture has `label` and
+The records of a table are those of features/record_layout.py. A record of an image has `label` and
 `picture`, the bytes of the file.
 
 TFRecord framing: length (8 bytes), masked CRC32C of the length, the record, masked CRC32C of the
@@ -127,7 +127,7 @@ def masked(checksum: int | np.ndarray) -> int | np.ndarray:
 
 
 class PictureEncoder:
-    """Encodes pictures of so many classes."""
+    """Encodes images of so many classes."""
 
     def __init__(self, classes: int) -> None:
         # An entry of the map: {1: name, 2: Feature {3: Int64List {1: packed values}}}.
@@ -137,7 +137,7 @@ class PictureEncoder:
         ]
 
     def encode(self, label: int, content: bytes) -> tuple[bytes, bytes, bytes]:
-        """Return the framed record of a picture in three parts, which save a copy."""
+        """Return the framed record of an image in three parts, which save a copy."""
         size = len(content)
         # The lengths of the messages around the content, from the inside: BytesList, Feature,
         # the entry of the map, and the map.

@@ -1,1 +1,1 @@
-"""Encodes columns and pictures for a model: in training, in the exported model, in requests."""
+"""Encodes columns and images for a model: in training, in the exported model, in requests."""

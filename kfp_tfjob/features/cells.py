@@ -353,7 +353,7 @@ def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return the dates of a typed column, and which are beyond the years 1 to 9999.
 
     Returns:
-        int64 of shape [values], NO_DATE for a gap; and bool of shape [values].
+        int64 of shape [values], NO_DATE for a missing value; and bool of shape [values].
     """
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))

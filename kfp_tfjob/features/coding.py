@@ -108,7 +108,7 @@ class Coding:
 
     @cached_property
     def is_identity(self) -> bool:
-        """Whether packed rows are raw rows: there are only numbers, and no rule for gaps."""
+        """Whether packed rows are raw rows: only numbers, without a rule for missing values."""
         return all(item.raw_type == "float32" for item in self.features)
 
     @cached_property
@@ -184,15 +184,15 @@ class Coding:
         """Return the packed rows.
 
         Args:
-            floats: (rows, n) float32, the numbers and booleans of the shards; NaN is a gap.
+            floats: (rows, n) float32, the numbers and booleans of the shards; NaN if missing.
             codes: (rows, m) int64, the categories and texts of the shards.
-            dates: (rows, k) int64, microseconds since 1970, UTC; NO_DATE is a gap.
+            dates: (rows, k) int64, microseconds since 1970, UTC; NO_DATE is a missing value.
 
         Returns:
             (rows, width) float32; `floats` itself if packed rows are raw rows.
 
         Raises:
-            DataError: A column that must have no gap has one, or a code is not in its dictionary.
+            DataError: A required value is missing, or a code is not in its dictionary.
         """
         if self.is_identity:
             return floats
@@ -224,7 +224,7 @@ class Coding:
 
 
 def gap_refused(name: str) -> Problem:
-    """Describe a gap in a column whose rule is `fail`."""
+    """Describe a missing value in a column whose rule is `fail`."""
     return Problem(
         f"the column {name!r} has a missing value, which its rule `fail` does not allow",
         expected="a value in every row",

@@ -48,7 +48,7 @@ def encode(
 
 
 def centred(inputs: keras.KerasTensor) -> keras.KerasTensor:
-    """Return pictures with values from -1 to 1.
+    """Return images with values from -1 to 1.
 
     Args:
         inputs: (batch, height, width, channels) float32, values from 0 to 255.

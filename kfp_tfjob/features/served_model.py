@@ -1,9 +1,8 @@
 """Predicts rows with any SavedModel.
 
-A model takes each raw column by name, in the type of its kind, or the bytes of the files of
-pictures. In a table of numbers without gaps, it may also take all columns as one packed input, as
-`serve_packed` of the trainer's own export does. Anything else is refused, with a list of its
-inputs.
+A model takes each raw column by name, in the type of its kind, or the bytes of image
+files. For a table of numbers without missing values, it may also take all columns as one packed
+input, as `serve_packed` of the trainer's own export does. Any other input is refused.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class ServedModel:
 
         self.schema, self.name = schema, name
         self._columns = schema.encoding.features
-        # Whether it may take all columns as one input: they are numbers without gaps.
+        # Whether it may take all columns as one input: they are numbers without missing values.
         self._is_packed = schema.encoding.is_identity
         try:
             self._loaded = tf.saved_model.load(str(folder))  # keeps variables alive

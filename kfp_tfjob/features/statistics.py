@@ -102,7 +102,7 @@ class StatisticsDocument:
 
     Attributes:
         features: The columns.
-        packed: The values that the model gets; None for pictures and in old datasets.
+        packed: The values that the model gets; None for images and in old datasets.
         label: The label.
         rows: The rows that were `read`, and those of each split.
         duplicates: Rows with the features of an earlier row.

@@ -1,7 +1,7 @@
 """Tells whether the model was trained on the test rows, so that its metrics promise too much.
 
 prepare_data counts the test rows whose features are also in train, where folders, a column, groups
-or times divide the data. A picture that appears twice was copied. Rows of a table may be equal by
+or times divide the data. An image that appears twice was copied. Rows of a table may be equal by
 nature, where few columns have few values.
 """
 
@@ -72,7 +72,7 @@ def _repeats(data: TestData) -> tuple[int, int]:
 
 
 def _as_keys(features: Mapping[str, np.ndarray]) -> Iterable[Any]:
-    """Return what is equal for equal rows; as bits, a gap equals a gap."""
+    """Return what is equal for equal rows; as bits, a missing value equals a missing value."""
     columns = [np.asarray(values) for values in features.values()]
     return zip(
         *((it.view(np.int64) if it.dtype == np.float64 else it).tolist() for it in columns),

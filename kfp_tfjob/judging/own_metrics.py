@@ -183,7 +183,7 @@ def _kinds(found: Predictions, numbers: Mapping[str, float]) -> dict[str, str]:
 
 
 def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:
-    """Return a column of Parquet files without gaps; rows with the same text share it.
+    """Return a column of Parquet files without missing values; rows with the same text share it.
 
     Args:
         paths: The files, in order.

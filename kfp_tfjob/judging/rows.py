@@ -168,7 +168,7 @@ class TestData:
             raise self._corrupt(str(error), "records that match schema.json") from error
 
     def _pictures(self, size: int) -> Iterator[Batch]:
-        """Yield the files of pictures."""
+        """Yield the files of images."""
         import tensorflow as tf
 
         parts = {

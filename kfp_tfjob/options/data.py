@@ -384,7 +384,7 @@ class DataOptions(Group):
         return str(found) if isinstance(found, ValueFormat) else ""
 
     def gaps(self, name: str, kind: str) -> Gaps | None:
-        """Return the rule for the gaps of a column; None if a gap has a code of its own.
+        """Return a column's rule for missing values; None if they have a code of their own.
 
         The rule for `*` applies to the kinds that it suits.
         """

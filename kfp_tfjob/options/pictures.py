@@ -15,7 +15,7 @@ SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
 
 class Pictures(Group):
-    """How pictures are checked, and what the model gets of them."""
+    """How images are checked, and what the model gets of them."""
 
     height: int = option(
         0,

@@ -1,8 +1,8 @@
 """Reads the rows of a request into the columns that the model takes.
 
 A request names the raw columns of the training data, as the table had them: a number, true or
-false, a text, a date in ISO 8601, the bytes of a picture in base64. null is a gap, and so is an
-empty text. A column that is missing, foreign or of another type is refused by name: a model
+false, a text, a date in ISO 8601, the bytes of an image in base64. null and an empty string are
+missing values. A column that is missing, foreign or of another type is refused by name: a model
 answers any input, so a mistake would be an answer that looks right.
 """
 
@@ -210,7 +210,7 @@ class RequestColumns:
     def _gaps(
         self, name: str, column: type[ColumnType], values: np.ndarray, where: Where
     ) -> list[Problem]:
-        """Describe a gap in a column that must have none."""
+        """Describe a missing value in a column that must have none."""
         rows = np.flatnonzero(missing_in(values))
         if not len(rows):
             return []

@@ -46,11 +46,11 @@ class ColumnDrift:
     Attributes:
         name: The column.
         kind: number, boolean, date, category or text.
-        rows: The sampled rows that have the column, gaps too.
+        rows: The sampled rows that have the column, missing values too.
         psi: The population stability index.
         chance: Whether so few rows may differ so much by chance.
-        gaps_before: The share of gaps in train.
-        gaps_now: The share of gaps in the requests.
+        gaps_before: The share of missing values in train.
+        gaps_now: The share of missing values in the requests.
         unseen: The share of the requests with a category that train does not have.
         examples: Such categories, the most frequent first.
         beyond: The limits that the column is beyond: `psi`, `gaps`, `unseen`.
@@ -114,7 +114,7 @@ class _Column:
 
     Attributes:
         bins: The bins of train.
-        counts: float64 of shape [1 + bins], requests by bin, gaps first.
+        counts: float64 of shape [1 + bins], requests by bin, missing values first.
         rows: The sampled rows.
         requests: The requests that they stand for.
         squares: The sum over the rows of the square of the requests that each stands for.

@@ -2,8 +2,8 @@
 
 A file has some rows of one interval, of one server process and of one version of the model, chosen
 at random from all of them. Its columns are those of schema.json by their names, without those that
-the server leaves out; null is a gap. TIME is when the request came, and PREDICTION the output of
-the model for the row.
+the server leaves out; null is a missing value. TIME is when the request came, and PREDICTION the
+model's output for the row.
 
 The name of a file ends with the digest of its bytes: Arrow ends the process at some damaged files,
 so a file is compared with its name before it is parsed.
@@ -133,8 +133,8 @@ def to_parquet(
     """Return the bytes of a file.
 
     Args:
-        columns: The features by name, each of shape [rows > 0]; null is a gap. A feature with the
-            name TIME or PREDICTION is not stored.
+        columns: The features by name, each of shape [rows > 0]; null is a missing value. A feature
+            called TIME or PREDICTION is not stored.
         times: When each request came, in order, UTC.
         predictions: The output of the model for each row; None if it is not a list of numbers.
         about: What the file says about itself.

@@ -45,7 +45,7 @@ class Sampler:
         store: The store.
         layout: Where the models are.
         rows: The most rows of an interval.
-        left_out: Columns that are not stored; pictures never are.
+        left_out: Columns that are not stored; images never are.
         metrics: Counts the rows that were stored.
         interval: In seconds.
     """

@@ -1,4 +1,4 @@
-"""A small prepared dataset with columns of every kind and with gaps, as the contract describes."""
+"""A small prepared dataset with columns of every type and missing values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def write(folder: Path, task: str = "classification") -> Path:
 
 
 def people(random: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
-    """Return (rows,) raw columns by name, as test.parquet has them; a tenth are gaps."""
+    """Return (rows,) raw columns by name, as test.parquet has them; a tenth are missing values."""
 
     def gaps(values: Any, gap: Any) -> np.ndarray:
         return np.where(random.random(rows) < 0.1, gap, values)

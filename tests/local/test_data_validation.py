@@ -250,7 +250,7 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
     def change(row: dict[str, str], i: int) -> None:
         rich = row["income"] == ">50K"
         row["tax"] = f"{(30_000 if rich else 9_000) + i % 700}"  # no copy: many values
-        row["refund"] = "" if rich else f"{i % 11}"  # its gaps tell it
+        row["refund"] = "" if rich else f"{i % 11}"  # its missing values tell it
         row["id"] = f"{i % 991}"
 
     done = data.prepare(changed(data.table(), change))

@@ -1,4 +1,4 @@
-"""Requests compared with the training data of the champion: drift, gaps, weights, bad files."""
+"""Requests compared with the champion's data: drift, missing values, weights, bad files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of numbers without a gap: every stored byte is as in the version before.
+"""A table of numbers without a missing value: every stored byte is as in the version before.
 
 Champions and earlier datasets stay comparable only while these bytes do not change.
 """

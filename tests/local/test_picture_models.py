@@ -1,4 +1,4 @@
-"""Training on pictures, and the exported model: the same values, bit for bit."""
+"""Training on images, and the exported model: the same values, bit for bit."""
 
 from __future__ import annotations
 

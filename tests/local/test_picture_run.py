@@ -1,4 +1,4 @@
-"""A whole run on a folder of pictures, without any option."""
+"""A whole run on a folder of images, without any option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables with more than numbers: kinds, gaps, codes, dates, and what is stored of them."""
+"""Tables of all column types: missing values, codes, dates, and what is stored of them."""
 
 import csv
 import io

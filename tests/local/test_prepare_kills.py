@@ -33,7 +33,7 @@ EXECUTORS = {"inline": {"processes": 1}, "processes": {"processes": 3}, "dask": 
 
 
 def rows(kind: str, count: int) -> bytes:
-    """Return a CSV of numbers, or one with gaps, categories and dates."""
+    """Return a CSV of numbers, or one with missing values, categories and dates."""
     draw = random.Random(7)
     lines = ["a,b,c,d,y\n"]
     for i in range(count):

@@ -40,7 +40,7 @@ def numbers() -> dict[str, list]:
 
 
 def people() -> dict[str, list]:
-    """Columns of every kind with gaps; a text may have line ends and quotes in it."""
+    """Columns of every type with missing values; a text may have line ends and quotes in it."""
     draw = random.Random(2)
     rows = range(ROWS)
     towns = [f"town {i}" for i in range(60)] + ['old "town"', "new\ntown", "a,b\n\n,c"]

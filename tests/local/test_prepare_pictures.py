@@ -1,4 +1,4 @@
-"""prepare_data on folders of pictures, on the real S3 server."""
+"""prepare_data on folders of images, on the real S3 server."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> No
     assert done.schema.split["folders"] is True
     assert done.statistics.also_in_train == {"validation": 0, "test": 1}
     assert "1 of 11 " in done.statistics.warnings[-1]
-    # Without a folder for a split, pictures of train are taken by their hash.
+    # Without a folder for a split, images of train are taken by their hash.
     for name in [name for name in files if name.startswith("val/")]:
         (tmp_path / "p" / name).unlink()
     done = prepared(store, base, tmp_path / "p")

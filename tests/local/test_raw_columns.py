@@ -63,7 +63,7 @@ _ROWS = st.lists(st.tuples(*(_VALUES[it.kind] for it in EVERY_KIND.features)), m
 
 
 def stored(declared: Coding, rows: Sequence[Sequence[Any]]) -> tuple[np.ndarray, ...]:
-    """Return what the shards have of raw rows; a category outside the dictionary becomes a gap."""
+    """Return what the shards have of raw rows; an unknown category counts as missing."""
     floats, codes, dates = [], [], []
     for feature, values in zip(declared.features, zip(*rows, strict=True), strict=True):
         if feature.kind == "number":

@@ -31,7 +31,7 @@ class Reply:
 
 @pytest.fixture(scope="session")
 def publisher(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Publisher:
-    """Models that are published once: pets with numbers, people with columns of every kind."""
+    """Models that are published once: pets with numbers, people with columns of every type."""
     base = S3Address("test", "serve")
     publisher = Publisher(s3.store(), base, tmp_path_factory.mktemp("serve"))
     publisher.pets()

@@ -43,7 +43,7 @@ class Publisher:
         self._runs = 0
 
     def pets(self) -> int:
-        """Publish a model of numbers without gaps; returns its version."""
+        """Publish a model of numbers without missing values; returns its version."""
         rng = np.random.default_rng(11)
         weights = rng.normal(size=(len(COLUMNS), len(CLASSES))).astype(np.float32)
         features = rng.normal(size=(ROWS, len(COLUMNS))).astype(np.float32)
@@ -77,7 +77,7 @@ class Publisher:
         return promote(self.store, self.layout, model_name, again)
 
     def people(self) -> int:
-        """Publish a model of columns of every kind with gaps; returns its version."""
+        """Publish a model of columns of every type with missing values; returns its version."""
         from tests.local import mixed_dataset
 
         folder = self.folder / PEOPLE
@@ -159,7 +159,7 @@ def _of_keras_2(weights: np.ndarray, write: str, folder: Path) -> None:
 
 
 def _packed(weights: np.ndarray, folder: Path) -> None:
-    """Export as the trainer does for a table of numbers without gaps."""
+    """Export as the trainer does for a table of numbers without missing values."""
     import tensorflow as tf
 
     from kfp_tfjob.features.signature_columns import COLUMNS as MAPPING

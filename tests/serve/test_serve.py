@@ -120,7 +120,7 @@ def test_every_protocol_answers_like_the_model(
     binary = post(url, head + b"".join(raws), **named)
     assert binary.status == 200, binary.body
     data = binary.body["outputs"][0]["data"]
-    # A gap of a boolean cannot be sent in binary; it is false there.
+    # A missing value of a boolean cannot be sent in binary; it is false there.
     told = np.array([row["member"] is not None for row in rows])
     np.testing.assert_array_equal(np.array(data, np.float32).reshape(200, 2)[told], expected[told])
 

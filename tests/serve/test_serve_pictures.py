@@ -1,4 +1,4 @@
-"""A model of pictures in the environment of the server: good files, and damaged ones."""
+"""A model of images in the environment of the server: good files, and damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of every kind, and files that only look like one."""
+"""Images of every kind, and files that only look like one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SIZE = (40, 30)  # width, height
 
 
 def drawn(seed: int = 0, size: tuple[int, int] = SIZE) -> Image.Image:
-    """Return a picture in colour; equal seeds give equal pictures."""
+    """Return an image in colour; equal seeds give equal images."""
     coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3)).astype(np.uint8)
     return Image.fromarray(coarse).resize(size)
 
 
 def encoded(picture: Image.Image, format: str = "JPEG", **options: Any) -> bytes:
-    """Return the bytes of the file of a picture."""
+    """Return the bytes of the file of an image."""
     stream = io.BytesIO()
     picture.save(stream, format, **options)
     return stream.getvalue()
@@ -56,7 +56,7 @@ def tree(top: Path, files: dict[str, bytes]) -> Path:
 
 
 def animals(each: int = 30, first: int = 0) -> dict[str, bytes]:
-    """Return pictures of two classes: dark cats and bright dogs, by their names."""
+    """Return images of two classes: dark cats and bright dogs, by their names."""
     found = {}
     for i in range(each):
         for name, low in (("cat", 0), ("dog", 128)):

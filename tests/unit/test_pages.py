@@ -34,7 +34,7 @@ ELEMENTS = {
     *("table", "tr", "th", "td", "code", "pre", "a", "figure", "figcaption"),
     *("svg", "text", "rect", "line", "polyline", "circle", "path"),
 }
-# The address of a picture that is in the page itself, of 6 kB.
+# The address of an image that is in the page itself, of 6 kB.
 ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan", "http-equiv"}
 ROOT = Path(__file__).parents[2]
 

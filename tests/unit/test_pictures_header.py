@@ -1,4 +1,4 @@
-"""What the bytes of a picture say, and which files are none."""
+"""What the bytes of an image say, and which files are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are pictures of which class and split."""
+"""Which files are images of which class and split."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_two_forms_of_one_name_are_one_class(tmp_path: Path) -> None:
         (("train",), 1),
         (("Training", "Testing"), 1),
         (("train", "dev", "holdout"), 1),
-        (("train", "car", "test"), 1),  # and the pictures outside are named
+        (("train", "car", "test"), 1),  # and the images outside are named
         (("train", "car"), 0),
         (("test", "cat"), 0),
     ],

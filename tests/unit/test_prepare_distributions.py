@@ -42,7 +42,7 @@ PEOPLE = Coding(
 
 
 def people(rows: int, seed: int = 1) -> np.ndarray:
-    """Return rows as they are in the runs; about a tenth of the values are gaps."""
+    """Return rows as they are in the runs; about a tenth of the values are missing values."""
     random = np.random.default_rng(seed)
     found = np.zeros(rows, _kind(3, 2, 1))
     found["features"][:, 0] = random.normal(40, 10, rows)
@@ -191,7 +191,7 @@ def test_the_bins_of_another_dataset() -> None:
     assert [item.name for item in edges.columns] == ["dice", "age", "city"]
     some = np.zeros(4, _kind(3, 2))
     some["features"] = [[1, 0, 40], [7, 0, 41], [6, 0, np.nan], [np.nan, 0, 42]]
-    some["codes"][:, 0] = [0, 1, 2, 3]  # a gap, Rome, city 0, city 1
+    some["codes"][:, 0] = [0, 1, 2, 3]  # a missing value, Rome, city 0, city 1
     found = Distributions(edges)
     found.add("train", some, np.zeros(4))
     assert entry(found, "dice").counts["train"] == [0, 1, 0, 0, 0, 0, 1, 1]

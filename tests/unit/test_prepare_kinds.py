@@ -1,4 +1,4 @@
-"""The kind of a column from the way its values are written."""
+"""The column type from the way its values are written."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ NULLS = pa.array(["", "NA"])
 
 
 def kind_of(texts: list[str], rows: int = 60) -> str | Problem:
-    """Return the kind of a column with these texts in turn."""
+    """Return the column type with these texts in turn."""
     column = pa.array([texts[i % len(texts)] for i in range(rows)]).cast(pa.binary())
     seen = {"b": ColumnProfile("b")}
     profile(seen, Chunk({"b": column}, BlockFaults("f", np.arange(rows)), 0, NULLS))

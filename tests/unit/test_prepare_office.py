@@ -90,7 +90,7 @@ def test_an_office_table_has_numbers_and_dates(
     format = "1,234.5" if write_amount is english else "1.234,5"
     assert kinds_of(found) == [("amount", "number", format), ("day", "date", "31.12.2024")]
     assert not found.faults.bad
-    assert all(item.gaps for item in found.kinds.features)  # its model takes gaps
+    assert all(item.gaps for item in found.kinds.features)  # its model takes missing values
     assert values_of(found, "amount") == sorted(AMOUNTS.astype(np.float32).tolist())
     assert values_of(found, "day") == MICROSECONDS
     described = list(kinds.described(found.kinds))[-2:]

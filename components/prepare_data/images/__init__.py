@@ -1,1 +1,1 @@
-"""Pictures in folders of classes, as a source of prepare_data."""
+"""Images in folders of classes, as a source of prepare_data."""

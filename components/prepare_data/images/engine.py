@@ -263,13 +263,13 @@ class Plan:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The pictures by split."""
+        """The images by split."""
         counts = np.bincount(self.split, minlength=len(SPLITS)).tolist()
         return dict(zip(SPLITS, counts, strict=True))
 
     @property
     def class_counts(self) -> np.ndarray:
-        """int64 of shape [3, classes], pictures by split and class."""
+        """int64 of shape [3, classes], images by split and class."""
         size = len(self.classes)
         cells = np.bincount(self.split * size + self.index["label"], minlength=3 * size)
         return cells.reshape(3, size)
@@ -288,7 +288,7 @@ class Plan:
                 yield Shard(address, np.stack(records, axis=1))
 
     def also_in_train(self) -> dict[str, int]:
-        """Return the pictures of other splits that are also in train, where folders decide."""
+        """Return the images of other splits that are also in train, where folders decide."""
         content, found = self.index["content"], {}
         train = content[self.split == 0]
         for i, split in enumerate(SPLITS[1:], 1):
@@ -296,7 +296,7 @@ class Plan:
         return found
 
     def input(self, options: Pictures) -> PictureInput:
-        """Return what the model gets: what the options say, or what suits the pictures."""
+        """Return what the model gets: what the options say, or what suits the images."""
         height, width = options.height, options.width
         if not height:
             height, width = int(self.index["height"][0]), int(self.index["width"][0])
@@ -312,7 +312,7 @@ class Plan:
     ) -> StatisticsDocument:
         """Return the content of statistics.json, given the files read and the bad ones by rule."""
         hashes, labels = self.index["content"], self.index["label"]
-        # Equal pictures follow each other unless folders have divided them.
+        # Equal images follow each other unless folders have divided them.
         order = np.lexsort((labels, hashes))
         same = hashes[order][1:] == hashes[order][:-1]
         conflicts = int((same & (labels[order][1:] != labels[order][:-1])).sum())
@@ -329,7 +329,7 @@ class Plan:
 
     @staticmethod
     def _described(index: np.ndarray) -> ImageStatistics:
-        """Return the formats, modes and sizes of some pictures."""
+        """Return the formats, modes and sizes of some images."""
         sizes = Counter(zip(index["width"].tolist(), index["height"].tolist(), strict=True))
         ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
         return ImageStatistics(

@@ -1,4 +1,4 @@
-"""Recognises a folder of pictures: it has a folder for each class.
+"""Recognises a folder of images: it has a folder for each class.
 
     pictures/cat/1.jpg             the class is cat
     pictures/cat/2024/07/1.jpg     so it is here: folders below a class have no meaning
@@ -24,15 +24,15 @@ from kfp_tfjob.storage.formatting import listed
 
 
 def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Folders] | None:
-    """Return the pictures of a folder and their classes; None if it is something else.
+    """Return the images of a folder and their classes; None if it is something else.
 
     Args:
         listings: What is at each address of data_uri.
-        format: `data_options.format`. With `auto`, a folder has pictures if no file in it has the
-            ending of a table, and one has that of a picture.
+        format: `data_options.format`. With `auto`, a folder has images if no file in it has the
+            ending of a table, and one has that of an image.
 
     Raises:
-        DataError: `format` asks for pictures, and there are none.
+        DataError: `format` asks for images, and there are none.
     """
     asked, listing = format == FORMAT, listings[0]
     if not asked and format != "auto":

@@ -1,7 +1,7 @@
 """Says what the bytes of a JPEG or PNG file are, without decoding them.
 
 Pillow tells size and mode of a file too, but takes five times as long, and does not look for the
-end of the picture (docs/measured.md).
+end of the image (docs/measured.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PNG_MODES = {
     4: "grey with alpha",
     6: "colour with alpha",
 }
-# In the order of their numbers in an index of pictures.
+# In the order of their numbers in an index of images.
 MODES = (
     "grey",
     "colour",
@@ -54,7 +54,7 @@ _UPRIGHT = 1
 
 
 class Header(NamedTuple):
-    """What a picture says of itself.
+    """What an image says of itself.
 
     Attributes:
         format: One of FORMATS.
@@ -72,7 +72,7 @@ class Header(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """Why a file is no picture to train on.
+    """Why a file is no image to train on.
 
     Attributes:
         rule: A key of `faults.RULES`.
@@ -192,7 +192,7 @@ def _is_turned(exif: bytes) -> bool:
 
 
 def decoding_fault(content: bytes) -> str:
-    """Return why a picture whose size has been checked cannot be decoded; empty if it can."""
+    """Return why an image whose size has been checked cannot be decoded; empty if it can."""
     from PIL import Image, ImageFile
 
     Image.MAX_IMAGE_PIXELS = None  # the limit is data_options.pictures.max_megapixels

@@ -68,12 +68,12 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Folders:
-    """What the folders of a source of pictures say.
+    """What the folders of a source of images say.
 
     Attributes:
         classes: The names of the classes, sorted.
         depth: The folders above that of a class: 1 where the top folders name splits.
-        stray: Pictures outside the folder of a class.
+        stray: Images outside the folder of a class.
         unread: Other files outside the folder of a class, which are not read.
     """
 
@@ -103,7 +103,7 @@ class Source:
         files: At least one.
         store: The store to read objects from.
         reader: The user's own reader of the files, or None.
-        pictures: What the folders say if these are pictures; None for tables.
+        pictures: What the folders say if these are images; None for tables.
     """
 
     uri: str

@@ -220,7 +220,7 @@ class ColumnType:
     nouns: ClassVar[tuple[str, str]]  # one value, and several
     statistics: ClassVar[type[ColumnStatistics]] = ColumnStatistics
     figures: ClassVar[tuple[str, ...]] = ()  # its keys that reports show, instead of `words`
-    # Bins by `edges` between ranges or by frequent `values`; empty if only gaps are counted.
+    # Bins by `edges` between ranges or by frequent `values`; empty to count only missing values.
     drift_bins: ClassVar[str] = ""
     fixed_edges: ClassVar[tuple[float, ...]] = ()  # of all columns, instead of quantiles of train
     moves_on: ClassVar[bool] = False  # values change with time, so a drift is no fault

@@ -361,10 +361,10 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     """Return the dates of texts that are all dates of one form; None for others.
 
     Args:
-        text: Strings of shape [values]; null is a gap.
+        text: Strings of shape [values]; null is a missing value.
 
     Returns:
-        int64 of shape [values], NO_DATE for a gap.
+        int64 of shape [values], NO_DATE for a missing value.
     """
     found = cast_all(text, UNIT)
     if found is None or not Date.holds(found):

@@ -396,10 +396,10 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     """Return texts as numbers if all of them are numbers that float32 can hold; None for others.
 
     Args:
-        text: Strings of shape [values]; null is a gap.
+        text: Strings of shape [values]; null is a missing value.
 
     Returns:
-        float64 of shape [values], NaN for a gap.
+        float64 of shape [values], NaN for a missing value.
     """
     found = cast_all(text, pa.float64())
     if found is None or not Number.holds(found):

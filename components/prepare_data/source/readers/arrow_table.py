@@ -240,7 +240,9 @@ class ArrowTable:
             for name, column in chunk.columns.items():
                 if name in self._lengths:
                     chunk.columns[name] = self._checked(name, column, chunk.faults)
-                elif pa.types.is_null(column.type):  # only gaps, whatever other files have
+                elif pa.types.is_null(
+                    column.type
+                ):  # only missing values, whatever other files have
                     chunk.columns[name] = pa.nulls(len(column), pa.string())
                 else:
                     chunk.columns[name] = _encodable(column)

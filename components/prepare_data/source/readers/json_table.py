@@ -1,7 +1,7 @@
 """Reads JSON Lines as arrow columns: blocks at once, and line by line where that fails.
 
 The columns are the keys of the first MiB, in the order of the first row or, if any row has other
-keys, of their names. A key that a row lacks, or whose value is null, is a gap.
+keys, of their names. A key that a row lacks, or whose value is null, is a missing value.
 """
 
 from __future__ import annotations
