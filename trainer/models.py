@@ -43,10 +43,10 @@ def mlp(
 ) -> keras.Model:
     """Build a multi-layer perceptron for a table.
 
-    The defaults are 64 and 64 units without dropout, and a rate of 0.001. In a classification whose
-    table has missing values or other types, they are 128 and 64 units, 0.4 and 0.002, because one-hot
-    vectors make overfitting easy. With fewer than 500 training rows, the rate is 0.01
-    (benchmarks/tables.py).
+    The defaults are 64 and 64 units without dropout, and a rate of 0.001. To classify rows of a
+    table with missing values or other types, they are 128 and 64 units, 0.4 and 0.002, because
+    one-hot vectors make overfitting easy. To classify with fewer than 500 training rows, the rate
+    is 0.01 (benchmarks/tables.py).
 
     Args:
         dataset: The training data.
