@@ -24,7 +24,7 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.uploader.inventory import inventory, scan
+from kfp_tfjob.uploader.local_files import inventory, scan
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from kfp_tfjob.uploader.ownership import Ownership
 

@@ -19,7 +19,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFou
 from kfp_tfjob.storage.formatting import counted, sized
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.uploader.inventory import LocalFile, scan
+from kfp_tfjob.uploader.local_files import LocalFile, scan
 from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers_for
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import PartsUpload
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
 from kfp_tfjob.uploader.folder import manifest_at, name_problem, same_content
-from kfp_tfjob.uploader.inventory import LocalFile, Scan
+from kfp_tfjob.uploader.local_files import LocalFile, Scan
 from kfp_tfjob.uploader.ownership import FencedError
 from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
 

@@ -28,7 +28,7 @@ from kfp_tfjob.supervisor.files import read_json
 from kfp_tfjob.supervisor.stop import StopWithin
 from kfp_tfjob.uploader.barrier import Barrier, Request
 from kfp_tfjob.uploader.folder import name_problem
-from kfp_tfjob.uploader.inventory import Scan, inventory, scan
+from kfp_tfjob.uploader.local_files import Scan, inventory, scan
 
 if TYPE_CHECKING:  # importing boto3 takes half a second; signals must be handled before that
     from kfp_tfjob.storage.store import Store

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
-from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.masking import hide

@@ -15,7 +15,7 @@ from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
-from kfp_tfjob.jobs.judge import judge, with_log
+from kfp_tfjob.jobs.job_end import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION
 from kfp_tfjob.jobs.masking import Mask

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kfp_tfjob.cluster import waiting
-from kfp_tfjob.jobs.judge import judge
+from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.jobs.judge import judge_chief
+from kfp_tfjob.jobs.job_end import judge_chief
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
 from kfp_tfjob.jobs.masking import Mask

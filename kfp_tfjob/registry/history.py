@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from kfp_tfjob.registry.prune import read_tombstone
+from kfp_tfjob.registry.prune_versions import read_tombstone
 from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError

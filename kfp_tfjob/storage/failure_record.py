@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.errors import LABELS, Example, Problem, StepError
-from kfp_tfjob.supervisor.exit_codes import SURPASSED
+from kfp_tfjob.supervisor.exit_codes import SURPASSED, USER_ERRORS
 
 _IN_LOG = "failure.json "
 _MOST_IN_LOG = 8000  # characters of a message
@@ -83,7 +83,7 @@ class Failure:
     @property
     def final(self) -> bool:
         """Whether a retry cannot help until the user changes something."""
-        return self.code in (2, 3, 4, SURPASSED) or self.verdict == "user_error"
+        return self.code in (*USER_ERRORS, SURPASSED) or self.verdict == "user_error"
 
     @property
     def reason(self) -> str:

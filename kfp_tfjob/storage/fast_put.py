@@ -23,7 +23,7 @@ from botocore.utils import get_environ_proxies
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.connection import Connection, HttpReply
-from kfp_tfjob.storage.failures import REDIRECTS
+from kfp_tfjob.storage.s3_errors import REDIRECTS
 from kfp_tfjob.storage.signing import UNSIGNED, sign
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, FileChangedError
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
 from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem, StoreUnavailableError
-from kfp_tfjob.storage.failures import code_of
+from kfp_tfjob.storage.s3_errors import code_of
 from kfp_tfjob.storage.s3_session import S3Session
 
 log = logging.getLogger(__name__)

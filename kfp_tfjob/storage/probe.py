@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.errors import Problem, StepError
-from kfp_tfjob.storage.failures import MISMATCH, RENEWABLE, code_of, transient
+from kfp_tfjob.storage.s3_errors import MISMATCH, RENEWABLE, code_of, transient
 from kfp_tfjob.storage.s3_session import S3Session
 
 log = logging.getLogger(__name__)

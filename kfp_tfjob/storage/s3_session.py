@@ -27,7 +27,10 @@ from kfp_tfjob.storage.body import Body, Digests
 from kfp_tfjob.storage.connection import CONNECT_SECONDS
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.failures import (
+from kfp_tfjob.storage.fast_put import FastPut, Reply
+from kfp_tfjob.storage.options import WriteOptions
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.s3_errors import (
     RENEWABLE,
     WORDLESS,
     code_of,
@@ -35,9 +38,6 @@ from kfp_tfjob.storage.failures import (
     explain,
     transient,
 )
-from kfp_tfjob.storage.fast_put import FastPut, Reply
-from kfp_tfjob.storage.options import WriteOptions
-from kfp_tfjob.storage.retry import Patience
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

@@ -34,12 +34,12 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.failures import code_of
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.parts import PART, OpenFile, PartsUpload, read_ranges
 from kfp_tfjob.storage.probe import Probed, probe
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.s3_errors import code_of
 from kfp_tfjob.storage.s3_session import S3Session, setting
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]

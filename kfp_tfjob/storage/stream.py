@@ -9,7 +9,7 @@ from typing import Any
 from botocore.exceptions import IncompleteReadError
 
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.failures import transient
+from kfp_tfjob.storage.s3_errors import transient
 from kfp_tfjob.storage.store import Store
 
 BUFFER = 1 << 20  # bytes per read from the connection

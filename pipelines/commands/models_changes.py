@@ -137,7 +137,7 @@ def prune(place: Models, model: str, keep: int, really: bool) -> None:
     The champion, the last N champions before it, versions of the last 24 hours, whose runs may be
     in flight, and all records are kept. If the command is killed, run it again.
     """
-    from kfp_tfjob.registry import prune as engine
+    from kfp_tfjob.registry import prune_versions as engine
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)

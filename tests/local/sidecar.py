@@ -13,7 +13,7 @@ from typing import Any
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.uploader.inventory import inventory, scan
+from kfp_tfjob.uploader.local_files import inventory, scan
 from tests.waiting import until
 
 RUN = "run-1"

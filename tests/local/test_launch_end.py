@@ -19,7 +19,7 @@ from kfp_tfjob.components.launch_tfjob import earlier, engine
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.judge import judge_chief
+from kfp_tfjob.jobs.job_end import judge_chief
 from kfp_tfjob.jobs.labels import STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, read_ends
 from kfp_tfjob.jobs.status import is_over

@@ -22,7 +22,7 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
-from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
 from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kfp_tfjob.registry import prune, rollback, view
+from kfp_tfjob.registry import prune_versions, rollback, view
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import promote
@@ -23,7 +23,7 @@ def test_prune(store: Store, layout: Layout) -> None:
         publish(store, layout, run_id)
     write_version(store, layout, "in flight")
     place = layout.model(NAME)
-    planned = prune.plan(store, layout, NAME, keep=1, hours=24)
+    planned = prune_versions.plan(store, layout, NAME, keep=1, hours=24)
     assert [(it.version, it.serving) for it in planned.candidates] == [
         *((1, 0), (2, 0), (0, 1), (0, 2))
     ]
@@ -33,7 +33,7 @@ def test_prune(store: Store, layout: Layout) -> None:
 
     # Version 1 comes back between plan and deletion: it stays.
     roll_back(store, layout, 1)
-    notes = [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why]
+    notes = [why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why]
     assert [note.partition(":")[0] for note in notes] == ["version 1 stays"]
     assert store.numbers(place.tombstones) == [2]
     assert [it.address.name for it in store.list(place.version(2))] == ["claim.json"]
@@ -61,10 +61,10 @@ def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> N
     for run_id in ("r1", "r2", "r3"):
         publish(store, layout, run_id)
     place = layout.model(NAME)
-    planned = prune.plan(store, layout, NAME, keep=1, hours=1)
+    planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
     store.create(place.hold(1), b"x")  # a rollback of another process
-    assert 1 in prune.plan(store, layout, NAME, keep=1, hours=1).kept
-    (note,) = (why for _, why in prune.execute(store, layout, planned, 1, "eva") if why)
+    assert 1 in prune_versions.plan(store, layout, NAME, keep=1, hours=1).kept
+    (note,) = (why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why)
     assert note.startswith("version 1 stays: ")
     assert store.numbers(place.tombstones) == []
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
@@ -90,23 +90,25 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
     for run_id in ("r1", "r2", "r3"):
         publish(store, layout, run_id)
     place = layout.model(NAME)
-    planned = prune.plan(store, layout, NAME, keep=1, hours=1)
+    planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
     store.create(place.hold(1), b"x")  # a rollback that finds the tombstone, and gives up
     whys: list[str] = []
 
     def another() -> None:
         store.delete(place.hold(1))
-        whys.extend(why for _, why in prune.execute(store, layout, planned, 1, "eva") if why)
+        whys.extend(
+            why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why
+        )
 
-    list(prune.execute(Interrupted(another), layout, planned, 1, "ann"))
+    list(prune_versions.execute(Interrupted(another), layout, planned, 1, "ann"))
     (why,) = whys
     assert why.startswith("version 1 stays: ") and "10 minutes" in why
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
     # One of a prune that was killed is.
     store.create(place.tombstone(1), b"x")
     # A store may round the time of an object up to the next second.
-    monkeypatch.setattr(prune, "TOMBSTONE_SECONDS", -2)
-    assert not [why for _, why in prune.execute(store, layout, planned, 1, "eva") if why]
+    monkeypatch.setattr(prune_versions, "TOMBSTONE_SECONDS", -2)
+    assert not [why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why]
     assert not store.has(place.version(1) / MANIFEST)
 
 
@@ -125,10 +127,10 @@ def test_a_listing_that_is_late_costs_no_champion(store: Store, layout: Layout) 
     for run_id in ("r1", "r2", "r3", "r4"):
         publish(store, layout, run_id)
     late = Late({it.address for it in store.list(layout.root)})
-    planned = prune.plan(late, layout, NAME, keep=1, hours=1)
+    planned = prune_versions.plan(late, layout, NAME, keep=1, hours=1)
     assert [it.version for it in planned.candidates if it.version] == [1, 2]
     roll_back(store, layout, 2)
-    assert prune.plan(late, layout, NAME, keep=1, hours=1).kept[2]
-    notes = [why for _, why in prune.execute(late, layout, planned, 1, "eva") if why]
+    assert prune_versions.plan(late, layout, NAME, keep=1, hours=1).kept[2]
+    notes = [why for _, why in prune_versions.execute(late, layout, planned, 1, "eva") if why]
     assert [note.partition(":")[0] for note in notes] == ["version 1 stays", "version 2 stays"]
     assert prove(store, layout, NAME) is not None

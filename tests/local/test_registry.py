@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.registry import mirror, prune, rollback, view
+from kfp_tfjob.registry import mirror, prune_versions, rollback, view
 from kfp_tfjob.registry.chain import fetch, prove
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import promote
@@ -209,7 +209,7 @@ def test_a_damaged_record_is_named_until_it_is_removed(
     for call in (
         lambda: view.show(store, layout, NAME, 0),
         lambda: rollback.plan(store, layout, NAME),
-        lambda: prune.plan(store, layout, NAME, 3, 24),
+        lambda: prune_versions.plan(store, layout, NAME, 3, 24),
     ):
         with pytest.raises(DataError, match=r"champions/3.json"):
             call()
@@ -384,7 +384,7 @@ def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
 # of one of them, holds a lock, and the fork waits for it indefinitely.
 _KILLED = """
 import json, os, signal, sys
-from kfp_tfjob.registry import prune
+from kfp_tfjob.registry import prune_versions
 from kfp_tfjob.storage import store as module
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import Layout
@@ -405,8 +405,8 @@ for name in ("_put", "delete", "send"):
     setattr(Store, name, counted(getattr(Store, name)))
 
 def prune_all(store, layout):
-    planned = prune.plan(store, layout, NAME, 1, 24)
-    list(prune.execute(store, layout, planned, 1, "eva"))
+    planned = prune_versions.plan(store, layout, NAME, 1, 24)
+    list(prune_versions.execute(store, layout, planned, 1, "eva"))
 
 DO = {
     "publish": lambda store, layout: publish(store, layout, "r9").number,

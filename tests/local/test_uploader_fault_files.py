@@ -13,7 +13,7 @@ from kfp_tfjob.storage.body import FileUnreadableError
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, FileChangedError
-from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault

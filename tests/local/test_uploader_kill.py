@@ -22,7 +22,7 @@ from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull
-from kfp_tfjob.uploader.inventory import scan
+from kfp_tfjob.uploader.local_files import scan
 from tests.faults.proxy import FaultProxy, Seen
 from tests.waiting import until
 

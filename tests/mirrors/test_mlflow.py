@@ -16,7 +16,7 @@ from threading import Thread
 
 import pytest
 
-from kfp_tfjob.registry import mirror, prune
+from kfp_tfjob.registry import mirror, prune_versions
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, for_mirrors
@@ -171,8 +171,8 @@ def test_register_alias_rollback_and_an_outage(
             "by": "eva",
         }.items()
     )
-    planned = prune.plan(store, layout, NAME, keep=1, hours=24)
-    assert not any(why for _, why in prune.execute(store, layout, planned, 1, "eva"))
+    planned = prune_versions.plan(store, layout, NAME, keep=1, hours=24)
+    assert not any(why for _, why in prune_versions.execute(store, layout, planned, 1, "eva"))
     (outcome,) = mirror.sync(store, layout, NAME, 120)
     listed = ask("model-versions/search", filter=f"name='{NAME}'")["model_versions"]
     assert {tags(it)["version"]: tags(it).get("pruned") for it in listed} == {

@@ -31,8 +31,8 @@ from kfp_tfjob.components.finish import cluster
 from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.jobs import kinds
+from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.jobset import JOBSET
-from kfp_tfjob.jobs.judge import judge
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB

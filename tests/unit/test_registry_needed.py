@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kfp_tfjob.registry.prune import _needed
+from kfp_tfjob.registry.prune_versions import _needed
 from kfp_tfjob.registry.rollback import walk_back
 from kfp_tfjob.storage.champion import PROMOTE, ROLLBACK, Champion
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.supervisor import inventory as supervisor
-from kfp_tfjob.uploader.inventory import inventory, scan
+from kfp_tfjob.uploader.local_files import inventory, scan
 
 NAMES = st.sampled_from(
     ["a", "b", "a b", "ä", "e\u0301", "𝄞", "+%#?&", "line\nbreak", ".hidden", "x.tmp", "x.part"]
