@@ -8,17 +8,21 @@ the file that the environment names, because the store itself may have failed.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.jobs.verdict import JobFailedError
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     ObjectNotFoundError,
@@ -28,10 +32,10 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.escaping import lines, log_to
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
+from kfp_tfjob.storage.names import check_task_key
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.task_keys import check_task_key
 
 # Set by the local run, which does not get a step's exit code either.
 FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
@@ -257,3 +261,16 @@ def _tell(failure: Failure, context: Step | None, stored: bool) -> None:
         notice = notify.failure(run_id, failure)
         store, run = (context.store, context.whole_run) if context and stored else (None, None)
         notify.notify(notice, store, run)
+
+
+def gpus_of(pod: Mapping[str, Any]) -> int:
+    """Return the GPUs of the pod of evaluate or publish; none in a local run."""
+    return 0 if is_local() else parse(PodOptions, "pod", pod).evaluate.gpus
+
+
+def cores_of(pod: Mapping[str, Any]) -> int:
+    """Return the cores that `pod.prepare` requests; 0 if it does not say."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    asked = parse(PodOptions, "pod", pod).prepare.cpu
+    return math.ceil(parse_quantity(asked)) if asked else 0

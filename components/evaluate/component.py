@@ -59,8 +59,7 @@ def evaluate(
     """
     from kfp_tfjob.components.evaluate.engine import run
     from kfp_tfjob.components.notify_end import step_ended
-    from kfp_tfjob.components.step import step
-    from kfp_tfjob.components.step_pods import gpus_of
+    from kfp_tfjob.components.step import gpus_of, step
     from kfp_tfjob.components.summary import summary
 
     storage = (storage_endpoint, storage_region)

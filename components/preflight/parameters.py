@@ -16,7 +16,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import check_endpoint
 from kfp_tfjob.user_code.model_code import ModelCode
 

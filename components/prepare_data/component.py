@@ -62,8 +62,7 @@ def prepare_data(
     from kfp_tfjob.components.prepare_data.data_validation import validate
     from kfp_tfjob.components.prepare_data.engine import run
     from kfp_tfjob.components.prepare_data.report import page_of
-    from kfp_tfjob.components.step import step
-    from kfp_tfjob.components.step_pods import cores_of
+    from kfp_tfjob.components.step import cores_of, step
     from kfp_tfjob.judging.gate_columns import check_gate
 
     storage = (storage_endpoint, storage_region)

@@ -43,7 +43,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.escaping import code, prose
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
-from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.verdict_record import (
     LostRace,
     ModelVerdict,

@@ -38,7 +38,7 @@ from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
 from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import Check, EvaluatedModel, ModelVerdict
 from kfp_tfjob.uploader import pull

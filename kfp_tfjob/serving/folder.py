@@ -21,7 +21,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Ste
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 _INCOMING = ".incoming"  # servers read folders with a number as their name

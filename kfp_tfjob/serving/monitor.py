@@ -18,7 +18,7 @@ from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 _AT_ONCE, _FILES = 8, 32  # files that are read at once, and that are in memory at once

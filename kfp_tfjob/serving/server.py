@@ -14,7 +14,7 @@ from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 if TYPE_CHECKING:

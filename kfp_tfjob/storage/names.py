@@ -1,7 +1,8 @@
-"""Checks whether a name from a store, a manifest or a zip may become a path below a folder."""
+"""Checks names: whether one may become a path below a folder, a model, or a task key."""
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -15,6 +16,10 @@ _SHOWN = 100  # characters of a name in a message
 _MOST_SHOWN = 10  # names in a message
 # On other systems `a` and `A` are two files, and a run may have written both.
 FOLDS_CASE = sys.platform == "darwin"
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# A job's name has at most 50 characters. This leaves room for the kind, the run and the attempt.
+_LONGEST_KEY = 20
+_TASK_KEY = re.compile(rf"[a-z0-9](?:[a-z0-9-]{{0,{_LONGEST_KEY - 2}}}[a-z0-9])?")
 
 
 def fault(name: str) -> str:
@@ -94,3 +99,34 @@ def _same(name: str) -> str:
 
 def _shown(name: str) -> str:
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
+
+
+def check_model_name(name: str) -> list[Problem]:
+    """Return the problems of a model name, which becomes a folder in the store."""
+    if _MODEL.fullmatch(name):
+        return []
+    return [
+        Problem(
+            "model_name is not valid" if name else "model_name is missing",
+            received=repr(name),
+            expected="1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit",
+            fix="set model_name to such a name, for instance churn-eu",
+            path="model_name",
+        )
+    ]
+
+
+def check_task_key(key: str) -> list[Problem]:
+    """Return the problems of a task key, which becomes a folder and a label; "" is valid."""
+    if not key or _TASK_KEY.fullmatch(key):
+        return []
+    return [
+        Problem(
+            "task_key is not valid",
+            received=repr(key),
+            expected=f"at most {_LONGEST_KEY} lowercase letters, digits and -, with a letter or digit"
+            " at the ends; or nothing",
+            fix="set task_key to such a name, for instance eu",
+            path="task_key",
+        )
+    ]

@@ -57,7 +57,7 @@ def logs(
     """
     from kfp_tfjob.pipelines.logs import read
     from kfp_tfjob.pipelines.stored_run import stored_run
-    from kfp_tfjob.storage.task_keys import check_task_key
+    from kfp_tfjob.storage.names import check_task_key
 
     ConfigurationError.raise_if(check_task_key(task))
     shown = 0

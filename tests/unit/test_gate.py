@@ -16,7 +16,7 @@ from kfp_tfjob.judging.predictions import (
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, check_metrics, parse_gate
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.model_names import check_model_name
+from kfp_tfjob.storage.names import check_model_name
 from tests.baselines import constant_classifier, constant_regression
 
 ROWS = 1000

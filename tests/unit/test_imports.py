@@ -20,7 +20,7 @@ PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the packages.
 SHARED = {"components.step", "components.summary", "components"}
 SHARED |= {"components.notify", "components.notify_end", "components.webhook"}
-SHARED |= {"components.step_pods", "components.code_copy"}
+SHARED |= {"components.code_copy"}
 BARE = re.compile(
     rf"(?:^|[;\"'])\s*(?:import\s+(?:[\w.]+,\s*)*|from\s+)(?:{'|'.join(PACKAGES)})(?:[.,;\s]|$)",
     re.M,

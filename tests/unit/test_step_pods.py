@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from kfp_tfjob.checks.step_pods import asked_for, check, outputs, step_pods, too_large
 from kfp_tfjob.components.preflight.component import preflight
-from kfp_tfjob.components.step_pods import cores_of, gpus_of
+from kfp_tfjob.components.step import cores_of, gpus_of
 from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
