@@ -124,8 +124,8 @@ def check_task_key(key: str) -> list[Problem]:
         Problem(
             "task_key is not valid",
             received=repr(key),
-            expected=f"at most {_LONGEST_KEY} lowercase letters, digits and -, with a letter or digit"
-            " at the ends; or nothing",
+            expected=f"at most {_LONGEST_KEY} lowercase letters, digits and -, with a letter or"
+            " digit at the ends; or nothing",
             fix="set task_key to such a name, for instance eu",
             path="task_key",
         )
