@@ -57,7 +57,8 @@ def test_a_table_of_people_trains_without_options(tmp_path: Path) -> None:
     answer = model.signatures["serve"](**usual)
     assert set(answer["class"].numpy().tolist()) <= {b"<=50K", b">50K"}
     assert answer["probabilities"].numpy().sum(axis=1) == pytest.approx([1, 1])
-    assert "'city': " in (published / "README.md").read_text()
+    assert set(json.loads((published / "request.json").read_text())["instances"][0]) == set(usual)
+    assert (published / "README.md").stat().st_size
 
     # Runs, checkpoints and champions of this version must stay readable: their forms are pinned.
     found = stored(tmp_path / "home", forms)
