@@ -16,6 +16,7 @@ from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.cluster import Left, end_jobs
+from kfp_tfjob.components.notify_end import tell_end
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
     Step,
@@ -55,17 +56,10 @@ CANCELLED = replace(
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended.
-
-    Attributes:
-        markdown: A page.
-        failure: What ended it; None if it reached its verdict.
-        is_new: Whether no step has recorded the failure.
-    """
+    """How a run ended: a page, and what ended it unless it reached its verdict."""
 
     markdown: str
     failure: Failure | None
-    is_new: bool = False
 
 
 def run_as_exit_task(
@@ -78,9 +72,13 @@ def run_as_exit_task(
         storage = (storage_endpoint, storage_region)
         step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
         report = run(step, model_name, left)
-        if report.is_new and report.failure and left and not left.is_told:
-            notice = notify.failure(run_id, report.failure, model_name)
-            notify.notify(notice, step.store, step.whole_run)
+        # A recorded failure may be of an earlier try, which was retried and so not told.
+        if left and not left.is_told and (left.unexplained or report.failure is CANCELLED):
+            if report.failure:
+                notice = notify.failure(run_id, report.failure, model_name)
+                notify.notify(notice, step.store, step.whole_run)
+            else:
+                tell_end(step, model_name)
         return report.markdown
     except StepError as error:
         log.warning("cannot read how the run ended: %s", error)
@@ -121,8 +119,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     is_open = any(_is_open(*it) for it in outcomes.items())
     done = succeeded or not (is_open or words == {""} or BLESSED in words)
     # evaluate may have been killed after its verdict; a published model stays published.
-    is_new = not failures and (not done or bool(left.cause and not words <= {PUBLISHED, LOST_RACE}))
-    if is_new:
+    if not failures and (not done or (left.cause and not words <= {PUBLISHED, LOST_RACE})):
         failures[step] = left.cause or CANCELLED
         step.store.write(step.run.failure("json"), failures[step].to_bytes())
     if not failures:
@@ -138,7 +135,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     for failure in failures.values():
         _log(failure)
     log.info("the full report is in %s", step.run.failure("md"))
-    return RunReport(markdown, next(iter(failures.values())), is_new)
+    return RunReport(markdown, next(iter(failures.values())))
 
 
 def _tasks(step: Step) -> list[Step]:

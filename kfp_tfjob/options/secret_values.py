@@ -90,7 +90,7 @@ def masked_job(manifest: Any, hide: Hide = _mask) -> Any:
         if set(manifest) <= {"secretKeyRef", "secret", "optional", "secretName", "name", "key"}:
             return manifest  # the names of a Secret
         return {
-            name: hide(item)
+            name: MASK  # a label or the like, whose value other texts may have too
             if isinstance(item, str) and looks_secret(name, item)
             else masked_job(item, hide)
             for name, item in manifest.items()
@@ -106,7 +106,7 @@ def secrets_in(value: Any) -> list[str]:
 
 
 def secrets_in_job(manifest: Any) -> list[str]:
-    """Return the values that `masked_job` hides in a TFJob, or in a part of one, as text."""
+    """Return the values that `masked_job` hides in variables of a TFJob, or of a part of one."""
     found: list[Any] = []
     masked_job(manifest, found.append)
     return list(_texts(found))

@@ -75,6 +75,11 @@ def pass_barrier(output: Path, attempt: int, seconds: float, stop: Stop) -> tupl
         if now - said >= _PROGRESS_SECONDS:
             said = now
             log(f"still waiting: {_state(reply, number)}")
+            # A process that the command left behind, and that cannot be killed, may still write.
+            if inventory(output) != (number, request["inventory"]):
+                request = _ask(output, attempt)
+                number = request["files"]
+                log(f"{output} has changed: it now contains {number} files")
         time.sleep(_POLL_SECONDS)
     return exit_codes.STOPPED, "stopped by a signal while the output was being stored"
 

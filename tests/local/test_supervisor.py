@@ -261,6 +261,22 @@ def test_a_sidecar_that_never_answers_is_named(replica: Replica) -> None:
     assert "sidecar" in replica.words.read_text()
 
 
+@pytest.mark.slow
+def test_a_folder_that_changes_at_the_barrier_is_counted_again(replica: Replica) -> None:
+    replica.output.mkdir()
+    for name in ("model.keras", "late"):
+        (replica.output / name).write_bytes(b"12345")
+    process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="60")
+    first = replica.request()
+    (replica.output / "late").unlink()
+    until(lambda: replica.request()["files"] == 2)
+    again = replica.request()
+    assert again["id"] != first["id"]
+    assert (2, again["inventory"]) == inventory(replica.output)
+    replica.reply(id=again["id"], state="stored", stored=2, missing=[], message="")
+    assert process.wait(SECONDS) == 0
+
+
 def test_a_signal_ends_the_barrier_at_once(replica: Replica) -> None:
     process = replica.start("true", FLUSH_BARRIER="1", STORE_DEADLINE="600")
     replica.request()

@@ -1,4 +1,4 @@
-"""The lines of a process on this machine."""
+"""Processes on this machine: their lines, and the deadline of their pod."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 
 from kfp_tfjob.cluster.local import container
 from kfp_tfjob.cluster.local.container import LocalContainer
+from kfp_tfjob.cluster.local.pod import LocalPod
 
 BAR = """
 import sys, time
@@ -37,3 +38,15 @@ def test_output_without_lines_needs_no_memory_for_all_of_it(tmp_path: Path) -> N
     made = LocalContainer("c", command, {}, tmp_path, False, lines.append, Event().set)
     assert made.ended.wait(60)
     assert sum(map(len, lines)) == 30_000_000 and max(map(len, lines)) < 2_000_000
+
+
+def test_a_pod_ends_at_its_deadline(tmp_path: Path) -> None:
+    program = {"name": "main", "command": [sys.executable, "-c", "import time; time.sleep(30)"]}
+    spec = {"terminationGracePeriodSeconds": 1, "activeDeadlineSeconds": 1, "containers": [program]}
+    template = {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
+    folders = (tmp_path / name for name in ("claims", "secrets", "pod"))
+    pod = LocalPod("p", {}, template, *folders, {}, lambda *_: None, Event().set)
+    pod.start()
+    pod.join()
+    status = pod.to_dict()["status"]
+    assert (status["phase"], status.get("reason")) == ("Failed", "DeadlineExceeded")

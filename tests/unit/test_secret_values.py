@@ -107,7 +107,8 @@ def test_a_rendered_job_hides_them() -> None:
     env = {item["name"]: item for item in container["env"]}
     assert env["API_TOKEN"]["value"] == MASK and env["A_PLACE"]["value"] == "$(HOME)"
     assert json.loads(env["HYPERPARAMETERS"]["value"]) == {"api_key": MASK}
-    assert set(secrets_in_job(build_job(JobSpec.parse(**JOB), Identity("r", 1)))) == {SECRET}
+    job = build_job(JobSpec.parse(**JOB), Identity("r", 1))
+    assert set(secrets_in_job([job, {"labels": {"api_key": "chief"}}])) == {SECRET}
     # It must exist: without it the program would start and fail later.
     assert env["HUB_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert env["STORAGE_SECRET_DIR"]["value"] == "/etc/kfp-tfjob/storage"

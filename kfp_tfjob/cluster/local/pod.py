@@ -160,11 +160,12 @@ class LocalPod:
                 return False
             self._main = [self._container(spec) for spec in self._spec["containers"]]
         self._set("Running")
-        self._wait(self._main)
+        self._wait(self._main, self._spec.get("activeDeadlineSeconds"))
         return not self.reason and not any(container.exit_code for container in self._main)
 
-    def _wait(self, containers: list[LocalContainer]) -> None:
-        """Wait for containers, and kill them at the end of the grace period if it must stop."""
+    def _wait(self, containers: list[LocalContainer], deadline: float | None = None) -> None:
+        """Wait for containers, and end them at the pod's deadline or when it must stop."""
+        end = time.monotonic() + deadline if deadline else None
         with self._change:
             while not all(container.ended.is_set() for container in containers):
                 clock = time.monotonic()
@@ -172,8 +173,11 @@ class LocalPod:
                     for container in containers:
                         container.kill()
                     self._kill_at = None
-                left = None if self._kill_at is None else max(self._kill_at - clock, 0.01)
-                self._change.wait(left)
+                if end is not None and clock >= end and not self._stopping:
+                    self.reason = "DeadlineExceeded"
+                    self.stop()
+                times = [at for at in (self._kill_at, None if self._stopping else end) if at]
+                self._change.wait(max(min(times) - clock, 0.01) if times else None)
 
     def _end_sidecars(self) -> None:
         start = time.monotonic()

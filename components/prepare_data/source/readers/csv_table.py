@@ -275,7 +275,7 @@ class CsvTable(Reader):
             raise empty(self._name)
         first = next(iter(block.bad.examples), None)
         lost = first and (not len(block.lines) or first.line < block.lines[0])
-        header, rest = (b"", b"") if lost else _first_record(block.data, self._options.delimiter)
+        header, rest = (b"", b"") if lost else _first_record(block.data)
         columns = header.count(self._options.delimiter.encode()) + 1
         if columns > MOST_COLUMNS:
             raise DataError(too_many_columns(self._name, columns))
@@ -409,7 +409,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
-def _first_record(data: bytes, delimiter: str) -> tuple[bytes, bytes]:
+def _first_record(data: bytes) -> tuple[bytes, bytes]:
     """Return the first record that is not empty, and what follows it."""
     start = 0
     while True:
