@@ -24,8 +24,8 @@ from kfp_tfjob.storage.store import Store
 log = logging.getLogger(__name__)
 
 STORE_SECONDS = 30.0
-LIMIT = 8 << 20  # characters of the text of a file
-MEMORY = 128 << 20  # characters of all files of an attempt
+LIMIT = 8 << 20  # bytes of the text of a file
+MEMORY = 128 << 20  # bytes of the text of all files of an attempt
 CLOSING_SECONDS = 10.0  # for the lines that are left when an attempt has ended
 _LEVEL = 1  # of gzip: the launcher shares its core with the steps of other runs
 _LAST_LINES_SECONDS = 2.0
@@ -37,11 +37,11 @@ class _Tail:
     """The end of the log of one replica."""
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque()
+        self.lines: deque[bytes] = deque()
         self.size = self.dropped = 0
         self.unstored = 0  # lines that are not in the store
 
-    def add(self, line: str) -> None:
+    def add(self, line: bytes) -> None:
         self.lines.append(line)
         self.size += len(line)
         self.unstored += 1
@@ -53,9 +53,9 @@ class _Tail:
         self.dropped += 1
         return size
 
-    def text(self) -> str:
-        note = [f"# {counted(self.dropped, 'earlier line')} not kept\n"] if self.dropped else []
-        return "".join([*note, *self.lines])
+    def text(self) -> bytes:
+        note = f"# {counted(self.dropped, 'earlier line')} not kept\n" if self.dropped else ""
+        return b"".join([note.encode(), *self.lines])
 
 
 class LogWriter:
@@ -76,7 +76,7 @@ class LogWriter:
         """Store a line soon; messages of the kubelet are not stored."""
         if not line.stamp:
             return
-        text = f"{line.stamp} [{line.where}] {line.text}\n"
+        text = f"{line.stamp} [{line.where}] {line.text}\n".encode(errors="replace")
         with self._change:
             if self._closed:
                 return
@@ -142,7 +142,7 @@ class LogWriter:
         if not lines:
             return
         address = self._run.replica_log(self._attempt, replica, self._launcher)
-        data = gzip.compress(text.encode(errors="replace"), _LEVEL, mtime=0)
+        data = gzip.compress(text, _LEVEL, mtime=0)
         try:
             self._store.write(address, data, "application/gzip")
         except StepError as error:

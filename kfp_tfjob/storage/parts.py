@@ -79,7 +79,8 @@ class PartsUpload:
         self._stopped = threading.Event()
         if earlier and earlier._file.state == file.state:
             self._at, self._parts = earlier._at, earlier._parts
-            log.info("the upload of %s resumes: %d parts are stored", address, len(self._parts))
+            if self._parts:
+                log.info("the upload of %s resumes: %d parts are stored", address, len(self._parts))
         elif earlier:
             earlier.abort()
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXPERIMENT = "KF_PIPELINES_DEFAULT_EXPERIMENT_NAME"
-OVERRIDE_EXPERIMENT = "KF_PIPELINESOVERRIDE_EXPERIMENT_NAME"
+OVERRIDE_EXPERIMENT = "KF_PIPELINES_OVERRIDE_EXPERIMENT_NAME"
 _DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
 _SECONDS = (5, 60)  # to connect, and between two bytes
 _CONNECT = 3  # seconds; a wrong address is more likely than an absent back end

@@ -161,12 +161,12 @@ def test_a_back_end_with_users_needs_a_namespace(fake):
 
 
 def test_an_experiment_is_made_once(fake, monkeypatch):
-    monkeypatch.setenv(module.EXPERIMENT, "digits")
+    monkeypatch.setenv("KF_PIPELINES_DEFAULT_EXPERIMENT_NAME", "digits")
     back_end = Connection(fake.host).open()
     assert back_end.experiment_id() == back_end.experiment_id()
     assert [made.display_name for made in fake.experiments.values()] == ["digits"]
     assert Connection(fake.host, experiment="other").open().connection.experiment == "other"
-    monkeypatch.setenv(module.OVERRIDE_EXPERIMENT, "forced")
+    monkeypatch.setenv("KF_PIPELINES_OVERRIDE_EXPERIMENT_NAME", "forced")
     assert Connection(fake.host, experiment="other").open().connection.experiment == "forced"
 
 
