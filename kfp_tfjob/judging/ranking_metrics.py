@@ -1,8 +1,8 @@
 """The ranking of rows by score: AUC, average precision, and the curves behind them.
 
 Up to `EXACT_SCORES`, each score is a cut of its own. Beyond, those in one of 262,144 bins of
-equal width in their logit are one cut, as if they were equal: the rounding is far smaller than what
-1,000 bootstraps could show.
+equal width in their logit are one cut: the rounding is far smaller than what 1,000 bootstraps could
+show.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Curve:
         negative: (cuts,) the weight of all other rows.
         squares: (2, cuts) the same as positive and negative, of squared weights.
         support: Rows of the class and other rows; of weighted rows, as many as tell as much.
+        tied: (cuts,) whether all scores of a cut are equal.
     """
 
     index: int
@@ -44,6 +45,7 @@ class Curve:
     negative: _Floats
     squares: _Floats
     support: tuple[int, int]
+    tied: NDArray[np.bool_]
 
     @property
     def defined(self) -> bool:
@@ -77,8 +79,17 @@ class Curve:
 
     @cached_property
     def precision(self) -> _Floats:
-        """(cuts,) the share of the class among the rows with at least the score of each cut."""
+        """(cuts,) the share of the class among the rows with at least the score of each cut.
+
+        In a bin of different scores, it is what a row of the class has in the middle of the bin:
+        itself and half of the other rows. Otherwise, narrow logits would look like ties.
+        """
+        alone = np.divide(
+            self.squares[0], self.positive, out=np.zeros(len(self.scores)), where=self.positive > 0
+        )
         true, false = self.found
+        true = true - np.where(self.tied, 0, (self.positive - alone) / 2)
+        false = false - np.where(self.tied, 0, self.negative / 2)
         return np.divide(true, true + false, out=np.ones(len(true)), where=true + false > 0)
 
     @cached_property
@@ -194,7 +205,11 @@ def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) ->
 
 
 def _curve(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
-    scores = np.unique(predictions.score(index)) if exact else _highest(predictions, index)
+    if exact:
+        scores = np.unique(predictions.score(index))
+        tied = np.ones(len(scores), bool)
+    else:
+        scores, tied = _bins(predictions, index)
     counts, squares = np.zeros((2, 2, len(scores)))
     for chunk in predictions.chunks():
         # The cuts of the other rows follow those of the class.
@@ -203,21 +218,26 @@ def _curve(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
         weights = weights_of(chunk)
         counts += np.bincount(places, weights, counts.size).reshape(counts.shape)
         squares += np.bincount(places, weights**2, counts.size).reshape(counts.shape)
-    return Curve(index, exact, scores, counts[0], counts[1], squares, _support(counts, squares))
+    support = _support(counts, squares)
+    return Curve(index, exact, scores, counts[0], counts[1], squares, support, tied)
 
 
-def _highest(predictions: ClassPredictions, index: int) -> NDArray[np.float32]:
-    """Return the highest score of each bin with rows, ascending."""
+def _bins(
+    predictions: ClassPredictions, index: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the highest score of each bin with rows, ascending, and whether all are equal."""
     low, high = _LOGITS
-    most = np.full(BINS, -np.inf, np.float32)
+    least, most = np.full(BINS, np.inf, np.float32), np.full(BINS, -np.inf, np.float32)
     for chunk in predictions.chunks():
         values = chunk.score(index).astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             logits = np.log(values) - np.log1p(-values)
         bins = (np.clip(logits, low, high) - low) * (BINS / (high - low))
         bins = np.minimum(np.nan_to_num(bins).astype(np.int64), BINS - 1)
+        np.minimum.at(least, bins, chunk.score(index))
         np.maximum.at(most, bins, chunk.score(index))
-    return most[most > -np.inf]
+    used = most > -np.inf
+    return most[used], (least == most)[used]
 
 
 def _places(cuts: NDArray[np.float32], scores: NDArray[np.float32]) -> NDArray[np.int64]:

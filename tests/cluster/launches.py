@@ -78,7 +78,6 @@ LIMITS = {
     "deadline_seconds": 600,
 }
 OPERATOR_SECONDS = 60  # that the webhook may be down when a job is created
-LOST_NODE_SECONDS = 5  # that pods of a dead node are waited for
 SMALL = {
     "cpu": "50m",
     "memory": "256Mi",
@@ -162,7 +161,7 @@ class Launch:
     ) -> KubernetesBackend:
         """Return a back end of the service account."""
         api = client_of(kubeconfig or self.kubeconfig, self.namespace).of(self.kind)
-        found = KubernetesBackend(api, operator_seconds, LOST_NODE_SECONDS)
+        found = KubernetesBackend(api, operator_seconds)
         self.backends.append(found)
         return found
 
