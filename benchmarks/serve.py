@@ -353,7 +353,7 @@ def _large(publisher: Publisher) -> str:
 
     name = "large"
     publisher._datasets[name] = publisher._datasets[PETS]
-    publisher._publish(name, export, {})
+    publisher._publish(name, export)
     return name
 
 

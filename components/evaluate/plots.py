@@ -103,7 +103,7 @@ def _calibration(classes: Sequence[str], scored: Mapping[str, Measures]) -> Plot
         f"By {what}, in {BINS} bins; larger dots contain more rows. Dashed:"
         " perfectly calibrated probabilities."
     )
-    most = max(max(point) for points in curves.values() for point in points)
+    most = max((max(point) for points in curves.values() for point in points), default=0.0)
     end = most if 0 < most < 0.5 else 1.0  # rare classes have small probabilities
     axes = ("predicted probability", "share that came true")
     drawn = charts.curves("Calibration", axes, curves, ((0, 0), (end, end)), weights)

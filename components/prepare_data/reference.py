@@ -98,11 +98,13 @@ def read(store: Store, folder: S3Address, name: str, parse: Callable[[bytes], T]
     """Return the document of a complete folder; None if there is none.
 
     Raises:
-        DataError: The manifest of the folder is none, or the object is too large.
-        ValueError: It is not such a document.
+        DataError: The manifest or the document cannot be read.
     """
     try:
         sizes = {item.key: item.size for item in store.read_manifest(folder / MANIFEST).objects}
         return parse(store.read(folder / name, sizes[name])) if name in sizes else None
     except ObjectNotFoundError:
         return None
+    except ValueError as error:
+        what = f"{folder / name} cannot be read"
+        raise DataError(Problem(what, str(error), fix="publish a model again")) from error
