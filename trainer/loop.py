@@ -28,10 +28,9 @@ from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
-from kfp_tfjob.trainer.progress import ProgressWriter
+from kfp_tfjob.trainer.progress import ProgressWriter, TimeSplit
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
-from kfp_tfjob.trainer.time_split import TimeSplit
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
 from kfp_tfjob.trainer.training_state import EvaluationState, State
 from kfp_tfjob.trainer.weight_divergence import compare_weights

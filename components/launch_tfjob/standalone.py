@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.checks.engine import At, check
-from kfp_tfjob.checks.finding import Status, only
-from kfp_tfjob.checks.paths import local_paths
+from kfp_tfjob.checks.finding import Status, local_paths, only
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import is_local

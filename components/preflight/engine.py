@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_tfjob.checks import step_pods
-from kfp_tfjob.checks.finding import Finding, Status, only, warning
-from kfp_tfjob.checks.paths import local_paths
+from kfp_tfjob.checks.finding import Finding, Status, local_paths, only, warning
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.backend import is_local

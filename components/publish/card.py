@@ -1,8 +1,15 @@
-"""Renders the model card of a published version in Markdown."""
+"""Renders the model card of a published version, and an example of a request."""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import COLUMNS
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
@@ -39,3 +46,30 @@ def _interval(interval: tuple[float | None, float | None] | None) -> str:
     if not interval or None in interval:
         return "unknown"
     return f"{interval[0]:.6g} to {interval[1]:.6g}"
+
+
+def request(schema: Schema, statistics: StatisticsDocument, arguments: Mapping[str, str]) -> str:
+    """Return a request (V1) of one row with the usual values of the columns, as JSON.
+
+    Args:
+        schema: The content of schema.json.
+        statistics: The content of statistics.json.
+        arguments: The argument of each column in the signature of the model.
+
+    Returns:
+        The request; empty if the model does not list its columns, or has others than the data.
+    """
+    columns = statistics.features
+    values = {it.name: it.usual(columns.get(it.name)) for it in schema.encoding.features}
+    if not arguments or not arguments.keys() <= values.keys():
+        return ""
+    row = {argument: _plain(values[column]) for column, argument in arguments.items()}
+    body = {"signature_name": "serving_default", "instances": [row]}
+    return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with few digits; JSON has no NaN."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else 0.0

@@ -8,8 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from kfp_tfjob.components.publish.card import render
-from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.components.publish.card import render, request
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import read as read_arguments

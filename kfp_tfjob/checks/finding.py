@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
@@ -64,3 +64,16 @@ def unknown(what: str, received: object = None, fix: str = "") -> Finding:
 def only(found: Iterable[Finding], *statuses: Status) -> list[Finding]:
     """Return the findings with one of these statuses."""
     return [it for it in found if it.status in statuses]
+
+
+def local_paths(given: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each parameter that names a place outside of a store."""
+    for name, value in given.items():
+        if not value.strip().startswith("s3://"):
+            yield Finding(
+                f"{name} is a path on this machine, which a pod on the cluster cannot read",
+                received=value,
+                expected="an address s3://BUCKET/KEY",
+                fix=f"copy it to the store and correct {name}; `kfp-tfjob run` takes a path",
+                path=name,
+            )

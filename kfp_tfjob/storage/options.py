@@ -22,10 +22,6 @@ VARIABLES = {
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
-_REMOVED = {
-    "STORAGE_CLASS": "a lifecycle rule of the bucket",
-    "STORAGE_TAGS": "a lifecycle rule with a prefix",
-}
 
 
 @dataclass(frozen=True)
@@ -58,10 +54,10 @@ class WriteOptions:
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
         }
-        removed = [it for it in _REMOVED if secret.get(it) or os.environ.get(it)]
         ConfigurationError.raise_if(
-            Problem(f"{name} has no effect", fix=f"delete it, and use {_REMOVED[name]}")
-            for name in removed
+            Problem(f"{name} has no effect", fix="delete it, and use the bucket's lifecycle rules")
+            for name in ("STORAGE_CLASS", "STORAGE_TAGS")
+            if secret.get(name) or os.environ.get(name)
         )
         ConfigurationError.raise_if(
             Problem(f"{name} is wrong", repr(given[name]), VARIABLES[name], f"correct {name}")

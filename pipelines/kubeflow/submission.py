@@ -6,7 +6,7 @@ import logging
 from datetime import UTC, datetime
 from secrets import token_hex
 
-from kfp_tfjob.checks.paths import local_paths
+from kfp_tfjob.checks.finding import local_paths
 from kfp_tfjob.components.preflight.parameters import check
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from kfp_tfjob.checks.cluster import too_old
+from kfp_tfjob.checks.finding import local_paths
 from kfp_tfjob.checks.namespace import _named, mounted_secret
-from kfp_tfjob.checks.paths import local_paths
 from kfp_tfjob.checks.placement import shared_gpus, too_small
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import ClusterClient

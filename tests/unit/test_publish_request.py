@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from kfp_tfjob.components.publish.card import render
-from kfp_tfjob.components.publish.request import request
+from kfp_tfjob.components.publish.card import render, request
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types.base import Missing
 from kfp_tfjob.features.types.date import Date
