@@ -1,5 +1,8 @@
 """What holds for every column type, whatever the values."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -94,6 +97,24 @@ def test_profiles_merge_in_any_grouping(parts: list[list[str]]) -> None:
     assert plain(left) == plain(first) == plain(whole)
     options = DataOptions()
     assert decide([left], options) == decide([whole], options)
+
+
+def test_nothing_else_asks_which_type_a_column_has(repository: Path) -> None:
+    names = "|".join(it.name for it in COLUMN_TYPES)
+    asks = re.compile(
+        rf"""kind\b["'\]]*\)?\s*(==|!=|in)\s*\(?["']({names})["']|\b(Number|Boolean|Category|Date|String)"""
+        r"""\.kind\b|isinstance\([^)]*\b(Number|Boolean|Category|Date|String)\b"""
+    )
+    allowed = {"kfp_tfjob/features", "components/prepare_data/distributions.py"}
+    allowed |= {"components/prepare_data/report.py", "kfp_tfjob/serving/request_counts.py"}
+    wrong = [
+        f"{path.relative_to(repository)}: {found.group()}"
+        for folder in ("components", "kfp_tfjob", "trainer", "pipelines")
+        for path in (repository / folder).rglob("*.py")
+        if not any(path.relative_to(repository).is_relative_to(it) for it in allowed)
+        for found in asks.finditer(path.read_text())
+    ]
+    assert not wrong
 
 
 @pytest.mark.parametrize(
