@@ -56,7 +56,6 @@ class GateDecision:
         mode: The mode of the gate; empty for an empty gate.
         checks: Every check.
         comparison: With the champion or the baseline; None when there was none.
-        against: The other model of `comparison`: `champion 3` or `the baseline`; else empty.
         slices: What was found in each slice.
     """
 
@@ -66,7 +65,6 @@ class GateDecision:
     mode: str
     checks: tuple[Check, ...]
     comparison: Comparison | None = None
-    against: str = ""
     slices: tuple[SliceResult, ...] = ()
 
     @property
@@ -110,7 +108,7 @@ def decide(
         theirs, named = (champion.measures, champion.name) if champion else (None, "")
         more, found = judge_slices(options, metric, slices, model, theirs, named)
         checks += more
-    comparison, against = None, ""
+    comparison = None
     first = champion is None
     if champion and champion.same:
         checks.append(Check("same_model", False, f"same model as {champion.name}"))
@@ -120,13 +118,11 @@ def decide(
         first = options.incompatible_champion == "treat_as_first"
         checks.append(_incompatible(champion, first))
     elif champion and champion.measures:
-        against = champion.name
         comparison = compare(model, champion.measures, metric, options.confidence)
-        checks.append(_champion(comparison, against, options))
+        checks.append(_champion(comparison, champion.name, options))
     if first and options.first_model == "beat_baseline":
-        against = "the baseline"
         comparison = compare(model, baseline, metric, options.confidence)
-        checks.append(_superior("baseline", comparison, against))
+        checks.append(_superior("baseline", comparison, "the baseline"))
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))
     failed = tuple(check.explanation for check in checks if not check.passed)
@@ -134,7 +130,7 @@ def decide(
     reasons = failed or (checks[-1].explanation,)
     blessed = not failed
     return GateDecision(
-        blessed, reasons, metric, options.mode, tuple(checks), comparison, against, tuple(found)
+        blessed, reasons, metric, options.mode, tuple(checks), comparison, tuple(found)
     )
 
 
