@@ -20,6 +20,7 @@ from kfp_tfjob.components.prepare_data.distributions import (
 )
 from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
 from kfp_tfjob.components.prepare_data.hashes import split_of
+from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import (
     Plan,
@@ -34,11 +35,9 @@ from kfp_tfjob.components.prepare_data.statistics import (
     Statistics,
     Train,
     described,
-    label_problem,
     sample_rows,
 )
 from kfp_tfjob.components.prepare_data.tasks import Job
-from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, check
 from kfp_tfjob.features.schema import (
     LeftOut,
@@ -124,7 +123,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     plan, train = _planned(scan, label, base)
     summed, distributions, objects = _shards(scan, plan)
-    DataError.raise_if(filter(None, [label_problem(summed, label)]))
+    DataError.raise_if(filter(None, [label.problem([it.column(0) for it in summed.labels])]))
     rows, faults = scan.rows(label), scan.faults
     stems = {
         split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
@@ -188,7 +187,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
     scan.exchange.write_plain(f"{job.name}/plan", plan)
     for part, meaning in enumerate(meanings):
         scan.exchange.write_plain(f"{job.name}/meaning-{part:06d}", meaning)
-    by_class = scan.vocabulary.class_counts(label) if is_class else np.zeros((3, 0), np.int64)
+    by_class = scan.labels.class_counts(label) if is_class else np.zeros((3, 0), np.int64)
     return plan, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted.codes, by_class)
 
 

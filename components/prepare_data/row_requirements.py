@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.header import no_rows
-from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -27,19 +27,19 @@ def decide(scan: Scan) -> Label:
         DataError: There are more bad rows than the options allow, the label is unusable, a split
             has no rows, or train has no row of a class.
     """
-    faults, vocabulary, options = scan.faults, scan.vocabulary, scan.job.options
+    faults, labels, options = scan.faults, scan.labels, scan.job.options
     if not faults.seen:
         raise DataError(no_rows())
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
         raise DataError(*faults.problems())
-    label = vocabulary.decide(options.task)
-    if label.classes is None and vocabulary.text_rows.any():
-        count = int(vocabulary.text_rows.sum())
+    label = labels.decide(options.task)
+    if label.classes is None and labels.text_rows.any():
+        count = int(labels.text_rows.sum())
         cells = Counter({(label.name, "text"): count})
-        texts = Faults(0, Counter(text=count), cells, examples=vocabulary.text_faults)
+        texts = Faults(0, Counter(text=count), cells, examples=labels.text_faults)
         faults.merge(texts)  # their rows are among those that were seen
     check_bad(faults, faults.problems, options)
-    counts = None if label.classes is None else vocabulary.class_counts(label)
+    counts = None if label.classes is None else labels.class_counts(label)
     check(scan.rows(label), label.name, label.classes, counts, options, scan.job.split_rules.rule)
     return label
 

@@ -27,6 +27,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import Executor, Progr
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
+from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.sorted_rows import Run
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
@@ -37,7 +38,6 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import (
 )
 from kfp_tfjob.components.prepare_data.source.resolve import first_block
 from kfp_tfjob.components.prepare_data.tasks import Job, PartDone, document
-from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
@@ -55,7 +55,7 @@ class Scan:
     Attributes:
         counted: What rows of train say, for rows with a number as label and for others.
         seen: The counts of each column; none if the kinds are known.
-        label_codes: For each part, the code in `vocabulary` of each of its labels.
+        label_codes: For each part, the code in `labels` of each of its labels.
         text_codes: For each part and column of texts, the code of each of its texts; None if
             codes mean the same everywhere.
         shared: The names of what `split_overlap` counts.
@@ -63,7 +63,7 @@ class Scan:
 
     job: Job
     executor: Executor
-    vocabulary: Vocabulary
+    labels: Labels
     counted: list[Counted]
     dictionaries: dict[str, Dictionary]
     seen: dict[str, ColumnProfile] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Scan:
         return cls(
             job,
             executor,
-            Vocabulary(job.label),
+            Labels(job.label),
             [Counted.empty(kinds) for _ in range(GROUPS)],
             {name: Dictionary() for name in kinds.with_dictionaries},
         )
@@ -117,9 +117,9 @@ class Scan:
 
     def rows(self, label: Label) -> dict[str, int]:
         """Return the number of good rows in each split, given the label."""
-        counts = self.vocabulary.number_rows.copy()
+        counts = self.labels.number_rows.copy()
         if label.classes is not None:
-            counts += self.vocabulary.text_rows
+            counts += self.labels.text_rows
         return dict(zip(SPLITS, counts.tolist(), strict=True))
 
     def merge(self, found: PartDone, lines: int) -> None:
@@ -129,7 +129,7 @@ class Scan:
             TooManyTextsError: Of all categories together.
         """
         found.faults.shift(lines)
-        found.vocabulary.shift(lines)
+        found.labels.shift(lines)
         self.faults.merge(found.faults)
         for column in found.seen:
             column.shift(lines)
@@ -138,7 +138,7 @@ class Scan:
             else:
                 self.seen[column.name] = column
         part = len(self.label_codes)
-        self.label_codes.append(self.vocabulary.merge(found.vocabulary))
+        self.label_codes.append(self.labels.merge(found.labels))
         dictionaries = iter(found.dictionaries)
         codes = [
             self.dictionaries[item.name].merge(next(dictionaries))

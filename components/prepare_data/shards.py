@@ -15,11 +15,11 @@ from pydantic import PlainSerializer, PlainValidator
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
 from kfp_tfjob.components.prepare_data.executors.exchange import Array, Unstored
 from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.statistics import Statistics
 from kfp_tfjob.components.prepare_data.tasks import Job, job_of
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS

@@ -27,8 +27,9 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
 )
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
+from kfp_tfjob.features.cells import shown_date
 from kfp_tfjob.features.statistics import SPLITS
-from kfp_tfjob.features.types import date as dates
+from kfp_tfjob.features.types.date import parse_forms
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -99,7 +100,7 @@ class SplitRules:
     def as_times(self, chunk: Chunk, name: str) -> np.ndarray:
         """Return float64 of shape [rows]: numbers as they are, dates as microseconds."""
         texts, codes = texts_of(chunk, name, self._format_of(name))
-        days, is_day = dates.parse_all(dates.of_dotted(pa.array(texts, pa.string())))
+        days, is_day = parse_forms(pa.array(texts, pa.string()))
         numbers = [parse_number(text) for text in texts]
         is_number = np.array([number is not None for number in numbers], bool)
         faults = chunk.faults
@@ -182,9 +183,9 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
 def values_as_texts(texts: list[str]) -> list[str]:
     """Return the same text for every spelling of a value: 7 and 7.0, or one time in two zones."""
     found, column = list(texts), pa.array(texts, pa.string())
-    days, is_day = dates.parse_all(dates.of_dotted(column))
+    days, is_day = parse_forms(column)
     for i in np.flatnonzero(is_day).tolist():
-        found[i] = dates.shown_date(int(days[i]))
+        found[i] = shown_date(int(days[i]))
     as_it_is = pc.match_substring_regex(column, _AS_IT_IS)
     odd = pc.and_not(pc.match_substring_regex(column, NUMBER), as_it_is)
     for i in np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist():

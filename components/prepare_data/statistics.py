@@ -5,17 +5,16 @@ Those of parts merge in the order of the rows.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from unicodedata import normalize
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.column_warnings import column_warnings, label_warnings
 from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
-from kfp_tfjob.components.prepare_data.vocabulary import Label
+from kfp_tfjob.components.prepare_data.kinds import Kinds
+from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import (
@@ -25,22 +24,17 @@ from kfp_tfjob.features.statistics import (
     PackedColumn,
     StatisticsDocument,
 )
-from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import (
     CODES,
     FLOATS,
     NO_DATE,
     WHOLES,
     ColumnMoments,
-    ColumnStatistics,
     Field,
     Summary,
     bars_of,
     missing_in,
 )
-from kfp_tfjob.features.types.number import rounded
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.formatting import listed
 
 NO_MOMENTS = ColumnMoments(mean=0.0, std=0.0)
 _OF_CODES = ColumnMoments(mean=0.0, std=1.0)
@@ -48,7 +42,6 @@ SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
 _LATEST = 2**63 - 1
-_MOST_WARNED = 10  # names in one warning
 
 
 @dataclass
@@ -305,13 +298,8 @@ def described(
         summary = found.summary(place, train)
         about = {"count": summary.count, "missing": rows["train"] - summary.count}
         features[coded.name] = replace(coded.describe(summary), kind=coded.kind, **about)
-    warnings = [*_left_out_warnings(kinds), *_feature_warnings(train, coding, features)]
-    for i, split in enumerate(SPLITS[1:], 1):
-        counts = zip(label.classes or (), train.classes[i], strict=True)
-        if lacking := [name for name, count in counts if not count]:
-            warnings.append(f"{split} has no row of these classes: {_some(lacking)}")
-    if alike := _alike(label.classes or ()):
-        warnings.append(f"these classes may be the same one in other spellings: {_some(alike)}")
+    warnings = column_warnings(kinds, coding, features, train.sampled)
+    warnings += label_warnings(label.classes or (), train.classes)
     if found.conflicts:
         warnings.append(
             "rows with the same features as an earlier row but a different label:"
@@ -351,60 +339,3 @@ def _label(found: Statistics, known: Train, label: Label) -> LabelStatistics:
         validation=validation,
         test=test,
     )
-
-
-def label_problem(found: Statistics, label: Label) -> Problem | None:
-    """Describe a numeric label whose differences float32 does not keep; None if it keeps them."""
-    if label.classes is not None:
-        return None
-    train, *others = (it.column(0) for it in found.labels)
-    ends = {end for it in (train, *others) if it.count for end in (it.min, it.max)}
-    if len(ends) > 1 and not rounded(train):
-        return None
-    return Problem(
-        f"the numbers of the label {label.name!r} lie too close together for float32",
-        received=f"values from {train.min:,} to {train.max:,}",
-        expected="differences that 7 digits can show",
-        fix="subtract a constant from the label, or predict the difference from another column",
-        path="data_label",
-    )
-
-
-def _alike(classes: Sequence[str]) -> list[str]:
-    """Return the classes that differ from another only in case, blanks or Unicode form."""
-    plain = [" ".join(normalize("NFKC", name).casefold().split()) for name in classes]
-    counts = Counter(plain)
-    return [name for name, key in zip(classes, plain, strict=True) if counts[key] > 1]
-
-
-def _feature_warnings(
-    train: Train, coding: Coding, features: Mapping[str, ColumnStatistics]
-) -> Iterator[str]:
-    """Yield what a person should look at."""
-    if empty := [name for name, column in features.items() if not column.count]:
-        yield f"no value in train, so missing values become 0: {', '.join(empty[:10])}"
-    constant = [
-        name
-        for name, column in features.items()
-        if column.count and not column.missing and column.is_constant
-    ]
-    if constant:
-        yield f"the same value in every row of train: {_some(constant)}"
-    at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}
-    for kind, type in TYPES.items():
-        columns = {name: it for name, it in features.items() if it.kind == kind}
-        yield from type.warnings(columns, {name: train.sampled(at[name]) for name in columns})
-
-
-def _left_out_warnings(kinds: Kinds) -> list[str]:
-    """Return a line for each column that is left out."""
-    return [
-        f"the column {item.name!r} is dropped: {item.reason}"
-        + ("" if item.reason == NO_VALUE else "; to keep it, set its type in data_options.types")
-        for item in kinds.left_out
-    ]
-
-
-def _some(names: list[str]) -> str:
-    """Return the first names for a warning."""
-    return listed(names, _MOST_WARNED)

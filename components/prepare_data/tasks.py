@@ -24,13 +24,13 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, columns_of
+from kfp_tfjob.components.prepare_data.labels import Labels
 from kfp_tfjob.components.prepare_data.sorted_rows import RunWriter, edges_of, kind_of
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.open_table import Part, open_table
 from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
-from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES, FIELDS
@@ -124,7 +124,7 @@ class PartDone:
     seen: list[ColumnProfile] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
-    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(""))
+    labels: Labels = field(default_factory=lambda: Labels(""))
     dictionaries: list[Dictionary] = field(default_factory=list)
     counted: list[Counted] = field(default_factory=list)
     overlap: str | None = None
@@ -199,7 +199,7 @@ class _Found:
                 ColumnProfile(name, texts=None if name in coded else DistinctTexts())
                 for name in (job.columns.features if job.assumed else ())
             ],
-            vocabulary=Vocabulary(job.label),
+            labels=Labels(job.label),
             counted=[Counted.empty(kinds) for _ in range(GROUPS)],
         )
         self._seen = {column.name: column for column in self.done.seen}
@@ -232,7 +232,7 @@ class _Found:
             hashes = placed
         self.done.faults.merge(rows.faults)
         split = split_of(hashes, job.fractions)
-        labels, numbers = self.done.vocabulary.add(rows, split)
+        labels, numbers = self.done.labels.add(rows, split)
         found: Any = np.empty(len(hashes), job.row_kind)
         found["hash"], found["code"], found["number"] = hashes, labels, numbers
         np.add(rows.features, np.float32(0), out=found["features"])  # -0.0 is 0.0

@@ -182,7 +182,7 @@ def test_files_of_one_folder_may_be_typed_and_not(tmp_path: Path) -> None:
     table = pa.table({"amount": AMOUNTS, "day": DAYS, "y": [0, 1] * 200})
     pa.parquet.write_table(table, tmp_path / "in" / "2.parquet")
     found = read(tmp_path / "in", delimiter=";", types={"amount": "number", "day": "date"})
-    assert not found.faults.bad and sum(found.rows(found.vocabulary.decide("auto")).values()) == 800
+    assert not found.faults.bad and sum(found.rows(found.labels.decide("auto")).values()) == 800
 
 
 NAMED = {
@@ -223,7 +223,7 @@ def test_a_named_format_is_that_of_the_label_the_time_and_the_group_too(tmp_path
     found = read(tmp_path / "f.csv", **given, types=types)
     limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
     assert list(found.job.limits) == limits.astype("M8[us]").astype(float).tolist()
-    labels = found.vocabulary.decide("auto")
+    labels = found.labels.decide("auto")
     assert sum(found.rows(labels).values()) == 400 and not labels.classes
     assert [(it.rule, it.value) for it in found.faults.examples] == [("format", "x")]
 

@@ -73,7 +73,7 @@ def test_a_label_that_is_not_utf8_is_a_fault(path: Path, tmp_path: Path, diction
     pq.write_table(pa.table({"a": [1.0] * 5, "y": label}), path, use_dictionary=dictionary)
     found = read(path)
     assert found.faults.counts() == {"missing": 1, "encoding": 1}
-    assert found.vocabulary.counts.sum() == 3 and list(found.vocabulary.codes) == ["yes", "no"]
+    assert found.labels.counts.sum() == 3 and list(found.labels.codes) == ["yes", "no"]
 
 
 def test_a_column_name_that_is_not_utf8_is_damage(path: Path) -> None:
@@ -87,7 +87,7 @@ def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_p
     label = pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 0]), pa.array(["a", "b", "c"]))
     pq.write_table(pa.table({"a": [1.0] * 4, "y": label}), path)
     found = read(path)
-    assert sorted(found.vocabulary.codes) == ["a", "c"] and found.faults.bad == 1
+    assert sorted(found.labels.codes) == ["a", "c"] and found.faults.bad == 1
 
 
 def test_a_page_that_was_altered_is_damage(path: Path) -> None:

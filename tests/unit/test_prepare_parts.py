@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import column_profile, dictionary, vocabulary
+from kfp_tfjob.components.prepare_data import column_profile, dictionary, labels
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary
 from kfp_tfjob.components.prepare_data.executors.exchange import dump, load
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of, decide
+from kfp_tfjob.components.prepare_data.labels import Labels
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
-from kfp_tfjob.components.prepare_data.vocabulary import Vocabulary
 from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
@@ -59,7 +59,7 @@ class Counted:
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     codes: dict[str, list[int]] = field(default_factory=dict)
     rows: list[list[float]] = field(default_factory=list)
-    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary("y"))
+    labels: Labels = field(default_factory=lambda: Labels("y"))
     faults: Faults = field(default_factory=Faults)
 
 
@@ -95,7 +95,7 @@ def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) 
             found.rows.append([*floats.tolist(), *days.tolist()])
         for name, texts in zip(found.dictionaries, good.texts, strict=True):
             found.codes[name] += found.dictionaries[name].add(texts)[0].tolist()
-        found.vocabulary.add(good, np.array([len(good.labels[code]) % 3 for code in good.codes]))
+        found.labels.add(good, np.array([len(good.labels[code]) % 3 for code in good.codes]))
 
 
 def as_stored(item):
@@ -112,7 +112,7 @@ def lines_of(rows: list[tuple[str, ...]]) -> int:
     return written(rows).count(b"\n") - 1
 
 
-def labels_of(found: Vocabulary):
+def labels_of(found: Labels):
     try:
         label = found.decide("auto")
     except DataError as error:
@@ -156,7 +156,7 @@ def small_limits():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_profile, "MOST_TEXTS", 5)
         patch.setattr(dictionary, "MOST_TEXTS", 7)
-        patch.setattr(vocabulary, "MOST_CLASSES", 4)
+        patch.setattr(labels, "MOST_CLASSES", 4)
         yield
 
 
@@ -195,9 +195,9 @@ def test_any_parts_are_one_pass(rows, cuts, block, assumed):
     assert merged.dictionaries == whole.dictionaries and merged.rows == whole.rows
     if not any(it.is_lost for it in whole.dictionaries.values()):  # codes count
         assert merged.codes == whole.codes
-    assert labels_of(merged.vocabulary) == labels_of(whole.vocabulary)
-    assert merged.vocabulary.text_faults == whole.vocabulary.text_faults
-    assert (merged.vocabulary.text_rows == whole.vocabulary.text_rows).all()
+    assert labels_of(merged.labels) == labels_of(whole.labels)
+    assert merged.labels.text_faults == whole.labels.text_faults
+    assert (merged.labels.text_rows == whole.labels.text_rows).all()
     for attribute in ("seen", "rows", "cells", "left_out", "examples"):
         assert getattr(merged.faults, attribute) == getattr(whole.faults, attribute)
 
@@ -213,10 +213,10 @@ def merged_rows(rows, cuts, block, kinds) -> Counted:
             places = merged.dictionaries[name].merge(as_stored(texts))
             merged.codes[name] += places[found.codes[name]].tolist()
         merged.rows += found.rows
-        labels, faults = as_stored(found.vocabulary), as_stored(found.faults)
+        labels, faults = as_stored(found.labels), as_stored(found.faults)
         labels.shift(line)
         faults.shift(line)
-        merged.vocabulary.merge(labels)
+        merged.labels.merge(labels)
         merged.faults.merge(faults)
         line += lines_of(part)
     return merged

@@ -14,6 +14,7 @@ from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, dump,
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
+from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
 from kfp_tfjob.components.prepare_data.sorted_rows import (
     Meaning,
@@ -24,7 +25,6 @@ from kfp_tfjob.components.prepare_data.sorted_rows import (
     kind_of,
 )
 from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, Train, described
-from kfp_tfjob.components.prepare_data.vocabulary import Label, Vocabulary
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
 from kfp_tfjob.features.types.number import Number
@@ -114,15 +114,15 @@ def test_shards_depend_on_rows_and_bytes_only():
     assert max(rows) - min(rows) <= 1 and max(rows) * 100 <= SHARD_BYTES
 
 
-def _vocabulary(texts: list[str], split: int = 0) -> Vocabulary:
-    labels = list(dict.fromkeys(texts))
-    codes = np.array([labels.index(text) for text in texts], np.int32)
+def _labels(texts: list[str], split: int = 0) -> Labels:
+    distinct = list(dict.fromkeys(texts))
+    codes = np.array([distinct.index(text) for text in texts], np.int32)
     lines = np.arange(2, len(texts) + 2)
     features = np.zeros((len(texts), 1), np.float32)
-    rows = Rows(features, labels, codes, lines, BlockFaults("f.csv", lines))
-    vocabulary = Vocabulary("y")
-    vocabulary.add(rows, np.full(len(texts), split))
-    return vocabulary
+    rows = Rows(features, distinct, codes, lines, BlockFaults("f.csv", lines))
+    labels = Labels("y")
+    labels.add(rows, np.full(len(texts), split))
+    return labels
 
 
 TINY = ("0e999999999999999999999", "1")
@@ -159,30 +159,30 @@ LONG = ("9007199254740992", "9007199254740993")  # one number to float64
     ],
 )
 def test_what_a_label_is_taken_for(texts, task, classes):
-    label = _vocabulary(texts).decide("auto")
+    label = _labels(texts).decide("auto")
     assert (label.task, label.classes) == (task, classes)
 
 
 def test_a_task_that_is_named_is_kept():
-    assert _vocabulary(["0", "1", "2"]).decide("classification").classes == ("0", "1", "2")
-    assert _vocabulary(["0", "1"] * 50).decide("regression").classes is None
+    assert _labels(["0", "1", "2"]).decide("classification").classes == ("0", "1", "2")
+    assert _labels(["0", "1"] * 50).decide("regression").classes is None
 
 
 def test_class_indices_and_counts():
-    vocabulary = _vocabulary(["b", "1", "a", "b"], split=2)
-    label = vocabulary.decide("auto")
+    labels = _labels(["b", "1", "a", "b"], split=2)
+    label = labels.decide("auto")
     assert label.classes == ("1", "a", "b")
     assert label.class_of.tolist() == [2, 0, 1]
-    assert vocabulary.class_counts(label).tolist() == [[0] * 3, [0] * 3, [1, 1, 2]]
+    assert labels.class_counts(label).tolist() == [[0] * 3, [0] * 3, [1, 1, 2]]
 
 
 def test_labels_that_are_no_use():
     with pytest.raises(DataError, match="Received: 'a'"):
-        _vocabulary(["a", "a"]).decide("auto")
+        _labels(["a", "a"]).decide("auto")
     with pytest.raises(DataError, match="every row"):
-        _vocabulary(["1", "1.0"] * 50).decide("auto")
+        _labels(["1", "1.0"] * 50).decide("auto")
     with pytest.raises(DataError, match="10,000"):
-        _vocabulary([f"id{i}" for i in range(10_001)]).decide("auto")
+        _labels([f"id{i}" for i in range(10_001)]).decide("auto")
 
 
 @settings(max_examples=50, deadline=None)

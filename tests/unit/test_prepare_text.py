@@ -41,7 +41,7 @@ def test_packed_text_in_any_encoding_is_read_letter_by_letter(
     assert check(path, **given) == []
     found = read(path, 1 << 12, **given)
     assert [item.name for item in found.kinds.features] == ["größe"]
-    assert list(found.vocabulary.codes) == LABELS
+    assert list(found.labels.codes) == LABELS
     assert found.faults.seen == 3_000 and not found.faults.bad
 
 
@@ -124,7 +124,7 @@ def test_a_nul_is_a_fault_of_its_row(tmp_path: Path) -> None:
         (3, "a", "nul"),
         (4, "y", "nul"),
     ]
-    assert list(found.vocabulary.codes) == ["u", "v"]
+    assert list(found.labels.codes) == ["u", "v"]
 
 
 @pytest.mark.parametrize(

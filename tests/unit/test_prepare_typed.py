@@ -42,7 +42,7 @@ def test_na_is_namibia_in_a_typed_file(tmp_path: Path, ending: str) -> None:
     columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["NA", "b"] * 30}
     found = read(write(tmp_path / f"f.{ending}", columns))
     assert texts_of(found) == ["DE", "FR", "NA", "n/a", "null"]
-    assert found.faults.bad == 0 and sorted(found.vocabulary.codes) == ["NA", "b"]
+    assert found.faults.bad == 0 and sorted(found.labels.codes) == ["NA", "b"]
 
 
 def test_na_is_a_missing_value_in_csv(tmp_path: Path) -> None:

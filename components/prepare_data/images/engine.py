@@ -26,6 +26,7 @@ from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
 from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unusable, check
+from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
@@ -33,7 +34,6 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import ranges_o
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
 from kfp_tfjob.components.prepare_data.tasks import Job, document, job_of
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
-from kfp_tfjob.components.prepare_data.vocabulary import Label
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
 from kfp_tfjob.features.types.image import ImageStatistics, PictureInput, Span

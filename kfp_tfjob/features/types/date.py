@@ -151,7 +151,7 @@ class Date(ColumnType):
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """Return the forms of dates."""
         dotted = matches(texts, _DOTTED)
-        days = parse_all(of_dotted(texts))[1]
+        days = parse_forms(texts)[1]
         masks = [(_OTHER_FORM, matches(texts, it) & short) for it in (_OTHER, _NAMED)]
         return [*masks, (_DATE, days), (_DOTTED_FORM, days & dotted)]
 
@@ -390,6 +390,11 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     good = (values >= FIRST_DATE) & (values <= LAST_DATE)
     values[~good] = NO_DATE
     return values, good
+
+
+def parse_forms(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `parse_all` returns, for dates in any of `Date.parsed_forms`."""
+    return parse_all(of_dotted(texts))
 
 
 def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:

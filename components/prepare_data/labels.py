@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -12,8 +13,9 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
+from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
-from kfp_tfjob.features.types.number import parse_number
+from kfp_tfjob.features.types.number import parse_number, rounded
 from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_CLASSES = 10_000
@@ -33,7 +35,7 @@ class Label:
 
     Attributes:
         classes: The names of the classes in the order of their indices; None for a number.
-        class_of: int32, the class of each code of the vocabulary; empty for a number.
+        class_of: int32, the class of each code of the distinct labels; empty for a number.
     """
 
     name: str
@@ -41,13 +43,33 @@ class Label:
     classes: tuple[str, ...] | None
     class_of: Array
 
+    def problem(self, splits: Sequence[ColumnMoments]) -> Problem | None:
+        """Describe a numeric label whose differences float32 does not keep.
+
+        Args:
+            splits: The moments of a numeric label, by split; none of classes.
+        """
+        if self.classes is not None:
+            return None
+        train = splits[0]
+        ends = {end for it in splits if it.count for end in (it.min, it.max)}
+        if len(ends) > 1 and not rounded(train):
+            return None
+        return Problem(
+            f"the numbers of the label {self.name!r} lie too close together for float32",
+            received=f"values from {train.min:,} to {train.max:,}",
+            expected="differences that 7 digits can show",
+            fix="subtract a constant from the label, or predict the difference from another column",
+            path="data_label",
+        )
+
 
 def _no_counts() -> np.ndarray:
     return np.zeros((3, 0), np.int64)
 
 
 @dataclass
-class Vocabulary:
+class Labels:
     """The distinct labels of the whole source, in bounded memory.
 
     Attributes:
@@ -100,7 +122,7 @@ class Vocabulary:
         """Add a number of lines to the lines of the faults."""
         self.text_faults = [fault.shifted(lines) for fault in self.text_faults]
 
-    def merge(self, later: Vocabulary) -> np.ndarray:
+    def merge(self, later: Labels) -> np.ndarray:
         """Add the labels of the next part of the source.
 
         Returns:

@@ -1,0 +1,82 @@
+"""Warns about columns and classes that a person should look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from unicodedata import normalize
+
+import numpy as np
+
+from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.statistics import SPLITS
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import ColumnStatistics, Field
+from kfp_tfjob.storage.formatting import listed
+
+_MOST_WARNED = 10  # names in one warning
+
+
+def column_warnings(
+    kinds: Kinds,
+    coding: Coding,
+    features: Mapping[str, ColumnStatistics],
+    sampled: Callable[[tuple[Field, int]], np.ndarray],
+) -> list[str]:
+    """Return a line for each column that is left out, and those about the features.
+
+    `features` are their statistics over train. `sampled` returns some values of train, given the
+    place of a column in a row.
+    """
+    left_out = [
+        f"the column {item.name!r} is dropped: {item.reason}"
+        + ("" if item.reason == NO_VALUE else "; to keep it, set its type in data_options.types")
+        for item in kinds.left_out
+    ]
+    at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}
+    return [*left_out, *_feature_warnings(features, lambda name: sampled(at[name]))]
+
+
+def _feature_warnings(
+    features: Mapping[str, ColumnStatistics], sampled: Callable[[str], np.ndarray]
+) -> Iterator[str]:
+    if empty := [name for name, column in features.items() if not column.count]:
+        yield f"no value in train, so missing values become 0: {', '.join(empty[:10])}"
+    constant = [
+        name
+        for name, column in features.items()
+        if column.count and not column.missing and column.is_constant
+    ]
+    if constant:
+        yield f"the same value in every row of train: {_some(constant)}"
+    for kind, type in TYPES.items():
+        columns = {name: it for name, it in features.items() if it.kind == kind}
+        yield from type.warnings(columns, {name: sampled(name) for name in columns})
+
+
+def label_warnings(classes: Sequence[str], counts: np.ndarray) -> list[str]:
+    """Return what is odd about the classes of a label.
+
+    `counts` is int64 of shape [3, classes], rows by split and class.
+    """
+    warnings = []
+    for i, split in enumerate(SPLITS[1:], 1):
+        found = zip(classes, counts[i], strict=True)
+        if lacking := [name for name, count in found if not count]:
+            warnings.append(f"{split} has no row of these classes: {_some(lacking)}")
+    if alike := _alike(classes):
+        warnings.append(f"these classes may be the same one in other spellings: {_some(alike)}")
+    return warnings
+
+
+def _alike(classes: Sequence[str]) -> list[str]:
+    """Return the classes that differ from another only in case, blanks or Unicode form."""
+    plain = [" ".join(normalize("NFKC", name).casefold().split()) for name in classes]
+    counts = Counter(plain)
+    return [name for name, key in zip(classes, plain, strict=True) if counts[key] > 1]
+
+
+def _some(names: list[str]) -> str:
+    """Return the first names for a warning."""
+    return listed(names, _MOST_WARNED)
