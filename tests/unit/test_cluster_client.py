@@ -4,8 +4,6 @@ import datetime
 import json
 import re
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +18,7 @@ from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import transient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.http_server import Handler, serving
 
 SECONDS = (60.0, 60.0)
 KUBECONFIG = """
@@ -36,43 +35,29 @@ _QUEUES = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team-a/localqueues
 PENDING = f"{_QUEUES}/a100/pendingworkloads"
 
 
-class Echo(BaseHTTPRequestHandler):
-    """Answers with what it was sent; `/refuse` is refused as by the API server."""
+class Echo(Handler):
+    """Answers with what it was sent, and knows one queue of Kueue."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        sent = {"path": self.path, "headers": dict(self.headers), "body": body}
-        status, answer = 200, sent
-        if self.path == "/refuse":
-            status, answer = 409, {"reason": "AlreadyExists", "message": "it is there"}
+    def do_GET(self) -> None:
+        sent = {"path": self.path, "headers": dict(self.headers), "body": self.body().decode()}
         if self.path == PENDING:
             places = {"tfjob-a-1": 0, "tfjob-b-2": 1}
             items = [
                 {"metadata": {"name": it}, "positionInLocalQueue": at} for it, at in places.items()
             ]
-            answer = {"items": items}
+            self.answer({"items": items})
         elif "/localqueues/" in self.path:
-            status, answer = 403, {"reason": "Forbidden", "message": "no right"}
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+            self.answer({"reason": "Forbidden", "message": "no right"}, 403)
+        else:
+            self.answer(sent)
 
-    do_GET = do_PATCH = do_POST
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    do_PATCH = do_GET
 
 
 @pytest.fixture
 def address():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(Echo) as server:
+        yield server.url
 
 
 def client_of(address: str) -> ClusterClient:

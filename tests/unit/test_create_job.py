@@ -4,8 +4,6 @@ import json
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from kubernetes.client import Configuration
@@ -19,6 +17,7 @@ from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, Op
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
+from tests.http_server import Handler, serving
 from tests.unit.launch_parameters import DEFAULTS, OWNER, RUN_ID
 
 JOB = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
@@ -27,14 +26,11 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LOST = "lost"  # the call is done, and its answer does not arrive
 
 
-class Server(BaseHTTPRequestHandler):
+class Api(Handler):
     """Answers each call with the next of its answers: a status and a message."""
 
-    protocol_version = "HTTP/1.1"
-
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.sent.append((self.path, dict(self.headers), json.loads(body)))
+        self.server.sent.append((self.path, dict(self.headers), json.loads(self.body())))
         answers = self.server.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if answer == LOST:
@@ -42,25 +38,13 @@ class Server(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         status, message, reason = answer
-        data = json.dumps({"message": message, "reason": reason}).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer({"message": message, "reason": reason}, status)
 
 
 @pytest.fixture
 def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
-        found.daemon_threads = True
-        found.sent, found.answers = [], [(201, "", "")]
-        found.address = f"http://127.0.0.1:{found.server_port}"
-        threading.Thread(target=found.serve_forever, daemon=True).start()
+    with serving(Api, sent=[], answers=[(201, "", "")]) as found:
         yield found
-        found.shutdown()
 
 
 def backend_at(address: str, seconds: float = 60) -> KubernetesBackend:
@@ -82,7 +66,7 @@ print(json.dumps([before, "kubeflow.training" in sys.modules]))
 
 def test_the_sdk_loads_with_the_first_job_and_names_itself(server):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, server.address],
+        [sys.executable, "-c", PROGRAM, server.url],
         input=json.dumps(JOB),
         capture_output=True,
         text=True,
@@ -114,7 +98,7 @@ AWAY = 'Internal error occurred: failed calling webhook "validator.tfjob": conne
 )
 def test_an_answer_means_what_it_means_without_the_sdk(server, answers, raised, calls):
     server.answers = list(answers)
-    backend = backend_at(server.address)
+    backend = backend_at(server.url)
     if raised:
         with pytest.raises(raised) as found:
             backend.create(JOB)
@@ -127,7 +111,7 @@ def test_an_answer_means_what_it_means_without_the_sdk(server, answers, raised, 
 def test_an_operator_that_is_away_ends_the_creation(server):
     server.answers = [(500, AWAY, "InternalError")]
     with pytest.raises(OperatorAbsentError, match="connection refused"):
-        backend_at(server.address, seconds=0).create(JOB)
+        backend_at(server.url, seconds=0).create(JOB)
 
 
 def test_a_server_that_stalls_ends_the_creation(monkeypatch):
@@ -143,7 +127,7 @@ def test_a_field_that_the_sdk_would_drop_is_refused(server):
     pod = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
     pod["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     with pytest.raises(JobRefusedError) as found:
-        backend_at(server.address).create(job)
+        backend_at(server.url).create(job)
     (problem,) = found.value.problems
     place = "TFJob.spec.tfReplicaSpecs.Chief.template.spec.resourceClaims[0]"
     assert problem.path == f"{place}.resourceClaimTemplateName" and problem.received == "t"

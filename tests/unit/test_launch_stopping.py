@@ -1,11 +1,9 @@
 """The requests that stop a job: which, in which order, and how fast where the API is slow."""
 
-import json
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 import urllib3
@@ -15,6 +13,7 @@ from kfp_tfjob.cluster import stopping as stopping_requests
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.stopping import Running, Stopping, orders
 from kfp_tfjob.jobs.jobset import JOBSET
+from tests.http_server import Handler, serving
 
 PODS = "/api/v1/namespaces/team-a/pods"
 # Seconds: a busy machine must neither change the order of the requests nor make them as late as an
@@ -23,28 +22,12 @@ STEP, ANSWER = 0.5, 5.0
 JOBS = "/apis/kubeflow.org/v1/namespaces/team-a/tfjobs"
 
 
-class SlowServer(ThreadingHTTPServer):
+class SlowApi(Handler):
     """An API server that has one job, and answers requests that change something late."""
-
-    daemon_threads = True
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.seconds, self.began = seconds, 0.0
-        self.made: list[tuple[str, str, float]] = []
-        self.connections = self.awaited = 0  # no GET is answered before there are so many
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: SlowServer
-    protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
         self.server.connections += 1
         super().setup()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
     def do_GET(self) -> None:
         deadline = time.monotonic() + 60
@@ -52,32 +35,23 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.01)
         gone = any(method == "DELETE" and JOBS in path for method, path, _ in self.server.made)
         items = [] if gone else [{"metadata": {"name": "j"}, "status": {}}]
-        self._answer({"items": items})
+        self.answer({"items": items})
 
     def do_PATCH(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.body()
         self.server.made.append((self.command, self.path, time.monotonic() - self.server.began))
         time.sleep(self.server.seconds)
-        self._answer({})
+        self.answer({})
 
-    def do_DELETE(self) -> None:
-        self.headers["Content-Length"] = self.headers["Content-Length"] or "0"
-        self.do_PATCH()
-
-    def _answer(self, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    do_DELETE = do_PATCH
 
 
 @pytest.fixture
-def server() -> Iterator[SlowServer]:
-    with SlowServer(ANSWER) as found:
-        threading.Thread(target=found.serve_forever, daemon=True).start()
+def server() -> Iterator[Any]:
+    # No GET is answered before there are so many connections as are awaited.
+    kept = {"seconds": ANSWER, "began": 0.0, "made": [], "connections": 0, "awaited": 0}
+    with serving(SlowApi, **kept) as found:
         yield found
-        found.shutdown()
 
 
 def client(address: str = "http://127.0.0.1:1") -> ClusterClient:
@@ -146,7 +120,7 @@ def test_a_deletion_that_could_mean_everything_is_refused_by_the_client(path, se
 def test_an_api_that_is_slow_gets_every_request_in_time_and_in_order(server, monkeypatch):
     """No request waits for the answer to the one before: the process may live for two seconds."""
     monkeypatch.setattr(stopping_requests, "_STEP_SECONDS", STEP)
-    stopping = Stopping(client(f"http://127.0.0.1:{server.server_address[1]}"), "x", 60)
+    stopping = Stopping(client(server.url), "x", 60)
     server.awaited = 2
     stopping.keep_warm()
     for call in stopping._warming:
@@ -166,7 +140,7 @@ def test_an_api_that_is_slow_gets_every_request_in_time_and_in_order(server, mon
 
 
 def test_a_request_on_a_dead_tls_connection_is_sent_again(server, monkeypatch):
-    api = client(f"http://127.0.0.1:{server.server_address[1]}")
+    api = client(server.url)
     pool, server.seconds = api.client.rest_client.pool_manager, 0.0
     send, broken = pool.request, [urllib3.exceptions.SSLError("EOF occurred")]
 

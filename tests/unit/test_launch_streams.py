@@ -4,7 +4,6 @@ import json
 import threading
 import time
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -15,6 +14,7 @@ from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.watching import JobWatcher
+from tests.http_server import Handler, serving
 from tests.waiting import until
 
 PREFIX = "training.kubeflow.org/"
@@ -30,10 +30,8 @@ CHIEF = {
 SAID = ["2026-01-01T10:00:00.5Z a step", "2026-01-01T10:00:01.5Z last words"]
 
 
-class Server(BaseHTTPRequestHandler):
+class Api(Handler):
     """Sends what there is, and then nothing more for as long as a client listens."""
-
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         query = parse_qs(urlsplit(self.path).query)
@@ -43,10 +41,10 @@ class Server(BaseHTTPRequestHandler):
             pods = "labelSelector" in query
             lines = [json.dumps({"type": "ADDED", "object": self.server.pod})] if pods else []
         elif not self.path.partition("?")[0].endswith("/log"):
-            return self._answer(200, {"items": []})
+            return self.answer({"items": []})
         elif self.server.refusals:
             self.server.refusals -= 1
-            return self._answer(500, {"message": "the kubelet is busy"})
+            return self.answer({"message": "the kubelet is busy"}, 500)
         else:
             self.server.asked.append(since)
         self.send_response(200)
@@ -63,41 +61,26 @@ class Server(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def do_PATCH(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))  # else closing resets the connection
-        self._answer(403, {"message": 'admission webhook "policy" denied the request: no'})
+        self.body()
+        self.answer({"message": 'admission webhook "policy" denied the request: no'}, 403)
 
     def do_DELETE(self) -> None:
         self.server.asked.append(f"DELETE {urlsplit(self.path).path}")
-        self._answer(200, {})
-
-    def _answer(self, status: int, body: dict) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-        self.close_connection = True
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.body()
+        self.answer({})
 
 
 @pytest.fixture
 def server():
-    found = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    found.daemon_threads = True
-    found.ended, found.asked, found.pod, found.refusals = threading.Event(), [], CHIEF, 0
-    found.bar = []
-    threading.Thread(target=found.serve_forever, daemon=True).start()
-    yield found
-    found.ended.set()
-    found.shutdown()
-    found.server_close()
+    kept = {"ended": threading.Event(), "asked": [], "pod": CHIEF, "refusals": 0, "bar": []}
+    with serving(Api, **kept) as found:
+        yield found
+        found.ended.set()
 
 
 @pytest.fixture
 def api(server):
-    found = connect(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
+    found = connect(Configuration(host=server.url))
     return ClusterClient(found, "n")
 
 
