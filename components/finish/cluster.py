@@ -15,7 +15,7 @@ from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
-from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of

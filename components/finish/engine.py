@@ -30,7 +30,7 @@ from kfp_tfjob.components.summary import (
     summary,
     unchanged_summary,
 )
-from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.registry.outcome import BLESSED, LOST_RACE, NOT_EVALUATED, PUBLISHED, Outcome
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError

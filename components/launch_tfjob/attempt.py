@@ -18,7 +18,7 @@ from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
 from kfp_tfjob.jobs.job_end import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION
-from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of

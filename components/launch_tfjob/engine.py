@@ -22,7 +22,7 @@ from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_htm
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
 from kfp_tfjob.jobs.kinds import kind_named
-from kfp_tfjob.jobs.masking import hide
+from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.record import end_of, gpu_hours
 from kfp_tfjob.jobs.spec import JobSpec

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_tfjob.jobs.job_end import judge_chief
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
-from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import container_statuses, replica_of
 from kfp_tfjob.jobs.tfjob import TFJOB

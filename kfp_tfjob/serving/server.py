@@ -41,14 +41,14 @@ class ServerOptions:
         batch_rows: How many rows do not wait any longer.
     """
 
-    host: str = ""
-    port: int = 8080
-    poll_seconds: float = 10
-    max_request_mb: float = 32
-    sample_rows: int = 0
-    sample_without: tuple[str, ...] = ()
-    batch_milliseconds: float = 0
-    batch_rows: int = 32
+    host: str
+    port: int
+    poll_seconds: float
+    max_request_mb: float
+    sample_rows: int
+    sample_without: tuple[str, ...]
+    batch_milliseconds: float
+    batch_rows: int
 
 
 def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions) -> None:

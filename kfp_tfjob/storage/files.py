@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-UNFINISHED = (".tmp", ".part")  # as in supervisor.inventory.counts
+from kfp_tfjob.supervisor.inventory import UNFINISHED
+
 _LONGEST_NAME = 255  # bytes; the limit of file systems for a file name
 
 

@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 from typing import Iterable, Iterator
 
+UNFINISHED = (".tmp", ".part")  # endings of files and directories that are not output yet
+
 
 def counts(name: str) -> bool:
     """Return whether a file or directory with this name is output."""
-    return not name.startswith(".") and not name.endswith((".tmp", ".part"))
+    return not name.startswith(".") and not name.endswith(UNFINISHED)
 
 
 def digest(files: Iterable[tuple[str, int]]) -> tuple[int, str]:

@@ -29,7 +29,7 @@ from typing import IO
 from kfp_tfjob.cluster import backend
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
-from kfp_tfjob.jobs.masking import Mask, hide
+from kfp_tfjob.jobs.log_masking import Mask, hide
 from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.options.secret_values import masked, secrets_in

@@ -1,7 +1,7 @@
 """The record of an attempt, read back, and what a person reads of it."""
 
-from kfp_tfjob.jobs import masking
-from kfp_tfjob.jobs.masking import MASK, Mask
+from kfp_tfjob.jobs import log_masking
+from kfp_tfjob.jobs.log_masking import MASK, Mask
 from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
@@ -45,7 +45,7 @@ def test_a_secret_is_blotted_out(tmp_path, monkeypatch):
 
 
 def test_a_secret_that_is_an_ordinary_word_leaves_a_record_that_can_be_read(monkeypatch) -> None:
-    monkeypatch.setattr(masking, "_hidden", {"seconds", "123456", "kubeflow"})
+    monkeypatch.setattr(log_masking, "_hidden", {"seconds", "123456", "kubeflow"})
     end = AttemptEnd(
         *(1, "j", "kubeflow", "succeeded", 0, "a kubeflow of 123456 seconds", "", (), ()),
         seconds={"running": 123456.0},

@@ -6,7 +6,7 @@ import pytest
 
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.webhook import Webhook
-from kfp_tfjob.jobs.masking import Mask
+from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.failure_record import Failure
