@@ -37,15 +37,15 @@ class Check:
 
 # In the order of preflight's table. The version comes first: it shows that the cluster answers.
 CHECKS = (
-    Check(CLUSTER, "the version of Kubernetes", cluster.version, ~At(0)),
-    Check(CLUSTER, "the kind of the job", cluster.job_kind, At.RUN | At.DOCTOR),
+    Check(CLUSTER, "the Kubernetes version", cluster.version, ~At(0)),
+    Check(CLUSTER, "the kind of job", cluster.job_kind, At.RUN | At.DOCTOR),
     Check(CLUSTER, "pod.*.affinity", placement.affinity, At.RUN | At.DOCTOR),
     Check(CLUSTER, "the nodes", placement.nodes, ~At(0)),
     Check(NAMESPACE, "the namespace", namespace.exists, At.DOCTOR),
-    Check(NAMESPACE, "the rights of the runs", namespace.account, At.RUN | At.DOCTOR),
+    Check(NAMESPACE, "the permissions of the runs", namespace.account, At.RUN | At.DOCTOR),
     Check(NAMESPACE, "the admission of pods", namespace.admission, At.DOCTOR),
     Check(NAMESPACE, "the Secrets", namespace.secrets, At.DOCTOR | At.SUBMIT),
-    Check(NAMESPACE, "the Secret of the store", namespace.mounted_secret, At.RUN),
+    Check(NAMESPACE, "the store's Secret", namespace.mounted_secret, At.RUN),
     Check(NAMESPACE, "what pod names", namespace.named, At.RUN | At.DOCTOR),
 )
 
@@ -59,7 +59,7 @@ def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
         (problem, *_) = error.problems
         found.append(
             unknown(
-                f"{what}: not checked, because this account lacks the right",
+                f"{what}: not checked, because this account lacks the permission",
                 problem.received if isinstance(problem, Problem) else problem,
                 "ask an administrator of the namespace for it",
             )

@@ -76,7 +76,7 @@ def account(subject: Subject) -> Iterator[Finding]:
     who = f"service account {name}" if name else "this account"
     fix = f"ask an administrator to run `{_install(api, name)}`, or to apply deploy/base"
     if not (lacking or late or silent):
-        yield ok(f"{who} has the rights of the steps")
+        yield ok(f"{who} has the permissions that the steps need")
     if lacking:
         yield Finding(
             f"{who} may not {'; '.join(map(str, lacking))} {where}: no run can start",
@@ -127,7 +127,7 @@ def admission(subject: Subject) -> Iterator[Finding]:
             refused = True
             yield from _refused(name, error.problems)
     if not refused:
-        yield ok(f"Pod Security level {level}: the pods of a step and of the job are admitted")
+        yield ok(f"Pod Security level {level} admits the pods of the steps and the job")
 
 
 def _refused(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def _refused(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding
         said = str(problem.received if isinstance(problem, Problem) else problem)
         if "exceeded quota" in said:
             yield waits(
-                f"a quota does not admit the pod of {name} now: {said}",
+                f"a quota does not currently admit the pod of {name}: {said}",
                 "delete finished jobs, lower pod, or have the ResourceQuota raised",
             )
         elif "violates PodSecurity" in said:

@@ -23,7 +23,7 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.formatting import counted
 
 _SHARED = "nvidia.com/gpu.sharing-strategy"
-_LESS = "ask for less, for instance pod.all.cpu=1 and pod.all.memory=4Gi, or add nodes"
+_LESS = "request less, such as pod.all.cpu=1 and pod.all.memory=4Gi, or add nodes"
 
 
 def affinity(subject: Subject) -> Iterator[Finding]:

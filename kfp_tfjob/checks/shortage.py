@@ -122,11 +122,11 @@ def parameter(spec: JobSpec, role: str, resource: str) -> str:
     """Return the parameter that sets a replica's request for a resource, and its value, or ""."""
     settings = spec.pod.of(role)
     if field := _FIELDS.get(resource):
-        return f"{key(spec, role, field)} ({getattr(settings, field)} now)"
+        return f"{key(spec, role, field)} (now {getattr(settings, field)})"
     if resource != settings.gpu_resource:
         return ""
     name = f"pod.{role}.gpus" if role in ("ps", "evaluator") else "train_gpus"
-    return f"{name} ({spec.gpus_of(role)} now)"
+    return f"{name} (now {spec.gpus_of(role)})"
 
 
 def _too_much(spec: JobSpec, role: str, message: str) -> Iterator[str]:
@@ -150,6 +150,6 @@ def _elsewhere(spec: JobSpec, role: str, message: str) -> Iterator[str]:
 def _of_quota(spec: JobSpec, resource: str) -> Iterator[str]:
     name = resource.removeprefix("requests.").removeprefix("limits.")
     if spec.workers:
-        yield f"train_workers ({spec.workers} now)"
+        yield f"train_workers (now {spec.workers})"
     if found := parameter(spec, "worker" if spec.workers else "chief", name):
         yield found

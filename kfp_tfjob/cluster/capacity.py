@@ -85,12 +85,13 @@ def no_room(
         largest, node = max(has, default=(amount, ""))
         if largest < amount:
             small.append(
-                f"{who} requests {shown(name, amount)} {name} in all, set by {set_by(name)}, while"
-                f" the largest node, {node}, can allocate {shown(name, largest)}"
+                f"{who} requests a total of {shown(name, amount)} {name}, set by"
+                f" {set_by(name)}, but the largest node, {node}, can allocate only"
+                f" {shown(name, largest)}"
             )
     if small:
         return f"no matching node is large enough: {'; '.join(small)}"
-    return f"matching nodes have room for {most} now"
+    return f"matching nodes currently have room for {most}"
 
 
 def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
@@ -101,7 +102,7 @@ def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
         has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))
         if has < amount:
             return (
-                f"the job asks for {shown(name, amount)} {name} in all, but the nodes have"
+                f"the job requests a total of {shown(name, amount)} {name}, but the nodes have only"
                 f" {shown(name, has)}"
             )
     return ""

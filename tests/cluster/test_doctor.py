@@ -87,7 +87,7 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     doctor.environment = own_cluster.objects.secret
     after = doctor("--output", f"s3://{BUCKET}/doctor")
     assert [text for text in after["problem"] if "127.0.0.1:1" not in text] == []
-    assert _has(after["ok"], "default-editor", "rights")
+    assert _has(after["ok"], "default-editor", "permissions")
     assert _has(after["ok"], "Secret objstore-cred has AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL")
     assert _has(after["ok"], f"s3://{BUCKET}/doctor")
     assert not _has(after["ok"], own_cluster.objects.secret["AWS_SECRET_ACCESS_KEY"])
@@ -116,8 +116,8 @@ def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
     finally:
         Path(doctor.kubeconfig).unlink()
     for words in (
-        "the kind of the job: not checked",
-        "the rights of the runs: not checked",
+        "the kind of job: not checked",
+        "the permissions of the runs: not checked",
         "you may not create pods here",
         "the Secrets: not checked",
         "the nodes: not checked",

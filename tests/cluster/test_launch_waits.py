@@ -45,7 +45,7 @@ def test_more_cpu_than_any_node_has(launch, row, said, figure):
     settings = {"all": {"cpu": 500}}
     ended = launch.run(launch.spec(pod=settings, pending_timeout_seconds=4))
     row(launch, "unschedulable", 2, jobs=0)
-    assert "lower pod.all.cpu (500 now)" in ended.message
+    assert "lower pod.all.cpu (now 500)" in ended.message
     assert "node_selector" not in ended.message
     words = "0 of 1 running, waiting: chief-0: 0/"
     assert "Insufficient cpu" in next(x for x in said.messages if words in x)
@@ -69,7 +69,7 @@ def test_quota_that_can_never_hold_the_job(launch, row, said, figure):
     ended = launch.run(launch.spec(workers=1, gpus=2, pending_timeout_seconds=4))
     row(launch, "partly_placed", 2, jobs=0)
     assert "quota: team" in ended.message
-    assert "train_gpus (2 now)" in ended.message and "ResourceQuota team raised" in ended.message
+    assert "train_gpus (now 2)" in ended.message and "ResourceQuota team raised" in ended.message
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
     figure(f"the quota's words were in the log after {_after(said, 'exceeded quota'):.1f} s")
 

@@ -161,7 +161,7 @@ def test_the_plan_compares_the_pods_with_the_nodes(fake, package, data, base, cl
     plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
     found = plan["findings"]
     assert [it["status"] for it in found] == ["waits"] * 2, found  # the chief and the worker
-    for part in ("4.", "node, n7, can allocate 2", "16", "can allocate 4 GiB", "pod.all.cpu"):
+    for part in ("4.", "node, n7, can allocate only 2", "16", "only 4 GiB", "pod.all.cpu"):
         assert part in found[0]["what"], found
     assert cluster["address"] in found[0]["what"]
     found = submitted(package, data, base, "--dry-run", *SMALL)
@@ -169,7 +169,7 @@ def test_the_plan_compares_the_pods_with_the_nodes(fake, package, data, base, cl
     # A cluster that scales from zero adds nodes once pods wait for them, so the run starts.
     found = submitted(package, data, base, "--yes")
     assert found.exit_code == 0 and len(fake.runs) == 1
-    assert "warning" in found.stdout and "node, n7, can allocate 2" in found.stdout
+    assert "warning" in found.stdout and "node, n7, can allocate only 2" in found.stdout
     cluster["/api/v1/nodes"] = {}
     found = submitted(package, data, base, "--dry-run")
     assert "not checked" in found.stdout

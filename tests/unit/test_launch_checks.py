@@ -81,13 +81,13 @@ SMALLER = machine(cpu="1", memory="2Gi", ephemeral_storage="1Gi")
             spec(gpus=0),
             [SMALL],
             [
-                "one chief requests 4.25 cpu in all, set by pod.all.cpu (4 now), while the largest"
-                " node, small, can allocate 3.92",
-                "one worker requests 4 cpu in all, set by pod.all.cpu (4 now), while the largest"
-                " node, small, can allocate 3.92",
+                "one chief requests a total of 4.25 cpu, set by pod.all.cpu (now 4), but the"
+                " largest node, small, can allocate only 3.92",
+                "one worker requests a total of 4 cpu, set by pod.all.cpu (now 4), but the largest"
+                " node, small, can allocate only 3.92",
             ],
         ),
-        (spec(gpus=0), [SMALLER, SMALL, SMALLER], ["small, can allocate 3.92"] * 2),
+        (spec(gpus=0), [SMALLER, SMALL, SMALLER], ["small, can allocate only 3.92"] * 2),
         (spec(gpus=0, cpu="3500m"), [SMALL, SMALL], []),
         (spec(gpus=0, cpu=1), [SMALL], []),
         (spec(gpus=0, cpu=3), [SMALL], ["6.25 cpu"]),

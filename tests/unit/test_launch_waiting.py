@@ -133,22 +133,22 @@ def test_the_line_is_short_however_many_pods_there_are():
 @pytest.mark.parametrize(
     ("wanted", "role", "says", "words"),
     [
-        (spec(), "chief", "2 Insufficient cpu.", "lower pod.all.cpu (4 now)"),
-        (spec(chief={"cpu": 9}), "chief", "1 Insufficient cpu", "lower pod.chief.cpu (9 now)"),
-        (spec(chief={"cpu": 9}), "worker", "1 Insufficient cpu", "lower pod.all.cpu (4 now)"),
-        (spec(), "worker", "3 Insufficient memory, x", "lower pod.all.memory (16Gi now)"),
+        (spec(), "chief", "2 Insufficient cpu.", "lower pod.all.cpu (now 4)"),
+        (spec(chief={"cpu": 9}), "chief", "1 Insufficient cpu", "lower pod.chief.cpu (now 9)"),
+        (spec(chief={"cpu": 9}), "worker", "1 Insufficient cpu", "lower pod.all.cpu (now 4)"),
+        (spec(), "worker", "3 Insufficient memory, x", "lower pod.all.memory (now 16Gi)"),
         (
             spec(worker={"ephemeral_storage": "1Ti"}),
             "worker",
             "1 Insufficient ephemeral-storage.",
-            "lower pod.worker.ephemeral_storage (1Ti now)",
+            "lower pod.worker.ephemeral_storage (now 1Ti)",
         ),
-        (spec(gpus=8), "worker", "3 Insufficient nvidia.com/gpu.", "lower train_gpus (8 now)"),
+        (spec(gpus=8), "worker", "3 Insufficient nvidia.com/gpu.", "lower train_gpus (now 8)"),
         (
             spec(gpus=1, all={"gpu_resource": "amd.com/gpu"}),
             "chief",
             "1 Insufficient amd.com/gpu.",
-            "lower train_gpus (1 now)",
+            "lower train_gpus (now 1)",
         ),
         (
             spec(all={"node_selector": {"pool": "a"}}),
@@ -182,7 +182,7 @@ def test_the_parameter_behind_the_words_of_the_scheduler(wanted, role, says, wor
 
 def test_partly_placed_names_the_parameter_and_what_places_pods_together():
     found = remedy(Verdict.PARTLY_PLACED, spec(), [pod("worker-3", says=CPU)], [])
-    assert found.startswith("lower train_workers or pod.all.cpu (4 now), or ") and "Kueue" in found
+    assert found.startswith("lower train_workers or pod.all.cpu (now 4), or ") and "Kueue" in found
 
 
 def refused(requested: str, limited: str) -> dict:
@@ -194,7 +194,7 @@ def refused(requested: str, limited: str) -> dict:
 def test_a_quota_names_itself_and_what_to_lower():
     asked = refused("requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=3")
     found = remedy(Verdict.UNSCHEDULABLE, spec(2, gpus=4), [], [asked])
-    for part in ("train_workers (2 now)", "train_gpus (4 now)", "ResourceQuota team"):
+    for part in ("train_workers (now 2)", "train_gpus (now 4)", "ResourceQuota team"):
         assert part in found
 
 
@@ -307,11 +307,11 @@ def test_after_a_minute_the_log_names_the_largest_node_and_the_parameter(caplog)
     lagging = pod("chief-0", says="0/2 nodes are available: 2 Insufficient cpu.")
     has = {"cpu": "2", "memory": "256Gi", "ephemeral-storage": "1Ti"}
     node = {"metadata": {"name": "n7"}, "spec": {}, "status": {"allocatable": has}}
-    for nodes, part in (([node], "node, n7, can allocate 2"), (None, "2 Insufficient cpu")):
+    for nodes, part in (([node], "node, n7, can allocate only 2"), (None, "2 Insufficient cpu")):
         caplog.clear()
         backend = SimpleNamespace(nodes=lambda nodes=nodes: nodes)
         attempt = Attempt(Launch(Mock(run_id="r", task_key=""), spec(), backend), 1)
         assert attempt._name_shortage(Snapshot(job(), [lagging]), 61)
         (line,) = caplog.messages
-        assert part in line and "61 s" in line and "lower pod.all.cpu (4 now)" in line
+        assert part in line and "61 s" in line and "lower pod.all.cpu (now 4)" in line
     assert not attempt._name_shortage(Snapshot(job(), [pod("chief-0")]), 61)

@@ -102,7 +102,7 @@ def test_a_pod_that_no_node_fits_waits() -> None:
     assert list(too_large(one, [])) == []
     assert list(too_large(one, [node(SELECTOR, memory="9Gi"), node()])) == []
     (small,) = too_large(one, [node(SELECTOR), node(memory="9Gi")])
-    assert "requests 9 GiB memory" in small and "8 GiB" in small
+    assert "a total of 9 GiB memory" in small and "8 GiB" in small
     (nowhere,) = too_large(one, [node(memory="9Gi")])
     assert "pod.prepare" in nowhere and "node selector" in nowhere
 
