@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
 from kfp_tfjob.storage.errors import Problem, StepError
@@ -120,6 +122,21 @@ class Body:
             yield view[:count]
             offset += count
 
+    def file(self) -> io.BufferedIOBase:
+        """Return the body as boto3 takes it: a file that can be read and sought."""
+        if isinstance(self._source, bytes):
+            return io.BytesIO(self._source)
+        return io.BufferedReader(_BodyFile(self))
+
+    def read_into(self, view: memoryview, position: int) -> int:
+        """Fill a view from a position of the body in a file; return the bytes, 0 at the end.
+
+        Raises:
+            FileChangedError: The file became shorter.
+        """
+        size = min(len(view), self.size - position)
+        return self._fill(view[:size], self._offset + position) if size > 0 else 0
+
     def _whole(self, fd: int) -> bytes:
         try:
             data = os.pread(fd, self.size, self._offset)
@@ -138,3 +155,26 @@ class Body:
         if not count:
             raise FileChangedError(self._path)
         return count
+
+
+class _BodyFile(io.RawIOBase):
+    """A body in a file, whose descriptor other threads read at other positions."""
+
+    def __init__(self, body: Body) -> None:
+        self._body, self._position = body, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._body.read_into(memoryview(buffer).cast("B"), self._position)
+        self._position += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._body.size}
+        self._position = base[whence] + offset
+        return self._position

@@ -23,6 +23,7 @@ from botocore.utils import get_environ_proxies
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.connection import Connection, HttpReply
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.s3_errors import REDIRECTS
 from kfp_tfjob.storage.signing import UNSIGNED, sign
 
@@ -99,8 +100,13 @@ class FastPut:
                 log.info("%s is now reached through boto3: %s", address.bucket, error)
                 self._routes[address.bucket] = None
         call = self._client.upload_part if "UploadId" in parameters else self._client.put_object
-        content = b"".join(map(bytes, body.chunks()))
-        answer = call(Bucket=address.bucket, Key=address.key, Body=content, **parameters)
+        try:
+            answer = call(Bucket=address.bucket, Key=address.key, Body=body.file(), **parameters)
+        except HTTPClientError as error:
+            unread = error.kwargs.get("error")
+            if isinstance(unread, StepError):  # botocore took it for an error of the connection
+                raise unread from error
+            raise
         return Reply(answer["ResponseMetadata"]["HTTPHeaders"])
 
     def _route(self, bucket: str) -> _Route | None:

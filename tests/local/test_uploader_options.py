@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 import time
+import tracemalloc
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +24,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull, push
 from tests.faults.proxy import Exchange, Fault, FaultProxy, accepts_token
+from tests.faults.world import World
 
 HEADERS = {
     "x-amz-server-side-encryption": "aws:kms",
@@ -62,6 +64,18 @@ def test_encryption_goes_with_every_object(
     assert all(headers == HEADERS for headers in seen)
     monkeypatch.delenv("http_proxy", raising=False)
     pull(Store(s3.endpoint), base, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("world", [("s3", "proxied")], indirect=True)
+def test_no_file_is_completely_in_memory_on_the_way_through_a_proxy(world: World) -> None:
+    (world.folder / "file").write_bytes(os.urandom(PART))
+    store = Store(world.endpoint, secret=SecretVolume(world.secret))
+    tracemalloc.start()
+    push(store, world.folder, world.base, "code")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < PART / 2
+    pull(world.truth, world.base, world.folder / "copy")
 
 
 @pytest.mark.parametrize(
