@@ -99,15 +99,6 @@ def repository() -> Path:
     return Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="session")
-def sources() -> dict[str, str]:
-    """The text of every module of the project, by its path in the package."""
-    root = Path(__file__).parents[1] / "kfp_tfjob"
-    found = (root / name for name in PACKAGES)
-    paths = sorted(path for folder in found for path in folder.rglob("*.py"))
-    return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(name, where): a line of the table of faults")
 

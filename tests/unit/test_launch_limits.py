@@ -136,51 +136,39 @@ def test_a_limit_is_over(seen, limit, verdict, words):
 
 def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not():
     dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
+    assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
     assert dogs.look(Snapshot(job("Running"), BOTH, silence=39)) is None
     assert dogs.look(Snapshot(job("Running"), BOTH, silence=None)) is None
     assert dogs.look(Snapshot(job("Running"), BOTH, silence=40)).verdict == "stalled"
 
 
+@pytest.mark.parametrize(
+    ("waited", "seen", "verdict"),
+    [
+        (95, [(0, PARTLY), (5, PARTLY)], "partly_placed"),  # of earlier attempts
+        # Their nodes came just before the limit.
+        (95, [(0, WAITING), (4, PARTLY), (5, PARTLY)], "partly_placed"),
+        # What was wrong for a moment is forgotten.
+        (0, [(0, PULLING), (19, PULLING), (20, BOTH), (21, PULLING), (40, PULLING)], None),
+    ],
+)
+def test_waiting_adds_up_while_it_lasts(waited, seen, verdict):
+    now = 0.0
+    limits = JobLimits(OPTIONS, waited=waited, clock=lambda: now)
+    for now, pods in seen:
+        found = limits.look(Snapshot(job("Running"), pods))
+        assert found is None or now == seen[-1][0]
+    assert (found and str(found.verdict)) == verdict
+
+
 def test_time_in_a_queue_counts_apart():
     now = 0.0
-    dogs = JobLimits(OPTIONS, clock=lambda: now)
+    limits = JobLimits(OPTIONS, clock=lambda: now)
     waits, queued = Snapshot(job("Created"), WAITING), Snapshot(job("Suspended", suspend=True), [])
     for now, seen in ((0, waits), (90, waits), (95, queued), (395, queued), (400, waits)):
-        assert dogs.look(seen) is None, now
+        assert limits.look(seen) is None, now
     now = 450
-    assert dogs.look(waits) is None
-    assert dogs.queued == pytest.approx(305)
+    assert limits.look(waits) is None
+    assert limits.queued == pytest.approx(305)
     now = 505
-    assert dogs.look(waits).verdict == "unschedulable"
-
-
-def test_what_was_wrong_for_a_moment_is_forgotten():
-    now = 0.0
-    dogs = JobLimits(OPTIONS, clock=lambda: now)
-    broken, well = Snapshot(job("Created"), PULLING), Snapshot(job("Running"), BOTH)
-    for now, seen in ((0, broken), (19, broken), (20, well), (21, broken), (40, broken)):
-        assert dogs.look(seen) is None, now
-
-
-def test_waiting_of_earlier_attempts_counts():
-    now = 0.0
-    dogs = JobLimits(OPTIONS, waited=95, clock=lambda: now)
-    assert dogs.look(Snapshot(job("Running"), PARTLY)) is None
-    now = 5
-    assert dogs.look(Snapshot(job("Running"), PARTLY)).verdict == "partly_placed"
-
-
-def test_pods_that_get_their_nodes_just_before_the_limit_are_partly_placed():
-    now = 0.0
-    dogs = JobLimits(OPTIONS, waited=95, clock=lambda: now)
-    assert dogs.look(Snapshot(job("Created"), WAITING)) is None
-    now = 4
-    assert dogs.look(Snapshot(job("Running"), PARTLY)) is None
-    now = 5
-    found = dogs.look(Snapshot(job("Running"), PARTLY))
-    assert found.verdict == "partly_placed"
-
-
-def test_a_job_that_is_over_is_left_alone():
-    dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
-    assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
+    assert limits.look(waits).verdict == "unschedulable"
