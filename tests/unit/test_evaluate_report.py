@@ -31,7 +31,7 @@ from kfp_tfjob.storage.escaping import html as escaped
 from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict
 from tests.baselines import constant_classifier, constant_regression
 
-NASTY = '<script>alert("x")</script>&'
+NASTY = '<script>alert("x")</script>&\x1b[2J'
 # A threshold of the other task, which no model of this one passes.
 GATES = {
     "classification": {"thresholds": {"rmse": {"min": 0.1}}},

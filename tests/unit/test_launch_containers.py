@@ -5,10 +5,6 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.cluster.local.container import PodInfo, environment, expand, place
-from kfp_tfjob.components.launch_tfjob.launch import open_backend
-from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.storage.errors import ConfigurationError
-from tests.unit.launch_parameters import DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -30,11 +26,8 @@ def test_references_are_expanded_as_kubernetes_does(text, expanded):
 
 def test_only_whole_paths_are_placed():
     mounts = {"/a": Path("/1"), "/a/b": Path("/2")}
-    assert place("/a/x", mounts) == "/1/x"
-    assert place("/a/b/x", mounts) == "/2/x"
-    assert place("/a", mounts) == "/1"
-    assert place("/ab", mounts) == "/ab"
-    assert place("--out=/a", mounts) == "--out=/a"
+    places = {"/a/x": "/1/x", "/a/b/x": "/2/x", "/a": "/1", "/ab": "/ab", "--out=/a": "--out=/a"}
+    assert {path: place(path, mounts) for path in places} == places
 
 
 def test_the_environment_of_a_container(tmp_path, monkeypatch):
@@ -68,17 +61,3 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
     assert "NONE" not in found and not others & set(found) and found["MORE"] == "1"
     with pytest.raises(LookupError, match="key none"):
         environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})
-
-
-def test_the_back_end_is_chosen_by_the_environment(monkeypatch, tmp_path):
-    spec = JobSpec.parse(**DEFAULTS)
-    monkeypatch.setenv("KUBECONFIG", "/nowhere")
-    with pytest.raises(ConfigurationError, match="no cluster"):
-        open_backend(spec)
-    monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
-    monkeypatch.setenv("KFP_TFJOB_WORK", str(tmp_path))
-    monkeypatch.setenv("KFP_TFJOB_SECRETS", str(tmp_path))
-    with open_backend(spec) as backend:
-        assert backend.get("none") is None and backend.pods("none") == []
-        assert list(backend.logs("none")) == []
-        backend.delete("none")

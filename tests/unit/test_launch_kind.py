@@ -56,21 +56,26 @@ def test_a_run_with_an_old_claim_stays_one_of_tfjobs(monkeypatch, caplog, asked)
     assert ("TFJob" in caplog.text) == (asked == "jobset")
 
 
-@pytest.mark.parametrize("kind", [TFJOB, JOBSET])
-def test_no_retry_changes_the_kind(monkeypatch, kind) -> None:
-    other = JOBSET if kind is TFJOB else TFJOB
-    assert settled(monkeypatch, step(claim_of(kind)), other.name, None) is kind
+@pytest.mark.parametrize(
+    ("claimed", "decided", "cluster", "kind"),
+    [
+        (TFJOB, "JobSet", None, TFJOB),  # no retry changes it
+        (JOBSET, "TFJob", None, JOBSET),
+        (None, "TFJob", None, TFJOB),  # the first launch takes what preflight found
+        (None, "JobSet", None, JOBSET),
+        (None, "", BOTH, TFJOB),  # a schedule of an old pipeline
+        (None, "", BOTH | {"tfjobs": ABSENT}, JOBSET),
+    ],
+)
+def test_the_claim_decides_then_preflight_then_the_cluster(
+    monkeypatch, claimed, decided, cluster, kind
+) -> None:
+    place = step(claim_of(claimed) if claimed else b"")
+    assert settled(monkeypatch, place, decided, cluster) is kind
 
 
-@pytest.mark.parametrize("kind", [TFJOB, JOBSET])
-def test_the_first_launch_takes_what_preflight_found(monkeypatch, kind) -> None:
-    assert settled(monkeypatch, step(), kind.name, None) is kind
-
-
-@pytest.mark.parametrize(("cluster", "kind"), [(BOTH, TFJOB), (BOTH | {"tfjobs": ABSENT}, JOBSET)])
-def test_a_schedule_of_an_old_pipeline_asks_the_cluster(monkeypatch, cluster, kind) -> None:
+def test_the_step_of_an_old_pipeline_has_no_kind() -> None:
     assert launch_tfjob.component_spec.inputs["job_kind"].default == ""
-    assert settled(monkeypatch, step(), "", cluster) is kind
 
 
 def test_a_running_tfjob_of_an_older_version_is_adopted(monkeypatch) -> None:

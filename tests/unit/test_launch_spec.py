@@ -16,14 +16,6 @@ def problems(**changes) -> list[str]:
     return [str(problem) for problem in refused.value.problems]
 
 
-def test_the_time_between_checkpoints_is_finite():
-    with pytest.raises(ConfigurationError) as refused:
-        JobSpec.parse(**DEFAULTS | {"train_options": {"checkpoint_seconds": "Infinity"}})
-    assert [problem.path for problem in refused.value.problems] == [
-        "train_options.checkpoint_seconds"
-    ]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -45,6 +37,7 @@ def test_the_time_between_checkpoints_is_finite():
         ({"train_options": {"sed": 1}}, "'sed'.*'seed'"),
         ({"train_options": {"early_stopping": {"patient": 1}}}, "'patience'"),
         ({"train_options": {"reduce_lr_on_plateau": {"factor": 2}}}, "reduce_lr_on_plateau.factor"),
+        ({"train_options": {"checkpoint_seconds": "Infinity"}}, "train_options.checkpoint_seconds"),
         ({"train_options": {"max_attempts": 0}}, "train_options.max_attempts"),
         ({"train_options": {"ttl_seconds": 0}}, "train_options.ttl_seconds.*60"),
         ({"train_options": {"command": [" "]}}, "train_options.command"),

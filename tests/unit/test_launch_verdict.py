@@ -3,7 +3,6 @@
 import pytest
 
 from kfp_tfjob.jobs.job_end import judge, with_log
-from kfp_tfjob.jobs.status import job_condition
 from kfp_tfjob.jobs.verdict import Verdict
 
 PREFIX = "training.kubeflow.org/"
@@ -71,14 +70,6 @@ def test_judge(conditions, pods, verdict, code):
         assert found.code == code
 
 
-def test_a_job_that_is_gone_was_cancelled():
-    assert judge(None, []).verdict == Verdict.CANCELLED
-
-
-def test_a_condition_that_is_false_says_nothing():
-    assert job_condition(job("Failed"), "running") is None
-
-
 def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():
     assert all(verdict.remedy for verdict in Verdict)
     recovered = {verdict for verdict in Verdict if verdict.recoverable}
@@ -138,8 +129,9 @@ def test_a_pod_that_was_taken_away_is_told_from_one_that_failed(seconds, pods, v
     assert (str(found.verdict), words in found.sentence) == (verdict, True), found.sentence
 
 
-def test_a_job_that_is_being_deleted_was_cancelled_unless_it_is_over():
+def test_a_job_that_is_gone_or_goes_was_cancelled_unless_it_is_over():
     gone = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert judge(None, []).verdict == Verdict.CANCELLED
     assert judge(job("Running") | gone, [pod("chief-0")]).verdict == Verdict.CANCELLED
     assert judge(job("Succeeded") | gone, [pod("chief-0", 0)]).verdict == Verdict.SUCCEEDED
     assert judge(job("Failed") | gone, [pod("chief-0", 2)]).verdict == Verdict.USER_ERROR

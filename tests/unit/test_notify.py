@@ -78,27 +78,23 @@ def test_the_address_is_masked_in_every_log(monkeypatch):
     assert SECRET not in said
 
 
+def document(message: str) -> dict:
+    return notify.failure("r1", Failure("evaluate", 1, "failed", message)).document()
+
+
 def test_the_text_mentions_nobody_and_links_nowhere():
-    notice = notify.failure(
-        "r1", Failure("evaluate", 1, "failed", "<!channel> <https://evil|here> a & b")
-    )
-    text = notice.document()["text"]
+    text = document("<!channel> <https://evil|here> a & b")["text"]
     assert "<" not in text and "&lt;!channel&gt;" in text and "a &amp; b" in text
 
 
 def test_a_long_message_is_cut_in_the_text_only():
-    notice = notify.failure("r1", Failure("evaluate", 1, "failed", "x" * 100_000))
-    document = notice.document()
-    assert len(document["text"]) < 5000
-    assert len(document["message"]) == 100_000
+    found = document("x" * 100_000)
+    assert len(found["text"]) < 5000 and len(found["message"]) == 100_000
 
 
 def test_the_document_has_no_secret(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    document = notify.failure(
-        "r", Failure("preflight", 1, "failed", 'said "very-secret"')
-    ).document()
-    assert "very-secret" not in json.dumps(document)
+    assert "very-secret" not in json.dumps(document('said "very-secret"'))
 
 
 @pytest.mark.parametrize(

@@ -102,24 +102,6 @@ def test_evaluation_sees_every_row_once_and_no_slice_is_empty(
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_shards_of_very_different_sizes_are_evaluated_exactly_once(
-    tmp_path: Path, processes: int
-) -> None:
-    sizes = [100, 0, 1, 36]
-    names = [[b"%d-%d" % (shard, row) for row in range(size)] for shard, size in enumerate(sizes)]
-    paths = [_shard(tmp_path / str(at), content) for at, content in enumerate(names)]
-    records = TFRecords(paths)
-    slices = evaluation_slices(len(records), 24, processes)
-    seen = [
-        [bytes(item) for step in slices for item in records.take(step[process])]
-        for process in range(processes)
-    ]
-    assert sorted(sum(seen, [])) == sorted(sum(names, []))
-    # No replica waits for a step that another one does not have.
-    assert {len(step) for step in slices} == {processes}
-
-
 def test_evaluation_without_rows_has_no_steps() -> None:
     assert evaluation_slices(0, 8, 2) == []
     with pytest.raises(DataError, match="validation"):
