@@ -14,6 +14,8 @@ import pytest
 from kfp_tfjob.features.coding import Column
 from kfp_tfjob.features.encode import encode
 from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.rows import Rows
@@ -21,8 +23,10 @@ from tests.local import mixed_dataset
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return Dataset.load(mixed_dataset.write(tmp_path_factory.mktemp("data")))
+def dataset(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("data") / "people"
+    mixed_dataset.prepare(s3.store(), S3Address("test", "mixed"), folder)
+    return Dataset.load(folder)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.judging import rows
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from tests.local import mixed_dataset
 from tests.typed_schema import keys_of, typed
@@ -112,8 +114,10 @@ def test_packed_rows_are_no_raw_columns(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mixed_dataset.write(tmp_path_factory.mktemp("data"))
+def folder(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "people"
+    mixed_dataset.prepare(s3.store(), S3Address("test", "raw-serving"), folder)
+    return folder
 
 
 def _data(folder: Path, **change: Any) -> rows.TestData:
@@ -122,7 +126,7 @@ def _data(folder: Path, **change: Any) -> rows.TestData:
     return rows.TestData(**{
         "digest": "d", "schema": typed(schema), "statistics": StatisticsDocument(),
         "shards": (), "rows": count,
-        "raw": (folder / "test.parquet",),
+        "raw": (folder / mixed_dataset.RAW,),
     } | change)  # fmt: skip
 
 
@@ -142,7 +146,7 @@ def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Pa
     import pyarrow as pa
     from pyarrow import parquet
 
-    table = parquet.read_table(folder / "test.parquet")
+    table = parquet.read_table(folder / mixed_dataset.RAW)
     weights = np.arange(table.num_rows) / 8
     table = table.append_column("counts", pa.array(weights))
     paths = tuple(tmp_path / f"test-{number}.parquet" for number in range(2))
@@ -165,7 +169,7 @@ def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Pa
 def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str) -> None:
     from pyarrow import parquet
 
-    table = parquet.read_table(folder / "test.parquet")
+    table = parquet.read_table(folder / mixed_dataset.RAW)
     path = tmp_path / "t.parquet"
     if damage == "no column":
         parquet.write_table(table.drop_columns(["city"]), path)

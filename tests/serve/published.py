@@ -10,12 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import sample
-from kfp_tfjob.components.prepare_data.distributions import (
-    Distributions,
-    DistributionsDocument,
-    Edges,
-)
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.coding import Coding
@@ -24,9 +18,10 @@ from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_record
-from kfp_tfjob.storage.layout import DISTRIBUTIONS, Layout
+from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
+from tests.local import mixed_dataset
 
 CLASSES = ("cat", "dog", "owl")
 COLUMNS = tuple(f"column {number}" for number in range(6))
@@ -78,18 +73,10 @@ class Publisher:
 
     def people(self) -> int:
         """Publish a model of columns of every type with missing values; returns its version."""
-        from tests.local import mixed_dataset
-
         folder = self.folder / PEOPLE
         if PEOPLE not in self._datasets:
-            self._datasets[PEOPLE] = self.layout.dataset("people-1")
-            mixed_dataset.write(folder)
-            details = {"schema_digest": "5" * 64}
-            without = self.layout.dataset("people-0")
-            push(self.store, folder, without, "dataset", details=details)
-            counts = _counts(self.store, without, folder)
-            (folder / DISTRIBUTIONS).write_bytes(counts.to_bytes())
-            push(self.store, folder, self._datasets[PEOPLE], "dataset", details=details)
+            dataset = mixed_dataset.prepare(self.store, self.layout.root, folder)
+            self._datasets[PEOPLE] = dataset
         self._runs += 1
         seed = self._runs
         return self._publish(PEOPLE, lambda to: _mixed(folder, seed, to))
@@ -132,15 +119,6 @@ class Publisher:
         done = evaluate.run(step, dataset, model_name, model, options)
         assert done.blessed, json.loads(self.store.read(run.verdict))["reasons"]
         return publish.run(step, model_name, model, str(run.verdict), dataset).version
-
-
-def _counts(store: Store, dataset: S3Address, folder: Path) -> DistributionsDocument:
-    """Return distributions.json of a dataset of classes."""
-    schema = Schema.from_bytes((folder / "schema.json").read_bytes())
-    train = sample.read(store, dataset, schema, "train")
-    counts = Distributions(Edges.of(schema.encoding, train.rows))
-    counts.add("train", train.rows)
-    return counts.document()
 
 
 def _of_keras_2(weights: np.ndarray, write: str, folder: Path) -> None:
@@ -207,7 +185,7 @@ def _mixed(dataset: Path, seed: int, folder: Path) -> None:
     module.raw_columns = RawColumns(declared)
     columns = [feature.name for feature in declared.features]
     names = argument_names(columns)
-    table = parquet.read_table(dataset / "test.parquet")
+    table = parquet.read_table(dataset / mixed_dataset.RAW)
     raw = [
         tf.constant(table[feature.name].to_pylist(), type_of(feature))
         for feature in declared.features

@@ -21,6 +21,7 @@ from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.uploader import pull
+from tests.local import mixed_dataset
 from tests.serve.conftest import Start, get, post
 from tests.serve.process import ServerProcess
 from tests.serve.published import COLUMNS, PEOPLE, PETS, TUTORIAL, Publisher
@@ -40,7 +41,7 @@ def served(publisher: Publisher, name: str, folder: Path) -> ServedModel:
 
 def people(folder: Path, rows: int) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Test rows as JSON has them, and as the model takes them."""
-    table = parquet.read_table(folder / "test.parquet").slice(0, rows)
+    table = parquet.read_table(folder / mixed_dataset.RAW).slice(0, rows)
     raw = {name: table[name].to_pylist() for name in table.column_names if name != "income"}
     epoch = datetime(1970, 1, 1)
 
@@ -87,7 +88,7 @@ def test_every_protocol_answers_like_the_model(
     assert (v1.status, v1.version) == (200, "1")
     found = [row["probabilities"] for row in v1.body["predictions"]]
     np.testing.assert_array_equal(np.array(found, np.float32), expected)
-    names = [("low", "high")[at] for at in expected.argmax(1)]
+    names = [mixed_dataset.CLASSES[at] for at in expected.argmax(1)]
     assert [row["class"] for row in v1.body["predictions"]] == names
 
     metadata = json.loads(get(f"{server.url}/v2/models/people"))
