@@ -19,7 +19,7 @@ from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import Cluster
 from tests.cluster.launches import BUCKET, ROOT
 from tests.cluster.processes import wait_until
-from tests.local.stored_champion import publish
+from tests.local.published import publish_files
 
 pytestmark = pytest.mark.cluster
 
@@ -59,9 +59,7 @@ def test_a_copy_serves_another_model(own_cluster: Cluster, namespace: str, tmp_p
 
 
 @pytest.fixture
-def served(
-    own_cluster: Cluster, namespace: str, launch_store: Store, tmp_path: Path
-) -> Callable[[int], Champion]:
+def served(own_cluster: Cluster, namespace: str, launch_store: Store) -> Callable[[int], Champion]:
     """Publishes champions of `my-model`; the namespace has the Secret, and is `restricted`."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     own_cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
@@ -70,7 +68,7 @@ def served(
 
     def promote(number: int) -> Champion:
         files = {"saved_model.pb": b"graph %d" % number, "variables/variables.index": b"-"}
-        return publish(launch_store, layout, "my-model", number, files, tmp_path)
+        return publish_files(launch_store, layout, "my-model", number, files)
 
     return promote
 

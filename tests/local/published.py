@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from kfp_tfjob.registry import rollback, versions
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage import run_folder
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import DISTRIBUTIONS, SCHEMA, STATISTICS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import push
@@ -30,56 +32,90 @@ VERDICT = {
 DATASET = "d" * 32
 
 
-def write_version(store: Store, layout: Layout, run_id: str, blessed: bool = True) -> Champion:
-    """Write a complete version, and return the record that would make it the champion."""
-    place = layout.model(NAME)
+def write_version(
+    store: Store,
+    layout: Layout,
+    run_id: str,
+    blessed: bool = True,
+    name: str = NAME,
+    files: Mapping[str, bytes] | None = None,
+    dataset_uri: str = "s3://b/d",
+    **digests: str,
+) -> Champion:
+    """Write a complete version, and return the record that would make it the champion.
+
+    Args:
+        files: By their path in the version, instead of a model's.
+        digests: Of the dataset and its schema.
+    """
+    place = layout.model(name)
     number = versions.claim(store, place, run_id)
-    verdict: dict[str, Any] = VERDICT | {
-        "blessed": blessed,
-        "reasons": [f"{run_id} is better"],
-        "model_name": NAME,
-        "model_uri": str(layout.run(run_id).model),
+    champion = read_champion(store, layout, name)
+    about: dict[str, Any] = {
         "run_id": run_id,
         "exported_weights_sha256": f"weights of {run_id}",
         "metrics": {"accuracy": 0.5 + number / 100},
-        "intervals": {"accuracy": [0.4, 0.9]},
+        **{"dataset_digest": "d", "schema_digest": "s"},
     }
-    champion = read_champion(store, layout, NAME)
-    record = Champion(
-        number=champion.number + 1 if champion else 1,
-        version=number,
-        version_uri=str(place.version(number)),
-        run_id=run_id,
-        exported_weights_sha256=verdict["exported_weights_sha256"],
-        schema_digest="s",
-        dataset_digest="d",
-        metrics=verdict["metrics"],
-        verdict_uri=str(layout.run(run_id).verdict),
-    )
-    complete = versions.manifest_of(store, place.version(number))
+    about |= digests
+    verdict = VERDICT | about
+    verdict |= {"model_name": name, "model_uri": str(layout.run(run_id).model)}
+    verdict |= {"blessed": blessed, "reasons": [f"{run_id} is better"]}
+    verdict |= {"intervals": {"accuracy": [0.4, 0.9]}, "dataset_uri": dataset_uri}
+    version = place.version(number)
+    complete = versions.manifest_of(store, version)
     if complete is None:
+        model = {
+            "model/saved_model.pb": f"graph of {run_id}".encode(),
+            "model/variables/variables.index": f"index of {run_id}".encode(),
+            "request.json": b'{"instances": []}\n',
+        }
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
-            files = {
-                "model/saved_model.pb": f"graph of {run_id}",
-                "model/variables/variables.index": f"index of {run_id}",
-                "verdict.json": json.dumps(verdict),
-                "request.json": '{"instances": []}\n',
-            }
-            for name, text in files.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_text(text)
-            details = {
-                "run_id": run_id,
-                "exported_weights_sha256": record.exported_weights_sha256,
-                "dataset_digest": "d",
-                "schema_digest": "s",
-                "metrics": dict(record.metrics),
-            }
-            complete = push(
-                store, folder, place.version(number), "model", run_id, details=details, sha256=True
-            )
-    return Champion(**{**vars(record), "manifest_sha256": complete.digest})
+            written = {"verdict.json": json.dumps(verdict).encode()}
+            for path, data in (written | dict(files or model)).items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(data)
+            complete = push(store, folder, version, "model", run_id, details=about, sha256=True)
+    return Champion(
+        number=champion.number + 1 if champion else 1,
+        version=number,
+        version_uri=str(version),
+        verdict_uri=str(layout.run(run_id).verdict),
+        manifest_sha256=complete.digest,
+        **about,
+    )
+
+
+def publish_files(
+    store: Store, layout: Layout, name: str, number: int, files: Mapping[str, bytes]
+) -> Champion:
+    """Make a SavedModel the champion; champion record and version have this number."""
+    model = {f"model/{path}": data for path, data in files.items()}
+    champion = write_version(store, layout, f"r{number}", name=name, files=model)
+    return _crown(store, layout, name, champion)
+
+
+def publish_trained_on(
+    store: Store,
+    layout: Layout,
+    name: str,
+    done: Any,
+    copies: Sequence[str] = (SCHEMA, STATISTICS, DISTRIBUTIONS),
+) -> Champion:
+    """Make a model the champion whose version has these files of a prepared dataset."""
+    dataset = S3Address.parse(done.dataset_uri)
+    files = {path: store.read(dataset / path) for path in copies}
+    about = {"dataset_uri": done.dataset_uri, "dataset_digest": done.dataset_digest}
+    about["schema_digest"] = done.schema.schema_digest
+    champion = write_version(store, layout, "r0", name=name, files=files, **about)
+    return _crown(store, layout, name, champion)
+
+
+def _crown(store: Store, layout: Layout, name: str, champion: Champion) -> Champion:
+    """Store the record without what promote does besides."""
+    store.create(layout.model(name).champion(champion.number), champion.to_bytes())
+    return champion
 
 
 def publish(store: Store, layout: Layout, run_id: str) -> Champion:
@@ -112,13 +148,11 @@ def judged(
     push(store, data, layout.dataset(DATASET), "dataset")
     newest = read_champion(store, layout, NAME)
     champion = {"number": newest.number, "version": newest.version} if newest else None
-    verdict = {
-        **{"blessed": blessed, "model_name": NAME, "gate": {}, "champion": champion, "checks": []},
+    verdict = VERDICT | {
+        **{"blessed": blessed, "model_name": NAME, "champion": champion},
         **{"model_uri": str(run.model), "model_digest": manifest.digest, "run_id": run_id},
         **{"dataset_uri": str(layout.dataset(DATASET)), "dataset_digest": DATASET},
-        **{"schema_digest": "s"},
-        **{"exported_weights_sha256": "w", "metrics": {"accuracy": 0.4}, "intervals": {}},
-        **{"confidence": 0.95, "rows": 10},
+        **{"metrics": {"accuracy": 0.4}, "rows": 10},
         "reasons": ["it beats the champion" if blessed else "it does not beat the champion"],
     }
     store.write(run.verdict, json.dumps(verdict).encode())

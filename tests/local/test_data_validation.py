@@ -23,8 +23,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import html
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS
-from kfp_tfjob.uploader import pull, push
-from tests.local.stored_champion import champion_of
+from tests.local.published import publish_trained_on
 from tests.unit.picture_files import animals, drawn, encoded, tree
 
 Rows = list[dict[str, str]]
@@ -50,19 +49,8 @@ class Data:
             writer.writerows(table)
         return run(self.step, str(path), label, options)
 
-    def publish(
-        self, done, name: str = MODEL, copies: tuple[str, ...] = (SCHEMA, STATISTICS, DISTRIBUTIONS)
-    ):
-        version = self.step.layout.model(name).version(1)
-        folder = self.folder / "version"
-        dataset = S3Address.parse(done.dataset_uri)
-        pull(self.step.store, dataset, folder, lambda key: key in copies)
-        (folder / "model").mkdir(parents=True, exist_ok=True)
-        (folder / "model" / "saved_model.pb").write_bytes(b"x")
-        push(self.step.store, folder, version, "model", "r0")
-        champion = champion_of(version, "r0", done)
-        record = self.step.layout.model(name).champion(1)
-        self.step.store.create(record, champion.to_bytes(), "application/json")
+    def publish(self, done, **more) -> None:
+        publish_trained_on(self.step.store, self.step.layout, MODEL, done, **more)
 
     def validate(self, done, **contract) -> Validation:
         return validate(self.step, done, MODEL, {"contract": contract})

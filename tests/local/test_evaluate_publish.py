@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
 
+Export = Callable[[np.ndarray, Path], None]
 FEATURES, CLASSES, ROWS = 6, ["cat", "dog", "<b>owl</b>"], 900
 MODEL = "pets"
 
@@ -64,7 +66,7 @@ class Bench:
         labels = self.rows.values if regression else self.rows.labels
         encoder = Encoder(FEATURES, None if regression else len(CLASSES))
         folder = self.folder / f"dataset-{digest}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         shards = ["test-00000.tfrecord", "test-00001.tfrecord"]
         for name, part in zip(shards, np.array_split(np.arange(ROWS), 2), strict=True):
             encoded = encoder.encode(self.rows.features[part], labels[part])
@@ -94,15 +96,15 @@ class Bench:
         details = {"schema_digest": schema_digest}
         push(self.store, folder, self.layout.dataset(digest), "dataset", details=details)
 
-    def step(self, run_id: str, store: Store | None = None) -> Step:
+    def step(self, run_id: str) -> Step:
         """Return what the engines of a run are given."""
-        return Step("test", run_id, self.layout, store or self.store)
+        return Step("test", run_id, self.layout, self.store)
 
     def model_uri(self, run_id: str) -> str:
         """Return what sync_output would hand on."""
         return str(self.layout.run(run_id).output / "model")
 
-    def train(self, run_id: str, noise: float, export: Callable[..., None]) -> None:
+    def train(self, run_id: str, noise: float, export: Export) -> None:
         """Leave the output of a run: the right weights with some noise."""
         rng = np.random.default_rng(len(run_id))
         weights = self.rows.weights + noise * rng.normal(size=self.rows.weights.shape)
@@ -121,50 +123,60 @@ class Bench:
         verdict = json.loads(self.store.read(S3Address.parse(done.verdict_uri)))
         return done, verdict
 
-    def publish(self, run_id: str, store: Store | None = None) -> publish.Published:
-        """Publish a run by its verdict."""
-        verdict = str(self.layout.run(run_id).evaluation / "verdict.json")
-        step = self.step(run_id, store)
-        return publish.run(step, MODEL, self.model_uri(run_id), verdict, str(self.dataset))
+    def crown(self, run_id: str, noise: float, **gate: Any) -> publish.Published:
+        """Train, judge and publish the first champion."""
+        self.train(run_id, noise, packed)
+        done, verdict = self.evaluate(run_id, **gate)
+        assert done.blessed, verdict["reasons"]
+        return self.publish(run_id)
+
+    def publish(self, run_id: str, judged: str = "") -> publish.Published:
+        """Publish a run by its verdict, or by that of another."""
+        verdict, model = self.layout.run(judged or run_id).verdict, self.model_uri(run_id)
+        return publish.run(self.step(run_id), MODEL, model, str(verdict), str(self.dataset))
 
 
 @pytest.fixture
-def bench(
-    store: Store,
-    base: S3Address,
-    tmp_path: Path,
-    rows: SimpleNamespace,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Bench:
+def bench(store: Store, base: S3Address, tmp_path: Path, rows: SimpleNamespace) -> Bench:
     return Bench(store, base, tmp_path, rows)
 
 
-def packed(weights: np.ndarray, folder: Path, temperature: float = 1.0) -> None:
-    """Export as the trainer does: the signature serve_packed, and a text output beside."""
+def exporter(outputs: Callable[[Any, Any], dict[str, Any]]) -> Export:
+    """Return an export with the signature serve_packed; `outputs` takes rows and weights."""
+
+    def export(weights: np.ndarray, folder: Path) -> None:
+        import tensorflow as tf
+
+        module = tf.Module()
+        module.weights = tf.Variable(weights)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
+        def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
+            return outputs(features, module.weights)
+
+        tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
+
+    return export
+
+
+def classes(scores: Any) -> dict[str, Any]:
+    """Return what the trainer exports: probabilities, and a text output beside."""
     import tensorflow as tf
 
-    module = tf.Module()
-    module.weights = tf.Variable(weights)
-
-    @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
-    def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
-        scores = tf.nn.softmax(features @ module.weights / temperature)
-        names = tf.gather(tf.constant(CLASSES), tf.argmax(scores, axis=1))
-        return {"probabilities": scores, "class": names}
-
-    tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
+    names = tf.gather(tf.constant(CLASSES), tf.argmax(scores, axis=1))
+    return {"probabilities": tf.nn.softmax(scores), "class": names}
 
 
-def cooler(weights: np.ndarray, folder: Path) -> None:
-    """Export the same weights with another graph, which is less sure of its classes."""
-    packed(weights, folder, 2.0)
+packed = exporter(lambda features, weights: classes(features @ weights))
+# The same weights with another graph, which is less sure of its classes.
+cooler = exporter(lambda features, weights: classes(features @ weights / 2))
 
 
-def keras_model(weights: np.ndarray, folder: Path) -> None:
+def keras_model(weights: np.ndarray, folder: Path, activation: str | None = "softmax") -> None:
     """Export as a user does with Keras: one input, one output, no name of ours."""
     import keras
 
-    layers = [keras.Input((FEATURES,)), keras.layers.Dense(len(CLASSES), "softmax", use_bias=False)]
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(len(CLASSES), activation, False)]
     model = keras.Sequential(layers)
     model.set_weights([weights])
     model.export(folder, verbose=False)
@@ -251,11 +263,8 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     done, verdict = bench.evaluate("worse!")
     assert not done.blessed
     assert "champion 2" in verdict["reasons"][0]
-    stolen = str(bench.layout.run("better").evaluation / "verdict.json")
     with pytest.raises(ConfigurationError, match="model_uri"):
-        publish.run(
-            bench.step("worse!"), MODEL, bench.model_uri("worse!"), stolen, str(bench.dataset)
-        )
+        bench.publish("worse!", judged="better")
 
     # The report stands alone and escapes what it shows.
     html = bench.store.read(bench.layout.run("worse!").evaluation / "report.html").decode()
@@ -303,9 +312,7 @@ def test_metrics_of_ones_own(bench: Bench) -> None:
 
 
 def test_another_schema_is_not_compared(bench: Bench) -> None:
-    bench.train("r1", 0.5, packed)
-    bench.evaluate("r1")
-    bench.publish("r1")
+    bench.crown("r1", 0.5)
     bench.write_dataset("d2", "s2")
     bench.train("other", 0.1, packed)
     done, verdict = bench.evaluate("other", "d2")
@@ -332,17 +339,9 @@ def test_test_rows_that_were_trained_on_bless_nothing(bench: Bench) -> None:
 
 
 def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Bench) -> None:
-    bench.train("r1", 0.5, packed)
-    bench.evaluate("r1")
-    bench.publish("r1")
+    bench.crown("r1", 0.5)
     # The champion's dataset has a shard for training that is a test shard of the next one.
-    shard = (bench.folder / "dataset-d1" / "test-00000.tfrecord").read_bytes()
-    folder = bench.folder / "dataset-d1"
-    schema = json.loads((folder / "schema.json").read_text())
-    (folder / "train-00000.tfrecord").write_bytes(shard)
-    schema["splits"] = {"train": {"rows": ROWS // 2, "shards": ["train-00000.tfrecord"]}}
-    (folder / "schema.json").write_text(json.dumps(schema))
-    push(bench.store, folder, bench.dataset, "dataset", details={"schema_digest": "s1"})
+    bench.write_dataset("d1", trained_on=True)
     bench.write_dataset("d2", known=0)
     bench.train("next", 0.0, packed)
     done, verdict = bench.evaluate("next", "d2")
@@ -350,7 +349,7 @@ def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Ben
     # A folder with a name of its own is known by its content.
     manifest = bench.store.read_manifest(bench.layout.dataset("d2") / "manifest.json")
     assert verdict["dataset_digest"] == manifest.digest[:32]
-    assert "test-00000.tfrecord" in verdict["reasons"][0]
+    assert "test-00001.tfrecord" in verdict["reasons"][0]
 
 
 def test_a_label_outside_the_classes_is_refused(bench: Bench) -> None:
@@ -387,9 +386,7 @@ def test_slices_of_two_models(bench: Bench) -> None:
 
 
 def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
-    bench.train("r1", 0.5, packed)
-    bench.evaluate("r1")
-    version = S3Address.parse(bench.publish("r1").version_uri)
+    version = S3Address.parse(bench.crown("r1", 0.5).version_uri)
     bench.store.write(version / "model" / "saved_model.pb", b"damaged")
     bench.train("next", 0.0, packed)
     done, verdict = bench.evaluate("next")
@@ -409,21 +406,14 @@ def test_a_regression_with_columns_by_name(bench: Bench) -> None:
 
 
 def test_infinite_probabilities_are_not_clipped_to_certain_ones(bench: Bench) -> None:
-    def infinite(weights: np.ndarray, folder: Path) -> None:
+    def infinite(features: Any, weights: Any) -> dict[str, Any]:
         import tensorflow as tf
 
-        module = tf.Module()
-        module.weights = tf.Variable(weights)
+        scores = features @ weights
+        highest = tf.reduce_max(scores, axis=1, keepdims=True)
+        return {"probabilities": tf.where(scores == highest, np.float32(np.inf), 0)}
 
-        @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
-        def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
-            scores = features @ module.weights
-            highest = tf.reduce_max(scores, axis=1, keepdims=True)
-            return {"probabilities": tf.where(scores == highest, np.float32(np.inf), 0)}
-
-        tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
-
-    bench.train("r1", 0.1, infinite)
+    bench.train("r1", 0.1, exporter(infinite))
     done, verdict = bench.evaluate("r1")
     assert not done.blessed
     assert "finite" in verdict["reasons"][0]
@@ -433,24 +423,17 @@ def test_infinite_probabilities_are_not_clipped_to_certain_ones(bench: Bench) ->
 def test_a_model_that_needs_other_rows_beside_a_row_is_refused(
     bench: Bench, is_random: bool
 ) -> None:
-    def centred(weights: np.ndarray, folder: Path) -> None:
+    def centred(features: Any, weights: Any) -> dict[str, Any]:
         import tensorflow as tf
 
-        module = tf.Module()
-        module.weights = tf.Variable(weights)
+        scores = features @ weights
+        if is_random:  # as with dropout, which is not an error
+            scores += tf.random.normal(tf.shape(scores))
+        else:
+            scores -= tf.reduce_mean(scores, axis=0)
+        return {"probabilities": tf.nn.softmax(scores)}
 
-        @tf.function(input_signature=[tf.TensorSpec([None, FEATURES], tf.float32, "features")])
-        def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
-            scores = features @ module.weights
-            if is_random:  # as with dropout, which is not an error
-                scores += tf.random.normal(tf.shape(scores))
-            else:
-                scores -= tf.reduce_mean(scores, axis=0)
-            return {"probabilities": tf.nn.softmax(scores)}
-
-        tf.saved_model.save(module, str(folder), signatures={"serve_packed": serve})
-
-    bench.train("r1", 0.1, centred)
+    bench.train("r1", 0.1, exporter(centred))
     if is_random:
         assert bench.evaluate("r1")[0].metrics
         return
@@ -459,15 +442,7 @@ def test_a_model_that_needs_other_rows_beside_a_row_is_refused(
 
 
 def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
-    def logits(weights: np.ndarray, folder: Path) -> None:
-        import keras
-
-        layers = [keras.Input((FEATURES,)), keras.layers.Dense(len(CLASSES), use_bias=False)]
-        model = keras.Sequential(layers)
-        model.set_weights([weights])
-        model.export(folder, verbose=False)
-
-    bench.train("logits", 0.1, logits)
+    bench.train("logits", 0.1, partial(keras_model, activation=None))
     with pytest.raises(DataError, match="probabilities"):
         bench.evaluate("logits")
     bench.train("regression", 0.1, columns)

@@ -22,7 +22,7 @@ from kfp_tfjob.storage.champion import read_record
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.stored_champion import publish
+from tests.local.published import publish_files
 
 MODEL = "pets"
 
@@ -50,9 +50,9 @@ def test_a_damaged_champion_changes_nothing(store: Store, layout: Layout, tmp_pa
     champion = ChampionFolder(store, layout, MODEL, folder)
     with pytest.raises(DataError, match="pets"):
         champion.update()
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    publish_files(store, layout, MODEL, 1, files(1))
     assert champion.update() == 1
-    publish(store, layout, MODEL, 2, files(2), tmp_path)
+    publish_files(store, layout, MODEL, 2, files(2))
     version = layout.model(MODEL).version(2)
     store.write(version / "model" / "saved_model.pb", b"graph 7")
     with pytest.raises(DataError, match="saved_model.pb"):
@@ -74,9 +74,9 @@ def test_a_folder_of_another_model_or_half_a_file_is_replaced(
 ) -> None:
     """Both had the number of the champion, so they were served as it."""
     served = tmp_path / "served" / "1"
-    publish(store, layout, "cats", 1, files(7), tmp_path)
+    publish_files(store, layout, "cats", 1, files(7))
     assert ChampionFolder(store, layout, "cats", served.parent).update() == 1
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    publish_files(store, layout, MODEL, 1, files(1))
     assert ChampionFolder(store, layout, MODEL, served.parent).update() == 1
     assert whole(served, 1)
     for damage in (served / "saved_model.pb", served / "variables/variables.data-00000-of-00001"):
@@ -94,7 +94,7 @@ def test_versions_of_others_are_not_deleted(
     store: Store, layout: Layout, tmp_path: Path, number: str
 ) -> None:
     """Programs that export for TensorFlow Serving name their folders by the time."""
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    publish_files(store, layout, MODEL, 1, files(1))
     theirs = tmp_path / "models" / number / "saved_model.pb"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"theirs")
@@ -123,7 +123,7 @@ def test_a_folder_leaves_a_champion_whose_record_was_removed(
         return sorted(it.name for it in (tmp_path / "served").iterdir() if it.name.isdecimal())
 
     for number in (1, 2):
-        publish(store, layout, MODEL, number, files(number), tmp_path)
+        publish_files(store, layout, MODEL, number, files(number))
         publish_newest(store, layout, MODEL)
         champion.update()
     with monkeypatch.context() as late:  # a listing that is late is no removal
@@ -138,7 +138,7 @@ def test_a_folder_leaves_a_champion_whose_record_was_removed(
 
 
 def test_a_server_follows_records_and_not_their_numbers(
-    store: Store, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
 
@@ -150,7 +150,7 @@ def test_a_server_follows_records_and_not_their_numbers(
 
     monkeypatch.setattr(LoadedModel, "of", load)
     for number in (1, 2, 3):
-        publish(store, layout, MODEL, number, files(number), tmp_path)
+        publish_files(store, layout, MODEL, number, files(number))
     first, second, third = (read_record(store, layout, MODEL, number) for number in (1, 2, 3))
     follower = Follower(store, layout, MODEL, Mock())
     follower.start()
@@ -165,7 +165,7 @@ def test_a_server_follows_records_and_not_their_numbers(
     another = promote(store, layout, MODEL, replace(first, number=3, action="rollback"))
     assert follower.look() and follower.current.champion == another
     # One that is refused is not tried again at once; another one with its number is.
-    publish(store, layout, MODEL, 4, files(4), tmp_path)
+    publish_files(store, layout, MODEL, 4, files(4))
     place = layout.model(MODEL)
     fourth = read_record(store, layout, MODEL, 4)
     store.write(place.champion(4), replace(fourth, why="too large").to_bytes())
@@ -187,7 +187,7 @@ def test_a_server_follows_records_and_not_their_numbers(
 def test_a_second_process_waits_and_finds_it_done(
     store: Store, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    publish_files(store, layout, MODEL, 1, files(1))
     folder = tmp_path / "served"
     fetched: list[int] = []
     begun, go_on = Event(), Event()
@@ -212,7 +212,7 @@ def test_a_second_process_waits_and_finds_it_done(
 def test_wrong_inputs(store: Store, layout: Layout, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="model_name"):
         ChampionFolder(store, layout, "../x", tmp_path)
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    publish_files(store, layout, MODEL, 1, files(1))
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="/file"):
         ChampionFolder(store, layout, MODEL, tmp_path / "file").update()

@@ -38,7 +38,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.failure_record import Failure
-from kfp_tfjob.storage.layout import MANIFEST, Layout
+from kfp_tfjob.storage.layout import MANIFEST, Layout, RunLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from tests.waiting import until
@@ -66,15 +66,15 @@ if me == "chief-0":
     (output / "progress.jsonl").write_text("".join(json.dumps(x) + chr(10) for x in lines))
 todo = here / f"{me}.todo"
 until = time.monotonic() + 300
-while not todo.exists() and time.monotonic() < until:
+what = "nothing"
+while what != f"die {attempt}" and not what.startswith("exit") and time.monotonic() < until:
     time.sleep(0.02)
-what = todo.read_text() if todo.exists() else "exit 9"
+    what = todo.read_text() if todo.exists() else what
 print("told to", what, flush=True)
-word, number = what.split()
-if word == "die" and attempt == number:
+if what.startswith("die"):
     os.kill(os.getppid(), 9)
     time.sleep(60)
-sys.exit(int(number) if word == "exit" else 0)
+sys.exit(int(what.split()[1]))
 """
 
 
@@ -420,51 +420,27 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     assert step.store.numbers(step.run.attempts) == [1, 2, 3]
 
 
-# Writes a checkpoint in each of its attempts, and is killed as often as the file says.
-STORES = """
-import os, pathlib, sys, time
-attempt, kills, stored = int(os.environ["ATTEMPT"]), int(sys.argv[1]), pathlib.Path(sys.argv[2])
-output = pathlib.Path(os.environ["OUTPUT_DIR"])
-part = output / "checkpoints/.part"
-part.mkdir(parents=True)
-(part / "weights").write_bytes(b"w" * attempt)
-part.rename(output / f"checkpoints/{attempt}")
-(output / "model").mkdir()
-(output / "model/weights.bin").write_bytes(b"w")
-if attempt <= kills:
-    while not (stored / f"stored-{attempt}").exists():
-        time.sleep(0.05)
-    os.kill(os.getppid(), 9)
-    time.sleep(60)
-"""
-
-
-def _is_stored(step: Step, checkpoint: int) -> bool:
-    manifest = step.run.checkpoints / str(checkpoint) / "manifest.json"
-    return manifest in [item.address for item in step.store.list(step.run.checkpoints)]
-
-
-def _stores(spec: JobSpec, script: Path, kills: int) -> JobSpec:
-    script.write_text(STORES)
-    command = ("python3", str(script), str(kills), str(script.parent))
-    return replace(spec, options=spec.options.model_copy(update={"command": command}))
+def checkpoint(store: Store, run: RunLayout, number: int) -> None:
+    """Store a checkpoint as the sidecar does."""
+    folder = run.checkpoints / str(number)
+    store.write(folder / "state", bytes([number]))
+    entry = store.entry(folder / "state", "state")
+    store.create(folder / MANIFEST, Manifest.of("checkpoint", [entry]).to_bytes())
 
 
 def test_two_kills_of_a_training_that_progressed_each_time_end_green(
-    backend, spec, step, script, tmp_path
+    backend, spec, step, tell, tmp_path
 ):
-    def tell_when_stored() -> None:
-        for attempt in (1, 2):
-            until(lambda n=attempt: _is_stored(step, n))
-            (tmp_path / f"stored-{attempt}").touch()
+    def progress_and_die() -> None:
+        for attempt, last in ((1, "die 1"), (2, "die 2"), (3, "exit 0")):
+            until((tmp_path / f"chief-0.{attempt}.json").exists)
+            checkpoint(step.store, step.run, attempt)
+            tell(chief_0=last)
 
-    threading.Thread(target=tell_when_stored, daemon=True).start()
-    launched = engine.train(step, _stores(spec(max_attempts=1), script, 2), backend)
+    threading.Thread(target=progress_and_die, daemon=True).start()
+    launched = engine.train(step, spec(max_attempts=1), backend)
     assert launched.attempts == 3
-    claims = [
-        json.loads(step.store.read(step.run.attempts / f"{number:04d}.json"))
-        for number in step.store.numbers(step.run.attempts)
-    ]
+    claims = [json.loads(step.store.read(step.run.attempt(number))) for number in (1, 2, 3)]
     assert [claim["checkpoint"] for claim in claims] == [0, 1, 2]
     assert {claim["fruitless"] for claim in claims} == {0}
     assert len({claim["began"] for claim in claims}) == 1
@@ -485,13 +461,8 @@ def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
 def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
     backend, spec, step, tell, tmp_path
 ):
-    for number, text in ((3, b"three"), (7, b"seven")):
-        folder = step.run.checkpoints / str(number)
-        path = tmp_path / "state"
-        path.write_bytes(text)
-        entry = step.store.send(path, folder / "state", "state")
-        manifest = Manifest.of("checkpoint", [entry], step.run_id, 1)
-        step.store.create(folder / "manifest.json", manifest.to_bytes())
+    checkpoint(step.store, step.run, 3)
+    checkpoint(step.store, step.run, 7)
     step.store.write(step.run.checkpoints / "7" / "state", b"rotten")
     step.store.write(step.run.checkpoints / "9" / "state", b"without a manifest")
     tell(chief_0="exit 0")
@@ -499,19 +470,6 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
     keys = [item.key for item in step.store.read_manifest(step.run.manifest).objects]
     assert any(key.endswith("checkpoints/3/state") for key in keys)
     assert not any("checkpoints/7" in key or "checkpoints/9" in key for key in keys)
-
-
-def test_a_job_that_somebody_deletes_is_told_apart(backend, spec, step, tmp_path):
-    def delete() -> None:
-        until(lambda: (tmp_path / "chief-0.1.json").exists())
-        backend.delete(f"tfjob-{step.run_id}-1")
-
-    thread = threading.Thread(target=delete)
-    thread.start()
-    with pytest.raises(JobFailedError) as failed:
-        engine.train(step, spec(), backend)
-    thread.join()
-    assert (failed.value.code, failed.value.verdict) == (2, "cancelled")
 
 
 @pytest.mark.parametrize("when", ["before its job", "while its job is lost"])

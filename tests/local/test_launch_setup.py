@@ -25,6 +25,7 @@ from kfp_tfjob.uploader import push
 from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
+from tests.local.test_launch_jobs import checkpoint
 from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 
 
@@ -74,19 +75,12 @@ def test_a_replica_without_data_dir_fetches_nothing(
     assert not (Path(environment["JOB_DIR"]) / "data").exists()
 
 
-def _checkpoint(store: Store, layout: RunLayout, folder: Path, step: int) -> None:
-    source = folder / f"source-{step}"
-    source.mkdir()
-    (source / "variables.bin").write_bytes(bytes([step]))
-    push(store, source, layout.checkpoints / str(step), "checkpoint")
-
-
 def test_the_newest_complete_checkpoint_comes_back(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
     layout = RunLayout(base)
     for step in (3, 5, 7, 9):
-        _checkpoint(store, layout, tmp_path, step)
+        checkpoint(store, layout, step)
     store.delete(layout.checkpoints / "9" / MANIFEST)  # it was being stored when the pod died
     environment = {
         "JOB_DIR": str(tmp_path / "job"),
@@ -97,7 +91,7 @@ def test_the_newest_complete_checkpoint_comes_back(
     assert run(environment, lambda: store) == 7
     checkpoints = tmp_path / "output" / "checkpoints"
     assert [item.name for item in checkpoints.iterdir()] == ["7"]
-    assert (checkpoints / "7" / "variables.bin").read_bytes() == b"\7"
+    assert (checkpoints / "7" / "state").read_bytes() == b"\7"
     assert run(environment, lambda: store) == 7, "it is there"
 
 

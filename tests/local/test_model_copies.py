@@ -9,8 +9,7 @@ from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.published import VERDICT
-from tests.local.stored_champion import publish
+from tests.local.published import VERDICT, publish_files
 
 NAME = "income"
 
@@ -18,7 +17,7 @@ NAME = "income"
 def ended(store: Store, output: S3Address, home: Home, scratch: Path) -> Path:
     """Publish a model below an output_uri, end its run, and return the copy that it names."""
     step = Step("finish", scratch.name, Layout(output), store)
-    publish(store, step.layout, NAME, 1, {"saved_model.pb": scratch.name.encode()}, scratch)
+    publish_files(store, step.layout, NAME, 1, {"saved_model.pb": scratch.name.encode()})
     store.write(step.run.verdict, json.dumps(VERDICT).encode())
     home.run(step.run_id).mkdir(parents=True)
     said: list[str] = []

@@ -23,10 +23,9 @@ from kfp_tfjob.serving.request_counts import Monitored
 from kfp_tfjob.serving.requests_sample import About, put
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.storage.layout import DISTRIBUTIONS, SCHEMA, STATISTICS, Layout
+from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.uploader import pull, push
-from tests.local.stored_champion import champion_of
+from tests.local.published import publish_trained_on
 
 MODEL = "income"
 # The newest half past midnight, so samples of the hour before it are of two days.
@@ -45,18 +44,7 @@ class World:
         step = Step("prepare_data", "r1", self.layout, self.store)
         done = run(step, str(folder / "train.csv"), people.LABEL, {})
         self.schema_digest = done.schema.schema_digest
-        self.publish(MODEL, done)
-
-    def publish(self, name: str, done) -> None:
-        place = self.layout.model(name)
-        version = self.folder / name
-        dataset = S3Address.parse(done.dataset_uri)
-        kept = (SCHEMA, STATISTICS, DISTRIBUTIONS)
-        pull(self.store, dataset, version, lambda key: key in kept)
-        (version / "verdict.json").write_text(json.dumps({"dataset_uri": done.dataset_uri}))
-        push(self.store, version, place.version(4), "model", "r1")
-        champion = champion_of(place.version(4), "r1", done)
-        self.store.create(place.champion(1), champion.to_bytes())
+        publish_trained_on(self.store, self.layout, MODEL, done)
 
     def people(self, rows: int, seed: int) -> list[dict[str, str]]:
         path = self.folder / "others.csv"
@@ -70,7 +58,7 @@ class World:
         requested: int = 0,
         left_out: tuple[str, ...] = (),
         schema_digest: str = "",
-        version: int = 4,
+        version: int = 1,
     ) -> None:
         """Store a sample as a server does."""
         about = About(
@@ -196,7 +184,7 @@ def test_the_time_and_the_columns_are_chosen(world: World) -> None:
 def test_bad_files_are_named_and_the_others_count(world: World) -> None:
     world.send(world.people(300, 60))
     world.send(world.people(300, 61), schema_digest="f" * 64)
-    place = world.layout.model(MODEL).requests_of_day(4, NOW.date() - timedelta(days=1))
+    place = world.layout.model(MODEL).requests_of_day(1, NOW.date() - timedelta(days=1))
     world.store.create(place / "broken.parquet", b"PAR1 nonsense PAR1")
     found = world.look()
     assert found.rows == 300 and len(found.unreadable) == 2
@@ -209,7 +197,7 @@ def test_values_of_another_kind_are_counted(world: World) -> None:
     given = columns(rows)
     given["age"] = pa.array([row["age"] or None for row in rows[:-3]] + ["old"] * 3)
     began = NOW - timedelta(hours=1)
-    about = About(MODEL, 4, 1, world.schema_digest, "", "", 200)
+    about = About(MODEL, 1, 1, world.schema_digest, "", "", 200)
     put(world.store, world.layout.model(MODEL), given, [began] * 200, [None] * 200, about)
     found = world.look()
     assert found.bad_rows == 3

@@ -11,7 +11,7 @@ import pytest
 from kfp_tfjob.serving.folder import ChampionFolder
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.stored_champion import publish
+from tests.local.published import publish_files
 from tests.local.test_follow import MODEL, files, whole
 from tests.waiting import until
 
@@ -29,9 +29,9 @@ def test_a_killed_process_leaves_whole_folders(
     store: Store, layout: Layout, tmp_path: Path
 ) -> None:
     folder = tmp_path / "served"
-    publish(store, layout, MODEL, 1, files(1), tmp_path)
+    publish_files(store, layout, MODEL, 1, files(1))
     ChampionFolder(store, layout, MODEL, folder).update()
-    publish(store, layout, MODEL, 2, files(2), tmp_path)
+    publish_files(store, layout, MODEL, 2, files(2))
     process = start(layout, folder, tmp_path / "log")
     until(lambda: (folder / ".incoming").exists() or (folder / "2").exists())
     process.kill()
