@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kfp_tfjob.components.webhook import Webhook, returned_within
+from kfp_tfjob.jobs.attempt_record import gpu_hours
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.jobs.record import gpu_hours
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED
 from kfp_tfjob.storage.errors import StepError

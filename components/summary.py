@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.judging.formatting import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.outcome import Outcome, outcome_of

@@ -27,8 +27,8 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import TrialState
 
 from kfp_tfjob import Client
+from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.following import Moment
-from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 
 # The keyword arguments of build_model to search.
 SPACE: dict[str, BaseDistribution] = {

@@ -22,9 +22,9 @@ from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.kubeflow.connection import Connection
+from kfp_tfjob.pipelines.kubeflow.errors import ALLOW_ACCOUNT
 from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
 from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
-from kfp_tfjob.pipelines.kubeflow.refusals import ALLOW_ACCOUNT
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
 from kfp_tfjob.storage.errors import StoreUnavailableError
 from kfp_tfjob.storage.layout import Layout

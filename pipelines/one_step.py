@@ -13,7 +13,7 @@ from kfp.dsl.graph_component import GraphComponent
 
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.form import REQUIRED, Field, with_form
+from kfp_tfjob.pipelines.signature import REQUIRED, Field, with_form
 from kfp_tfjob.pipelines.task import with_store
 
 _SECRET = "storage_secret"

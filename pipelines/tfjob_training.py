@@ -18,9 +18,9 @@ from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
-from kfp_tfjob.options.fields import TICK
+from kfp_tfjob.options.address_fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.form import REQUIRED, Field, with_form
+from kfp_tfjob.pipelines.signature import REQUIRED, Field, with_form
 from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
 from kfp_tfjob.pipelines.task import sized, with_store
 

@@ -24,7 +24,7 @@ from kfp_tfjob.storage.escaping import lines, log_to
 from kfp_tfjob.storage.layout import CODE, MODEL
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import VARIABLES, Config
-from kfp_tfjob.trainer.exits import (
+from kfp_tfjob.trainer.errors import (
     NotFiniteError,
     NotStartedError,
     PeerLostError,

@@ -24,7 +24,7 @@ from kfp_tfjob.storage import files
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
-from kfp_tfjob.trainer.exits import NotStartedError
+from kfp_tfjob.trainer.errors import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"

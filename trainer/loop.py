@@ -26,7 +26,7 @@ from kfp_tfjob.trainer.callbacks import Callbacks
 from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
+from kfp_tfjob.trainer.errors import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
 from kfp_tfjob.trainer.progress import ProgressWriter, TimeSplit
 from kfp_tfjob.trainer.replicas import Replicas

@@ -49,7 +49,7 @@ def push(
 
     Args:
         store: The store.
-        folder: The folder to send; `inventory.py` defines which files count.
+        folder: The folder to send; `supervisor/output_files.py` defines which files count.
         address: The directory in the store.
         kind: The kind of the manifest, for instance `code`.
         run_id: The run that writes it.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.supervisor.inventory import counts, digest
+from kfp_tfjob.supervisor.output_files import counts, digest
 
 
 @dataclass(frozen=True, order=True)

@@ -14,7 +14,7 @@ from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.judge import Given, judge
-from kfp_tfjob.registry.records import record_of
+from kfp_tfjob.registry.champion_records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.formatting import counted

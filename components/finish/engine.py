@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
-from kfp_tfjob.components.finish.cluster import Left, end_jobs
+from kfp_tfjob.components.finish.leftover_jobs import Left, end_jobs
 from kfp_tfjob.components.notify_end import tell_end
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
@@ -30,8 +30,8 @@ from kfp_tfjob.components.summary import (
     summary,
     unchanged_summary,
 )
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.jobs.record import AttemptEnd, read_ends
 from kfp_tfjob.registry.outcome import BLESSED, LOST_RACE, NOT_EVALUATED, PUBLISHED, Outcome
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.escaping import code, prose, row

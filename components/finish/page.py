@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
-from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.workflow import FailedTask
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, EndedContainer, EndedPod
 from kfp_tfjob.jobs.kinds import kind_named
-from kfp_tfjob.jobs.record import AttemptEnd, EndedContainer, EndedPod
 from kfp_tfjob.storage.errors import ended
 from kfp_tfjob.storage.escaping import code, fence, prose, row
 from kfp_tfjob.storage.failure_record import Failure

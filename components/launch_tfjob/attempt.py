@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from kfp_tfjob.checks.placement import too_small
-from kfp_tfjob.checks.shortage import remedy, secret_remedy
+from kfp_tfjob.checks.remedies import remedy, secret_remedy
 from kfp_tfjob.cluster import waiting
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.job_end import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.storage.errors import StepError

@@ -13,22 +13,22 @@ from typing import Any
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components.launch_tfjob import earlier
+from kfp_tfjob.components.launch_tfjob import earlier_job
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
-from kfp_tfjob.components.launch_tfjob.earlier import Found
+from kfp_tfjob.components.launch_tfjob.earlier_job import Found
 from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, job_html, read
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
+from kfp_tfjob.jobs.attempt_record import end_of, gpu_hours
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.record import end_of, gpu_hours
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.options import images
-from kfp_tfjob.options.secret_values import secrets_in
+from kfp_tfjob.options.parameter_masking import secrets_in
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import counted
 
@@ -109,12 +109,12 @@ class Launcher:
             require_same(before, records.inputs(self.launch.spec))
         if done:
             succeeded = Judgement(Verdict.SUCCEEDED, "the chief succeeded")
-            earlier.record_end(self.launch, done, succeeded)
+            earlier_job.record_end(self.launch, done, succeeded)
         return done
 
     def _adopt(self) -> bool:
         """Tell whether the job of the newest attempt must be followed, and read its claim."""
-        job = earlier.adopt(self.launch, self.claimed, self._lost)
+        job = earlier_job.adopt(self.launch, self.claimed, self._lost)
         # Without a retry, a person started the run, and the count of the attempts restarts.
         counts = self.claimed and (self.launch.retry or job or self._lost)
         self.claim = self.launch.records.claim(self.claimed[-1]) if counts else None
@@ -164,9 +164,9 @@ class Launcher:
         try:
             launch.backend.create(manifest)
         except JobExistsError:
-            found = earlier.look_at(launch.backend.get(name), [], manifest)
+            found = earlier_job.look_at(launch.backend.get(name), [], manifest)
             if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
-                raise earlier.not_ours(manifest, found) from None
+                raise earlier_job.not_ours(manifest, found) from None
             log.info("%s already exists and is adopted", name)
         launch.fail_if_ended(name)
         return True

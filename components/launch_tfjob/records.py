@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.manifest import spec_hash
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.options.secret_values import masked
+from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (

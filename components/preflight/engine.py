@@ -21,14 +21,14 @@ from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.options import fields
+from kfp_tfjob.options import address_fields
 from kfp_tfjob.options import parse as parameters
+from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.fields import Tick
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.parameter_masking import plain_secrets
 from kfp_tfjob.options.pipeline import RunParameters, completed
-from kfp_tfjob.options.secret_values import plain_secrets
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -96,7 +96,7 @@ def run(
     except ConfigurationError:
         report.step = _place_of_report(run_id, given, task_key)
         raise
-    values = completed(given, {"data_uri": fields.fill(str(given["data_uri"]), tick)})
+    values = completed(given, {"data_uri": address_fields.fill(str(given["data_uri"]), tick)})
     step = _open_step(run_id, values, task_key)
     folder = _folder(step, values, tick)
     if folder:
@@ -199,13 +199,14 @@ def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
     try:
         return Tick.parse(scheduled_time)
     except ConfigurationError as error:
-        dated = [name for name in ("data_uri", "output_uri") if fields.has_time(str(values[name]))]
+        parameters = ("data_uri", "output_uri")
+        dated = [it for it in parameters if address_fields.has_time(str(values[it]))]
         if not dated:
             return None
         raise ConfigurationError(
             Problem(
                 f"{dated[0]} contains a date field, but the back end does not pass this run's time",
-                received=f"{fields.TICK} {scheduled_time!r}",
+                received=f"{address_fields.TICK} {scheduled_time!r}",
                 expected="the scheduled time, which Kubeflow Pipelines 2.17 passes",
                 fix=f"upgrade Kubeflow Pipelines, or write the date itself into {dated[0]}",
                 path=dated[0],
@@ -215,7 +216,7 @@ def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
 
 def _folder(step: Step, values: RunParameters, tick: Tick | None) -> str:
     """Return the folders between `runs/` and this run; empty if output_uri shapes none."""
-    return fields.folder(step.layout.template, tick, str(values["model_name"]).strip())
+    return address_fields.folder(step.layout.template, tick, str(values["model_name"]).strip())
 
 
 def _resolved(step: Step, values: RunParameters, given: RunParameters, tick: Tick | None) -> str:

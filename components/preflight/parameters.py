@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options import fields
+from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.parse import parse, unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters, completed
-from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.formatting import counted
@@ -47,7 +47,9 @@ def check(values: RunParameters) -> None:
     ]
     if values.get("output_uri"):
         problems += _problems(partial(_check_output, str(values["output_uri"])))
-    problems += fields.check(str(values.get("data_uri", "")), "data_uri", fields.IN_DATA)
+    problems += address_fields.check(
+        str(values.get("data_uri", "")), "data_uri", address_fields.IN_DATA
+    )
     if values.get("model_name"):
         problems += check_model_name(str(values["model_name"]))
     problems += _problems(lambda: check_endpoint(str(values.get("storage_endpoint", ""))))
@@ -62,8 +64,10 @@ def check(values: RunParameters) -> None:
 
 def _check_output(output_uri: str) -> None:
     layout = Layout.parse(output_uri)
-    ConfigurationError.raise_if(fields.check(layout.template, "output_uri", fields.IN_FOLDER))
-    if fields.has_user(layout.template):
+    ConfigurationError.raise_if(
+        address_fields.check(layout.template, "output_uri", address_fields.IN_FOLDER)
+    )
+    if address_fields.has_user(layout.template):
         raise ConfigurationError(
             Problem(
                 "output_uri contains {user}, which the back end cannot fill in",

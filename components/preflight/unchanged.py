@@ -18,7 +18,7 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.registry.records import champions
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError

@@ -17,7 +17,7 @@ from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnStatistics, ColumnType
-from kfp_tfjob.pages import small
+from kfp_tfjob.pages import sparklines
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import DataError, Example, Problem, first
 from kfp_tfjob.storage.escaping import short
@@ -127,7 +127,7 @@ def _row(
     return Row(
         name,
         plot,
-        small.bars(shape) if shape else "",
+        sparklines.bars(shape) if shape else "",
         cells,
         _gaps_cell(name, column, comparison),
         drift_cell(moved, validation.max_psi),
@@ -138,7 +138,7 @@ def _plot(now: ColumnRows, before: ColumnRows | None) -> Markup:
     lines = {"b": _bars(now.counts["test"])}
     if before:
         lines["c"] = _bars(before.counts["train"])
-    return small.compare(_bars(now.counts["train"]), lines)
+    return sparklines.compare(_bars(now.counts["train"]), lines)
 
 
 def _bars(counts: Sequence[int]) -> list[int]:
@@ -216,8 +216,8 @@ def render(
         counted=counted,
         percent="{:.1%}".format,
         sentence=_sentence,
-        bars=small.bars,
-        bar=small.bar,
+        bars=sparklines.bars,
+        bar=sparklines.bar,
     )
 
 

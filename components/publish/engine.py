@@ -22,8 +22,8 @@ from pathlib import Path
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import mirror
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.promotion import promote, surpassed
-from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kfp_tfjob.checks.finding import Finding, ok, unknown, waits, warning
-from kfp_tfjob.checks.shortage import secret_fix, secrets_of
+from kfp_tfjob.checks.remedies import secret_fix, secrets_of
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import rights
 from kfp_tfjob.cluster.backend import JobRefusedError

@@ -8,7 +8,7 @@ from functools import partial
 from kubernetes.client import ApiClient
 
 from kfp_tfjob.checks.finding import Finding, ok, unknown, waits
-from kfp_tfjob.checks.shortage import parameter as decided_by
+from kfp_tfjob.checks.remedies import parameter as decided_by
 from kfp_tfjob.checks.step_pods import too_large
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import capacity

@@ -26,11 +26,11 @@ from kfp_tfjob.cluster.errors import (
     translate,
     webhook_is_away,
 )
+from kfp_tfjob.cluster.job_watch import JobWatcher
 from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
 from kfp_tfjob.cluster.stopping import Running, chief_of, orders
-from kfp_tfjob.cluster.watching import JobWatcher
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
 from kfp_tfjob.storage.errors import StepError

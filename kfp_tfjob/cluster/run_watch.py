@@ -24,8 +24,8 @@ from typing import Any
 
 from kfp_tfjob.cluster.backend import Farewell
 from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
+from kfp_tfjob.cluster.job_watch import watch
 from kfp_tfjob.cluster.stopping import Stopping
-from kfp_tfjob.cluster.watching import watch
 from kfp_tfjob.jobs.labels import run_label
 from kfp_tfjob.jobs.objects import Object
 

@@ -21,13 +21,6 @@ MANAGER_LABEL = "app.kubernetes.io/managed-by"
 # The containers of every kind of job besides the main one.
 SETUP = "setup"
 UPLOADER = "uploader"
-# For every pod: an evicted pod fails the whole job. A proxy would outlive the trainer; besides,
-# replicas use gRPC on plain ports.
-POD_ANNOTATIONS = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-    "sidecar.istio.io/inject": "false",
-}
 
 
 def run_label(run_id: str) -> str:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from kfp_tfjob.options.secret_values import MASK
+from kfp_tfjob.options.parameter_masking import MASK
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 

@@ -23,7 +23,6 @@ from kfp_tfjob.jobs.labels import (
     KEY_LABEL,
     MANAGER,
     MANAGER_LABEL,
-    POD_ANNOTATIONS,
     QUEUE_LABEL,
     RUN_LABEL,
     SETUP,
@@ -36,8 +35,8 @@ from kfp_tfjob.jobs.labels import (
 )
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.options.parameter_masking import masked_job
 from kfp_tfjob.options.pod import PodSettings, SecretKey, Volume
-from kfp_tfjob.options.secret_values import masked_job
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor import keras
@@ -55,6 +54,13 @@ _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
+# For every pod: an evicted pod fails the whole job. A proxy would outlive the trainer; besides,
+# replicas use gRPC on plain ports.
+_POD_ANNOTATIONS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+    "sidecar.istio.io/inject": "false",
+}
 
 
 @dataclass(frozen=True)
@@ -356,7 +362,7 @@ def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object
     }
     return {
         "metadata": {
-            "annotations": POD_ANNOTATIONS | (settings.annotations or {}),
+            "annotations": _POD_ANNOTATIONS | (settings.annotations or {}),
             "labels": {"sidecar.istio.io/inject": "false", **(settings.labels or {}), **labels},
         },
         "spec": {key: value for key, value in sorted(pod.items()) if value is not None},

@@ -17,13 +17,13 @@ import numpy as np
 
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
+from kfp_tfjob.judging.champion_scoring import Opponent
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import exported_weights_sha256
-from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import TestData

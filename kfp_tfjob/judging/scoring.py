@@ -6,8 +6,8 @@ import numpy as np
 
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.statistics import WeightedLabel
+from kfp_tfjob.judging.champion_scoring import Opponent
 from kfp_tfjob.judging.model import predictions_of
-from kfp_tfjob.judging.opponent import Opponent
 from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import Predictions, joined
 from kfp_tfjob.judging.rows import Batch, TestData

@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypeVar
 
 import pydantic
 
+from kfp_tfjob.options.parameter_masking import MASK, looks_secret, masked
 from kfp_tfjob.options.removed import REMOVED
-from kfp_tfjob.options.secret_values import MASK, looks_secret, masked
 from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import SHOWN, choices, did_you_mean, nearest

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_tfjob.registry.records import champions
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.versions import manifest_of
 from kfp_tfjob.storage import documents, names
 from kfp_tfjob.storage.address import S3Address

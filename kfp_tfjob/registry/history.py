@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.prune_versions import read_tombstone
-from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import VERDICT, Layout

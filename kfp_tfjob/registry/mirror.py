@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TypedDict
 from urllib.parse import urlsplit
 
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.history import reasons
-from kfp_tfjob.registry.records import champions
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kfp_tfjob.registry.records import record_of
+from kfp_tfjob.registry.champion_records import record_of
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout, RunLayout

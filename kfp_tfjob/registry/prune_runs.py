@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.prune_versions import TOMBSTONE_SECONDS, age, clock, delete_all
-from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.runs import run_ids
 from kfp_tfjob.registry.versions import claimed_by, numbers_of
 from kfp_tfjob.storage import documents, training_cache

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from kfp_tfjob.registry.records import champions
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.rollback import walk_back
 from kfp_tfjob.registry.versions import claimed_by
 from kfp_tfjob.storage import documents

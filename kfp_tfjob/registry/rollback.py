@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kfp_tfjob.registry.chain import Proven, prove
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.servable import publish_newest, servers_see
 from kfp_tfjob.storage.champion import ROLLBACK, Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from kfp_tfjob.registry.records import champions
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.run_folder import find

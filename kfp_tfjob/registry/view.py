@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.history import Event, history
-from kfp_tfjob.registry.records import champions
 from kfp_tfjob.registry.servable import unserved
 from kfp_tfjob.registry.versions import claimed_by, manifest_of, numbers_of
 from kfp_tfjob.storage.champion import Champion, read_champion

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.request_columns import Rows
 
 _Waiting = list[tuple[Rows, "asyncio.Future[np.ndarray]"]]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.registry.chain import prove
-from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import (
     ConfigurationError,

@@ -22,7 +22,7 @@ from pydantic import FailFast
 from kfp_tfjob.serving import answers, tensors
 from kfp_tfjob.serving.batcher import Batcher
 from kfp_tfjob.serving.follower import Follower
-from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.metrics import Metrics
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.serving.request_columns import Rows

@@ -26,7 +26,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
 if TYPE_CHECKING:
-    from kfp_tfjob.serving.loaded import LoadedModel
+    from kfp_tfjob.serving.loaded_model import LoadedModel
     from kfp_tfjob.serving.metrics import Metrics
     from kfp_tfjob.serving.request_columns import Rows
 

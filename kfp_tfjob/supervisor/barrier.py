@@ -13,8 +13,8 @@ from typing import Any, Mapping
 
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.files import read_json, write_json
-from kfp_tfjob.supervisor.inventory import inventory
 from kfp_tfjob.supervisor.log import log
+from kfp_tfjob.supervisor.output_files import inventory
 from kfp_tfjob.supervisor.stop import Stop
 
 # In OUTPUT_DIR.

@@ -35,7 +35,7 @@ def follow(model: str, folder: Path, place: Models, once: bool, poll_seconds: fl
     NUMBER/saved_model.pb, in one rename, after all of its files were verified; TensorFlow Serving
     loads the highest number. Without --once, the command runs until SIGTERM or Ctrl-C.
     """
-    from kfp_tfjob.serving.folder import ChampionFolder
+    from kfp_tfjob.serving.champion_folder import ChampionFolder
 
     logging.getLogger("kfp_tfjob").setLevel(logging.INFO)
     ended = Event()

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import click
 
-from kfp_tfjob.options.fields import fill_user
+from kfp_tfjob.options.address_fields import fill_user
 from kfp_tfjob.options.pipeline import PARAMETERS, Parameter, RunParameters, completed
 from kfp_tfjob.pipelines.local.home import BUCKET
 from kfp_tfjob.storage.errors import ConfigurationError, Problem

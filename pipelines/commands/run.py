@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options.address_fields import Tick
+from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.options.secret_values import still_masked
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT

@@ -75,8 +75,8 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models:
     """Return the models; the embedded store lives as long as the command."""
+    from kfp_tfjob.pipelines.local.embedded_store import embedded_store, store_of
     from kfp_tfjob.pipelines.local.home import Home
-    from kfp_tfjob.pipelines.local.stored import embedded_store, store_of
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.storage.retry import Patience
 

@@ -186,12 +186,12 @@ class Client:
 
     def _ready(self, parameters: Mapping[str, Any], package: Package) -> RunParameters:
         """Return every run parameter, checked, with model code in the store."""
-        from kfp_tfjob.pipelines.kubeflow import own_code, submission
+        from kfp_tfjob.pipelines.kubeflow import code_upload, submission
 
         values = _completed(parameters, package)
         if values != self._checked:
             submission.check_run(values, package)
-        return own_code.copy_code(values, self._endpoint)
+        return code_upload.copy_code(values, self._endpoint)
 
     def schedules(self, name: str = "") -> list[Schedule]:
         """Return the schedules of this pipeline, or those of one name, the newest first."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.pipelines.kubeflow.refusals import (
+from kfp_tfjob.pipelines.kubeflow.errors import (
     CA_FILE,
     ENDPOINT,
     FORWARD,

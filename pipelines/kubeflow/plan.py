@@ -9,9 +9,9 @@ from typing import Any
 
 from kfp_tfjob.checks.finding import Finding
 from kfp_tfjob.components.preflight.parameters import job_spec
-from kfp_tfjob.options.fields import Tick, fill
+from kfp_tfjob.options.address_fields import Tick, fill
+from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.package import Package
 

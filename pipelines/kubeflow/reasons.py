@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.components.finish.workflow import cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
+from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.jobs.record import AttemptEnd
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd

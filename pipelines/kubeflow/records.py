@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
-from kfp_tfjob.jobs.record import AttemptEnd, read_ends
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.registry.outcome import Outcome, outcome_of
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.options.secret_values import masked
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
+from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.package import Package
-from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.runs import (
     RUNNING,
     WAITING,

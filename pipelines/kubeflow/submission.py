@@ -9,10 +9,10 @@ from secrets import token_hex
 from kfp_tfjob.checks.finding import local_paths
 from kfp_tfjob.components.preflight.parameters import check
 from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.pipelines.kubeflow.code_upload import check_code
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.own_code import check_code
+from kfp_tfjob.pipelines.kubeflow.errors import BackEndAwayError
 from kfp_tfjob.pipelines.kubeflow.package import Package
-from kfp_tfjob.pipelines.kubeflow.refusals import BackEndAwayError
 from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 

@@ -1,10 +1,17 @@
-"""Filters the output of kfp.local: only the steps' own lines, by step."""
+"""Shows the output of a local run: only the steps' own lines, by step, and a sign of life."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-from collections.abc import Iterable, Iterator
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
+from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.storage.escaping import lines as safe_lines
 
 _TASK = re.compile(r"Executing task '([^']+)'")
@@ -36,3 +43,56 @@ def readable(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             in_input = "Got executor_input" in text
         elif step:
             yield step, text
+
+
+class Relay(threading.Thread):
+    """Writes all output of the pipeline to a file, and shows the lines of its steps.
+
+    Importing TensorFlow prints nothing for up to a minute on a small machine. A user who sees
+    nothing for several seconds assumes that the run hangs.
+    """
+
+    _SILENCE = 4.0  # seconds
+
+    def __init__(
+        self, pipeline: subprocess.Popen[str], path: Path, show: Callable[[str], None]
+    ) -> None:
+        super().__init__(daemon=True)
+        self._pipeline, self._path, self._show = pipeline, path, show
+        self._step, self._began = "", time.monotonic()
+        self._shown = self._began
+        self.is_full = False  # the disk of the file
+
+    def run(self) -> None:
+        """Read until the pipeline ends."""
+        for step, text in readable(self._kept()):
+            now = time.monotonic()
+            if step != self._step:
+                self._step, self._began, self._shown = step, now, now
+            if text:
+                self._say(text)
+
+    def sign_of_life(self) -> None:
+        """Show that the step is still running, if it has printed nothing for a while."""
+        if self._step and time.monotonic() - self._shown >= self._SILENCE:
+            self._say(f"... working for {time.monotonic() - self._began:.0f} s")
+
+    def _say(self, text: str) -> None:
+        self._shown = time.monotonic()
+        self._show(f"{self._step:<13} {text}")
+
+    def _kept(self) -> Iterator[str]:
+        """Yield every line, even if the file cannot be written."""
+        try:
+            file = open(self._path, "wb", buffering=0)
+        except OSError:
+            file = open(os.devnull, "wb", buffering=0)
+        mask = Mask()  # kfp.local prints the whole input of every step
+        assert self._pipeline.stdout
+        with file:
+            for line in map(mask, self._pipeline.stdout):
+                try:
+                    file.write(line.encode(errors="replace"))
+                except OSError as error:
+                    self.is_full = self.is_full or error.errno in (errno.ENOSPC, errno.EDQUOT)
+                yield line

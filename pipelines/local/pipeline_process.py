@@ -21,7 +21,7 @@ def main() -> None:
     from kfp.local import subprocess_task_handler
     from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
-    from kfp_tfjob.options.fields import TICK
+    from kfp_tfjob.options.address_fields import TICK
     from kfp_tfjob.pipelines import tfjob_training as module
 
     # kfp.local replaces the text python3 everywhere in a task's command, including parameters, so

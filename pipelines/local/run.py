@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -18,7 +17,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,14 +27,14 @@ from typing import IO
 from kfp_tfjob.cluster import backend
 from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
-from kfp_tfjob.jobs.log_masking import Mask, hide
-from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.jobs.log_masking import hide
+from kfp_tfjob.options.address_fields import Tick
+from kfp_tfjob.options.parameter_masking import masked, secrets_in
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.options.secret_values import masked, secrets_in
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import BUCKET, PARAMETERS, TICK, Home
-from kfp_tfjob.pipelines.local.output import readable
+from kfp_tfjob.pipelines.local.output import Relay
 from kfp_tfjob.pipelines.local.s3_server import Server, locked, pass_no_proxy
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
@@ -164,7 +162,7 @@ def _run_pipeline(
     assert pipeline.stdin
     with suppress(BrokenPipeError), pipeline.stdin as pipe:
         json.dump(dict(values), pipe)
-    relay = _Relay(pipeline, folder / "pipeline.log", show)
+    relay = Relay(pipeline, folder / "pipeline.log", show)
     relay.start()
     full = False
     while pipeline.poll() is None and not stopped.number and not full:
@@ -231,59 +229,6 @@ def _new_token(home: Home) -> str:
     token = secrets.token_hex(16)
     path.write_text(f"{token} {folder}")
     return token
-
-
-class _Relay(threading.Thread):
-    """Writes all output of the pipeline to a file, and shows the lines of its steps.
-
-    Importing TensorFlow prints nothing for up to a minute on a small machine. A user who sees
-    nothing for several seconds assumes that the run hangs.
-    """
-
-    _SILENCE = 4.0  # seconds
-
-    def __init__(
-        self, pipeline: subprocess.Popen[str], path: Path, show: Callable[[str], None]
-    ) -> None:
-        super().__init__(daemon=True)
-        self._pipeline, self._path, self._show = pipeline, path, show
-        self._step, self._began = "", time.monotonic()
-        self._shown = self._began
-        self.is_full = False  # the disk of the file
-
-    def run(self) -> None:
-        """Read until the pipeline ends."""
-        for step, text in readable(self._kept()):
-            now = time.monotonic()
-            if step != self._step:
-                self._step, self._began, self._shown = step, now, now
-            if text:
-                self._say(text)
-
-    def sign_of_life(self) -> None:
-        """Show that the step is still running, if it has printed nothing for a while."""
-        if self._step and time.monotonic() - self._shown >= self._SILENCE:
-            self._say(f"... working for {time.monotonic() - self._began:.0f} s")
-
-    def _say(self, text: str) -> None:
-        self._shown = time.monotonic()
-        self._show(f"{self._step:<13} {text}")
-
-    def _kept(self) -> Iterator[str]:
-        """Yield every line, even if the file cannot be written."""
-        try:
-            file = open(self._path, "wb", buffering=0)
-        except OSError:
-            file = open(os.devnull, "wb", buffering=0)
-        mask = Mask()  # kfp.local prints the whole input of every step
-        assert self._pipeline.stdout
-        with file:
-            for line in map(mask, self._pipeline.stdout):
-                try:
-                    file.write(line.encode(errors="replace"))
-                except OSError as error:
-                    self.is_full = self.is_full or error.errno in (errno.ENOSPC, errno.EDQUOT)
-                yield line
 
 
 @contextmanager

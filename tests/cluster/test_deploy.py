@@ -11,7 +11,7 @@ from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import manifests
-from kfp_tfjob.components.finish.cluster import end_jobs_on, failed_on
+from kfp_tfjob.components.finish.leftover_jobs import end_jobs_on, failed_on
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.tfjob import TFJOB
 from tests.cluster import audit

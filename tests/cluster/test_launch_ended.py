@@ -20,8 +20,8 @@ from kubernetes.watch import Watch
 from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
+from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.jobs.jobset import JOBSET
-from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy

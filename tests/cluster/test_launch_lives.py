@@ -10,7 +10,7 @@ import pytest
 
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish import page
-from kfp_tfjob.components.finish.cluster import end_jobs_on
+from kfp_tfjob.components.finish.leftover_jobs import end_jobs_on
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.options.images import TOOLS
 from tests.cluster.launches import SMALL, UNTIL_GO, Ended, Launch, on_both_kinds

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.features.served_model import ServedModel
+from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
-from kfp_tfjob.jobs.record import read_ends
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.uploader import pull, push

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.cluster import end_jobs_on
+from kfp_tfjob.components.finish.leftover_jobs import end_jobs_on
 from kfp_tfjob.components.step import Step
 from tests.cluster.launches import UNTIL_GO, Launch
 from tests.cluster.workflows import Workflow

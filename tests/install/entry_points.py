@@ -19,8 +19,8 @@ PROGRAMS = {
     "local": ("pipelines.__main__", "pipelines.local.pipeline_process"),
 }
 
-# What is missing by intent; serving/server.py and pipelines/local/stored.py report it: the server
-# in an environment of `local`, and the embedded store beside the server.
+# What is missing by intent; serving/server.py and pipelines/local/embedded_store.py report it: the
+# server in an environment of `local`, and the embedded store beside the server.
 BESIDE = {
     "tools": {"tensorflow"},  # only the training and the exported model call these functions
     "local": {"kserve", "fastapi", "prometheus_client", "starlette", "h11", "uvicorn"},

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 from kubernetes import client
 from kubernetes.config import ConfigException
 
-from kfp_tfjob.pipelines.kubeflow.refusals import ENDPOINT, UI_ENDPOINT
+from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT, UI_ENDPOINT
 from kfp_tfjob.storage.errors import Problem
 from tests.kfp import cluster
 from tests.kfp.parameters import POD, STEP_RESOURCES

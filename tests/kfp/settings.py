@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_tfjob.pipelines.kubeflow.refusals import ENDPOINT, UI_ENDPOINT
+from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT, UI_ENDPOINT
 
 BUCKET, SECRET, CHROMIUM = "TEST_KFP_BUCKET", "TEST_KFP_SECRET", "TEST_KFP_CHROMIUM"
 REGISTRY, PICTURES = "TEST_KFP_REGISTRY", "TEST_KFP_OUTPUT"

@@ -18,7 +18,7 @@ from kfp_tfjob.components.step import step as step_of
 from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
-from kfp_tfjob.pipelines.kubeflow.refusals import ENDPOINT
+from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume

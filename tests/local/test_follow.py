@@ -14,10 +14,10 @@ import pytest
 from kfp_tfjob.registry.chain import Proven, prove
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
-from kfp_tfjob.serving import folder as module
-from kfp_tfjob.serving.folder import ChampionFolder
+from kfp_tfjob.serving import champion_folder as module
+from kfp_tfjob.serving.champion_folder import ChampionFolder
 from kfp_tfjob.serving.follower import Follower
-from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.storage.champion import read_record
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout

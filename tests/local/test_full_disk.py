@@ -16,9 +16,10 @@ from click.testing import CliRunner
 from kfp_tfjob import uploader
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.local import processes, run
+from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
+from kfp_tfjob.pipelines.local.output import Relay
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
@@ -101,7 +102,7 @@ def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -
     fill(disk)
     script = "for i in range(50): print('x' * 10_000)"
     printing = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    relay = run._Relay(printing, disk / "pipeline.log", print)
+    relay = Relay(printing, disk / "pipeline.log", print)
     relay.start()
     assert printing.wait(300) == 0
     relay.join()

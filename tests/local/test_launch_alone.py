@@ -13,7 +13,7 @@ from kfp import dsl
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.standalone import prepared

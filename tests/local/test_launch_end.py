@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import _ends
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.page import explain
-from kfp_tfjob.components.launch_tfjob import earlier, engine
+from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, read_ends
 from kfp_tfjob.jobs.job_end import judge_chief
 from kfp_tfjob.jobs.labels import STOP_WITHIN_ANNOTATION
-from kfp_tfjob.jobs.record import AttemptEnd, end_of, read_ends
 from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
@@ -192,7 +192,7 @@ def test_the_next_launcher_completes_what_only_the_chief_recorded(backend, spec,
     known = Launch(step, replace(spec(), kind=OTHER), backend)
     unseen = Judgement(Verdict.LOST, "nobody saw it")
     for _ in range(2):
-        earlier.record_end(known, 1, unseen)
+        earlier_job.record_end(known, 1, unseen)
         end = _ends_of(step)[1]
         assert (end.kind, end.is_final) == (OTHER.name, True)
         assert end.sentence.count(RECORD["time"]) == 1
@@ -204,6 +204,6 @@ def test_the_record_of_a_launcher_that_was_killed_is_replaced(backend, spec, ste
     assert not _ends_of(step)[1].is_final
     tell(chief_0="exit 0")
     until(lambda: is_over(backend.get(name)))
-    earlier.record_end(known, 1, Judgement(Verdict.LOST, "nobody saw it"))
+    earlier_job.record_end(known, 1, Judgement(Verdict.LOST, "nobody saw it"))
     end = _ends_of(step)[1]
     assert end.is_final and (end.verdict, len(end.pods)) == ("succeeded", 1)

@@ -25,7 +25,7 @@ from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
 from kfp_tfjob.options.pod import PodOptions

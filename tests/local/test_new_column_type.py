@@ -29,7 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from kfp_tfjob.registry.chain import prove
-from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.serving.sampler import Sampler

@@ -17,7 +17,7 @@ import pytest
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.champion import Champion

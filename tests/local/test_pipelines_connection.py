@@ -15,7 +15,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
     UnknownRunError,
     equals,
 )
-from kfp_tfjob.pipelines.kubeflow.refusals import BackEndError, translate
+from kfp_tfjob.pipelines.kubeflow.errors import BackEndError, translate
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from tests.local.fake_pipelines import Refusal
 

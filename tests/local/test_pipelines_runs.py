@@ -6,7 +6,7 @@ import kfp_server_api as api
 import pytest
 
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
-from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
+from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_run
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines

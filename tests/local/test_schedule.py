@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from kfp_tfjob import Client
-from kfp_tfjob.pipelines.kubeflow.refusals import UnknownRunError
+from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
 from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines, Refusal

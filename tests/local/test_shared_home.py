@@ -32,7 +32,7 @@ import signal
 import sys
 from pathlib import Path
 from kfp_tfjob.pipelines.local.home import Home
-from kfp_tfjob.pipelines.local.stored import embedded_store
+from kfp_tfjob.pipelines.local.embedded_store import embedded_store
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.retry import Patience
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored

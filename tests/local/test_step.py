@@ -12,8 +12,8 @@ import pytest
 from kfp_tfjob.checks.finding import warning
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.cluster import Left
 from kfp_tfjob.components.finish.engine import CANCELLED
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults

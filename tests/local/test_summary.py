@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
-from kfp_tfjob.jobs.record import AttemptEnd, EndedPod
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, EndedPod
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import StepError

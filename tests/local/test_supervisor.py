@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.supervisor.inventory import files, inventory
+from kfp_tfjob.supervisor.output_files import files, inventory
 from tests.local.replica import SECONDS, Replica
 from tests.waiting import until
 

@@ -14,7 +14,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.exits import NotFiniteError, StoppedError
+from kfp_tfjob.trainer.errors import NotFiniteError, StoppedError
 from tests.local import tiny_dataset
 
 BATCH = 100

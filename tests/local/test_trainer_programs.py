@@ -14,7 +14,7 @@ import pytest
 
 from examples import digits
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
-from kfp_tfjob.jobs.record import read_ends
+from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE

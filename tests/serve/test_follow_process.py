@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.serving.folder import ChampionFolder
+from kfp_tfjob.serving.champion_folder import ChampionFolder
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.published import publish_files

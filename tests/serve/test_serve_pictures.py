@@ -21,7 +21,7 @@ import tensorflow as tf
 from kfp_tfjob.serving.server import _load_kserve
 _load_kserve()
 from kfp_tfjob.judging.model import exported_weights_sha256
-from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.protocol import _predicted
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.storage.champion import Champion

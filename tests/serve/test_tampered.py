@@ -13,7 +13,7 @@ from hashlib import sha256
 import pytest
 
 from kfp_tfjob.registry.chain import prove
-from kfp_tfjob.serving.loaded import LoadedModel
+from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.checksum import crc64nvme
 from kfp_tfjob.storage.errors import DataError

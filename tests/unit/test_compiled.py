@@ -67,8 +67,8 @@ def executors_of(folder: Path) -> list[dict]:
     return list(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values())
 
 
-def test_no_task_is_cached() -> None:
-    pipeline, _ = yaml.safe_load_all((FOLDER / "tfjob_training.yaml").read_text())
+def test_no_task_is_cached_and_every_task_has_the_secret() -> None:
+    pipeline, platform = yaml.safe_load_all((FOLDER / "tfjob_training.yaml").read_text())
     dags = [pipeline["root"], *pipeline["components"].values()]
     tasks = {
         name: task
@@ -79,6 +79,14 @@ def test_no_task_is_cached() -> None:
     assert {"preflight", "prepare-data", "launch-tfjob", "sync-output", "evaluate"} <= set(tasks)
     assert [name for name, task in tasks.items() if task["cachingOptions"].get("enableCache")] == []
     assert tasks["launch-tfjob"]["retryPolicy"]["maxRetryCount"] == 2
+
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert len(executors) == 7
+    for executor in executors.values():
+        (volume,) = executor["secretAsVolume"]
+        assert volume["optional"] is True
+        assert volume["mountPath"] == "/etc/kfp-tfjob/storage"
+        assert executor["securityContext"] == {"runAsUser": "1000", "runAsNonRoot": True}
 
 
 @pytest.mark.parametrize("said", ["0", "root", "-1", ""])

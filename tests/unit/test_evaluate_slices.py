@@ -10,7 +10,7 @@ from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
+from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions, joined
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices
@@ -166,6 +166,23 @@ def test_many_values_share_a_slice() -> None:
     assert len(parts) == MOST_SLICES + 2
     (rest,) = [part for part in parts if part.name == "age: all other values"]
     assert rest.rows == ROWS - np.isnan(COLUMNS["age"]).sum() - MOST_SLICES
+
+
+def test_packed_rows_have_the_same_slices() -> None:
+    declared = Slice.model_validate({"column": "age", "edges": [30]})
+    schema = {"features": [{"name": "x", "type": "float32"}, {"name": "age", "type": "float32"}]}
+    found = Slices([declared], typed(schema))
+    packed = {"x": np.zeros(ROWS, np.float32), "age": COLUMNS["age"].astype(np.float32)}
+    stored, whole = [], model(1)
+    for at in range(0, ROWS, 900):
+        part = {name: column[at : at + 900] for name, column in packed.items()}
+        found.add(Batch(part, LABELS[at : at + 900]))
+        stored.append(whole[at : at + 900])
+    for one, other in zip(
+        found.parts(joined(stored)), sliced(declared.model_dump()).parts(whole), strict=True
+    ):
+        assert (one.name, one.rows) == (other.name, other.rows)
+        assert (one.model.scores[:] == other.model.scores).all()
 
 
 def test_a_slice_that_is_worse_than_the_champion_fails_the_model() -> None:

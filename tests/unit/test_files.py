@@ -1,11 +1,14 @@
 """Files and folders that appear complete or not at all."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from kfp_tfjob.storage import files
 from kfp_tfjob.uploader.local_files import counts
+
+SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from kfp_tfjob.components.finish import engine, page
-from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, look
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure

@@ -27,16 +27,16 @@ from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.cluster.stopping import chief_of
-from kfp_tfjob.components.finish import cluster
-from kfp_tfjob.components.finish.cluster import Left
+from kfp_tfjob.components.finish import leftover_jobs
+from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.jobs import kinds
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
-from kfp_tfjob.jobs.record import AttemptEnd, end_of
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import (
     is_over,
@@ -89,13 +89,13 @@ def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, 
 
     api = ClusterClient(connect(Configuration(host="http://localhost")), "team-a")
     monkeypatch.setattr("kfp_tfjob.checks.subject.open_cluster", lambda *_: api)
-    monkeypatch.setattr(cluster, "failed_on", lambda *_: ([], True))
+    monkeypatch.setattr(leftover_jobs, "failed_on", lambda *_: ([], True))
     monkeypatch.setattr(ClusterClient, "list", listed)
     monkeypatch.setattr(KubernetesBackend, "pods", lambda *_: [])
     monkeypatch.setattr(
         KubernetesBackend, "cancel", lambda self, name, *_: ended.append((self._api.kind, name))
     )
-    return cluster.end_jobs(RUN_ID), ended
+    return leftover_jobs.end_jobs(RUN_ID), ended
 
 
 @pytest.mark.parametrize("of_tfjobs", [[], NotFoundError("no CRD"), ForbiddenError("RBAC")])

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from kfp_tfjob.components.launch_tfjob import earlier, engine
+from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
@@ -84,6 +84,6 @@ def test_a_running_tfjob_of_an_older_version_is_adopted(monkeypatch) -> None:
     spec = replace(JobSpec.parse(**DEFAULTS), kind=kind)
     running = yaml.safe_load(OLD_JOB.read_text()) | {"status": {}}
     backend = Mock(get=Mock(return_value=running), pods=Mock(return_value=[]))
-    assert earlier.adopt(Launch(place, spec, backend), [1])
+    assert earlier_job.adopt(Launch(place, spec, backend), [1])
     backend.get.assert_called_once_with(f"tfjob-{RUN_ID}-1")
     backend.create.assert_not_called()

@@ -121,11 +121,32 @@ def test_the_keras_of_an_own_program(options, env, value):
             assert found.get("TF_USE_LEGACY_KERAS") == value
 
 
-def test_a_program_that_reads_the_store_itself_has_no_copy_of_the_data():
-    options = EVERYTHING["train_options"] | {"stage_data": False}
-    spec = JobSpec.parse(**EVERYTHING | {"train_options": options})
-    for _, container in _containers(build_job(spec, Identity(RUN_ID, 1))):
-        assert "DATA_DIR" not in {item["name"] for item in container["env"]}
+def test_a_program_of_ones_own_finds_the_dataset_and_its_own_gpus():
+    def told(name, parameters=EVERYTHING, **options):
+        train_options = parameters["train_options"] | options
+        spec = JobSpec.parse(**parameters | {"train_options": train_options})
+        return {
+            role: {item["name"]: item.get("value") for item in container["env"]}.get(name)
+            for role, container in _containers(build_job(spec, Identity(RUN_ID, 1)))
+        }
+
+    folder = "/kfp-tfjob/job/data"
+    staged = {"Chief": folder, "Worker": folder, "PS": None, "Evaluator": folder}
+    assert told("DATA_DIR") == staged
+    assert set(told("DATA_DIR", stage_data=False).values()) == {None}
+    assert set(told("DATA_DIR", DEFAULTS).values()) == {None}
+    assert told("EXPECTED_GPUS") == {"Chief": "2", "Worker": "2", "PS": "0", "Evaluator": "1"}
+    assert set(told("EXPECTED_REPLICAS").values()) == {"4"}
+
+
+def test_a_claim_that_outlives_the_job_is_not_shared_between_attempts():
+    spec = JobSpec.parse(**EVERYTHING)
+    folders = set()
+    for attempt in (1, 2):
+        for role, container in _containers(build_job(spec, Identity(RUN_ID, attempt))):
+            if role == "Chief":
+                folders |= {e["value"] for e in container["env"] if e["name"] == "OUTPUT_DIR"}
+    assert len(folders) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import pod_logs
 from kfp_tfjob.cluster.client import ClusterClient, connect
+from kfp_tfjob.cluster.job_watch import JobWatcher
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.pod_logs import PodLogs
-from kfp_tfjob.cluster.watching import JobWatcher
 from tests.http_server import Handler, serving
 from tests.waiting import until
 

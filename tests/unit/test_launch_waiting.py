@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kfp_tfjob.checks.shortage import remedy, secret_remedy, secrets_of
+from kfp_tfjob.checks.remedies import remedy, secret_remedy, secrets_of
 from kfp_tfjob.cluster import capacity, waiting
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt

@@ -14,7 +14,7 @@ from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec,
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
-from kfp_tfjob.options.fields import TICK
+from kfp_tfjob.options.address_fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.storage.errors import ConfigurationError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.serving.loaded import _new_folder
+from kfp_tfjob.serving.loaded_model import _new_folder
 
 
 def test_what_a_killed_server_with_the_same_process_id_left_is_removed(

@@ -17,7 +17,7 @@ from kfp_tfjob.components.launch_tfjob import report
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
-from kfp_tfjob.jobs.record import AttemptEnd
+from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
 from kfp_tfjob.storage.failure_record import Failure

@@ -13,7 +13,7 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import Environment, Refused, seconds_of
 from kfp_tfjob.supervisor.pack import NAME, pack
-from kfp_tfjob.trainer import exits  # noqa: F401 - its errors are subclasses of StepError
+from kfp_tfjob.trainer import errors  # noqa: F401 - its errors are subclasses of StepError
 from kfp_tfjob.uploader import ownership  # noqa: F401
 
 

@@ -17,6 +17,7 @@ from kfp_tfjob.supervisor.environment import Refused
 from kfp_tfjob.supervisor.tf_config import Topology
 from tests.unit.launch_parameters import DEFAULTS
 
+NAME = "x-1"
 PARAMETERS = DEFAULTS | {"train_batch_size": 60, "train_options": {"command": ["true"]}}
 
 

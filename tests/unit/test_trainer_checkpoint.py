@@ -12,7 +12,7 @@ import pytest
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.files import sweep
 from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, remove, steps
-from kfp_tfjob.trainer.exits import NotStartedError
+from kfp_tfjob.trainer.errors import NotStartedError
 
 SETTINGS = {"seed": 1}
 

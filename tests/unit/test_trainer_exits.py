@@ -10,7 +10,7 @@ import pytest
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.trainer.__main__ import _explained
-from kfp_tfjob.trainer.exits import (
+from kfp_tfjob.trainer.errors import (
     NotFiniteError,
     from_message,
     to_message,

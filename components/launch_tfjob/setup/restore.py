@@ -29,7 +29,7 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.supervisor.inventory import counts
+from kfp_tfjob.supervisor.output_files import counts
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.parallel import each
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.supervisor import inventory as supervisor
+from kfp_tfjob.supervisor import output_files as supervisor
 from kfp_tfjob.uploader.local_files import inventory, scan
 
 NAMES = st.sampled_from(

@@ -11,9 +11,7 @@ from kfp_tfjob.components.finish.engine import run_as_exit_task
 from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.parse import parse
-from kfp_tfjob.options.pod import PodOptions
-from kfp_tfjob.options.secret_values import (
+from kfp_tfjob.options.parameter_masking import (
     MASK,
     looks_secret,
     masked,
@@ -22,6 +20,8 @@ from kfp_tfjob.options.secret_values import (
     secrets_in_job,
     still_masked,
 )
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError

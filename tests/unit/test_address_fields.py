@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from kfp_tfjob.components.preflight.parameters import check, defaults
-from kfp_tfjob.options import fields
-from kfp_tfjob.options.fields import Tick
+from kfp_tfjob.options import address_fields
+from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
 
@@ -26,8 +26,8 @@ GOOD = {"data_uri": "s3://bkt/x", "data_label": "y", "model_name": "m", "output_
     ],
 )
 def test_the_tick_fills_in_dates_and_hours(text: str, expected: str) -> None:
-    assert fields.check(text, "data_uri", fields.IN_DATA) == []
-    assert fields.fill(text, TICK) == expected
+    assert address_fields.check(text, "data_uri", address_fields.IN_DATA) == []
+    assert address_fields.fill(text, TICK) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_only_the_folders_of_runs_have_a_shape() -> None:
     layout = Layout.parse("s3://bucket/runs/prefix/runs/team/{model_name}/{date}/")
     assert str(layout.root) == "s3://bucket/runs/prefix"
     assert layout.template == "team/{model_name}/{date}"
-    folder = fields.folder(layout.template, TICK, "digits")
+    folder = address_fields.folder(layout.template, TICK, "digits")
     assert str(layout.run("r", folder).base) == (
         "s3://bucket/runs/prefix/runs/team/digits/2026-03-01/r"
     )
@@ -91,5 +91,5 @@ def test_only_the_folders_of_runs_have_a_shape() -> None:
 
 def test_the_user_is_filled_in_before_the_run() -> None:
     text = "s3://bkt/runs/{user}/{date}"
-    assert fields.fill_user(text, lambda: "Jo Á/x") == "s3://bkt/runs/Jo-x/{date}"
-    assert fields.fill_user("s3://bkt/x", lambda: pytest.fail("not needed")) == "s3://bkt/x"
+    assert address_fields.fill_user(text, lambda: "Jo Á/x") == "s3://bkt/runs/Jo-x/{date}"
+    assert address_fields.fill_user("s3://bkt/x", lambda: pytest.fail("not needed")) == "s3://bkt/x"

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.cluster.backend import JobExistsError
-from kfp_tfjob.components.launch_tfjob.earlier import TABLE, Action, Found, decide, look_at
+from kfp_tfjob.components.launch_tfjob.earlier_job import TABLE, Action, Found, decide, look_at
 from kfp_tfjob.components.launch_tfjob.engine import Launcher
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim

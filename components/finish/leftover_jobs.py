@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
-from kfp_tfjob.options.secret_values import secrets_in_job
+from kfp_tfjob.options.parameter_masking import secrets_in_job
+from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GRACE_SECONDS = 60  # for a job without the annotation
 _API_SECONDS = 60.0
 _SHOWN_LINES = 12
 
@@ -140,7 +140,7 @@ def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
         hide(secrets_in_job(job.get("spec")))
         ends.append(_end(backend, job, job in running))
     for job in running:
-        seconds = cancel_grace(job, _GRACE_SECONDS)
+        seconds = cancel_grace(job, TrainOptions().cancel_grace_seconds)
         name = job["metadata"]["name"]
         log.info("%s is still running; ending it within %d s", name, seconds)
         backend.cancel(name, run_label(run_id), seconds)
