@@ -53,8 +53,8 @@ def code_of_run(step: Step, code: Code) -> Code:
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     if files != code.files:
         log.warning(
-            "model_code has changed since this run copied it; the run uses its copy, and only a new"
-            " run uses the new code"
+            "model_code has changed since this run copied it; the run uses its copy. To use the"
+            " new code, start a new run"
         )
     return replace(code, files=files)
 

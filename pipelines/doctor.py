@@ -147,7 +147,7 @@ def judge_version(version: str, where: str, level: str, account: str = "") -> It
         )
     elif known < _USER_ID:
         yield warning(
-            f"{said}: it ignores the user id of a step, so steps run as the user of the image",
+            f"{said}: it ignores a step's user id, so steps run as the image's user",
             "for Pod Security restricted, upgrade to 2.16 or later",
         )
     else:

@@ -33,7 +33,7 @@ def _keys(path: str, group: type[Group], known: Mapping[str, str]) -> Iterator[t
             yield place, _joined(meaning, values, _default(field))
         elif inner is not field.annotation or not _meanings(inner):
             keys = f"Keys: {', '.join(f'`{key}`' for key in inner.model_fields)}."
-            yield place, _joined(meaning, _about(inner), keys)
+            yield place, _joined(meaning or _about(inner), keys)
         else:
             earlier = {where for key, where in there.items() if key in inner.model_fields}
             if earlier:

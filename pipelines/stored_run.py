@@ -153,7 +153,7 @@ def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -
     if not output:
         raise ConfigurationError(
             Problem(
-                f"the run {found.name} has no parameter output_uri, which tells where its logs are",
+                f"the run {found.name} has no parameter output_uri, so its logs cannot be found",
                 received="a run of another pipeline",
                 expected="a run of this pipeline, or the folder of a run",
                 fix=f"name the folder: s3://BUCKET/PREFIX/runs/{found.run_id}",

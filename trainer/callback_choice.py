@@ -115,7 +115,7 @@ def _problems(callback: Any, model: keras.Model) -> list[Problem]:
             )
         ]
     found = [
-        Problem(f"the callback {name} cannot work here", received=why, fix=fix)
+        Problem(f"the callback {name} is not supported", received=why, fix=fix)
         for kind, (why, fix) in _REFUSED.items()
         if isinstance(callback, kind)
     ]
@@ -146,7 +146,7 @@ def _place(callback: Any, output: Path) -> list[Problem]:
         if ".." in parts or not parts or parts[0] in _TAKEN:
             problems.append(
                 Problem(
-                    f"the callback {type(callback).__name__} cannot write there",
+                    f"the callback {type(callback).__name__} must not write to this path",
                     received=path,
                     expected=f"a path in OUTPUT_DIR other than {', '.join(_TAKEN)}",
                     fix=f"choose another {attribute}, for instance own/{Path(path).name or 'x'}",

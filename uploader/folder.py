@@ -125,7 +125,7 @@ def pull(
     DataError.raise_if(names.problems(keys, f"the manifest of {address}"))
     DataError.raise_if(
         Problem(
-            f"the manifest of {address} names an object larger than any store keeps",
+            f"the manifest of {address} lists an object larger than any store accepts",
             received=f"{item.key!r:.100} with more than {_LARGEST_OBJECT:,} bytes",
             fix="do not use this manifest: it was altered",
         )
@@ -261,7 +261,8 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
         problems.append(
             Problem(
                 f"{folder} contains a file {MANIFEST}",
-                expected="a different name: the store has the folder's manifest under this one",
+                expected="another name, because the store keeps the folder's manifest under this"
+                " one",
                 fix="rename the file, or move everything into a subfolder",
             )
         )
@@ -274,7 +275,7 @@ def _check_space(folder: Path, address: S3Address, needed: int) -> None:
     if needed > free:
         raise ConfigurationError(
             Problem(
-                f"there is no space for {address} in {folder}",
+                f"there is not enough space for {address} in {folder}",
                 received=f"{sized(free)} free",
                 expected=f"{sized(needed)} for the files that are still missing",
                 fix="in a pod, raise pod.all.ephemeral_storage; elsewhere, use a folder on a"
@@ -286,5 +287,7 @@ def _check_space(folder: Path, address: S3Address, needed: int) -> None:
 def _problems(address: S3Address, error: DataError) -> list[Problem]:
     if isinstance(error, ObjectNotFoundError):
         fix = "start the run that wrote it again"
-        return [Problem(f"{address} is missing", expected="the object of its manifest", fix=fix)]
+        return [
+            Problem(f"{address} is missing", expected="the object that its manifest lists", fix=fix)
+        ]
     return [p if isinstance(p, Problem) else Problem(p) for p in error.problems]

@@ -147,4 +147,8 @@ class Ownership:
             self._path.parent.mkdir(exist_ok=True)
             files.write(self._path, json.dumps({"run": mine, "uploader": self._life}))
         except OSError as error:
-            log.warning("a restart would count as a new uploader, without its identity: %s", error)
+            log.warning(
+                "cannot store this uploader's identity, so a restart would count as a new"
+                " uploader: %s",
+                error,
+            )

@@ -268,7 +268,7 @@ class _Sidecar:
             if not self._end_stored:
                 self._store.create(address, json.dumps(self._end, indent=1).encode())
         except ObjectExistsError:
-            log.info("the end of attempt %d is recorded already", attempt)
+            log.info("the end of attempt %d is already recorded", attempt)
         except StepError as error:
             self._mirror.note("the record of the end", error)
             return False

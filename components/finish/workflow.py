@@ -87,7 +87,7 @@ class FailedTask:
             return Problem(
                 f"Kubeflow Pipelines could not start {self.step}",
                 received=received,
-                expected="the driver of the task to exit with code 0",
+                expected="the task's driver to exit with code 0",
                 fix="read the last lines of its log, or ask an administrator to check the back end",
             )
         return Problem(

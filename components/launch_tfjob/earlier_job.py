@@ -130,7 +130,7 @@ def record_end(launch: Launch, attempt: int, unseen: Judgement) -> None:
             whose = {"job": name, "kind": launch.spec.kind.name, "task_key": step.task_key}
             launch.records.keep_end(replace(found, **whose))
     except StepError as error:
-        log.info("the end of attempt %d is not recorded: %s", attempt, error)
+        log.info("cannot record how attempt %d ended: %s", attempt, error)
 
 
 def not_ours(manifest: Object, found: Found) -> ConfigurationError:

@@ -140,7 +140,7 @@ class Launcher:
             backoff = self._backoff or options.backoff_seconds
             # Two jobs that release GPUs for each other must not return at the same time.
             pause = backoff * random.uniform(0.5, 1.0)
-            log.info("attempt %d begins in %.0f s", attempt, pause)
+            log.info("attempt %d starts in %.0f s", attempt, pause)
             launch.sleep(pause)
             self._backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
@@ -260,7 +260,9 @@ def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
     """Return the job with the kind that the run began with, else with one that the cluster runs."""
     if known := Records(step).kind():
         if spec.options.job not in ("auto", known.name.lower()):
-            log.warning("this run began with a %s and keeps that kind of job", known.name)
+            log.warning(
+                "train_options.job is ignored, because this run began with a %s", known.name
+            )
         return replace(spec, kind=known)
     if decided:
         return replace(spec, kind=kind_named(decided))

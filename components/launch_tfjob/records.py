@@ -138,7 +138,7 @@ class Records:
         except ObjectExistsError:
             return
         except StepError as error:
-            log.warning("the end of attempt %d is not recorded: %s", end.attempt, error)
+            log.warning("cannot record how attempt %d ended: %s", end.attempt, error)
 
     def failure(self) -> Failure | None:
         """Return the recorded failure of this step, or None."""

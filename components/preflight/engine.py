@@ -346,6 +346,6 @@ def _earlier(
     if found:
         log.info("nothing has changed since run %s: this run does not train", found.run_id)
     elif step.store.numbers(step.run.attempts):
-        log.info("this run continues, so `when_unchanged` does not compare later runs with it")
+        log.info("this run was continued, so `when_unchanged` does not compare later runs with it")
         digest = ""
     return digest, found

@@ -39,7 +39,7 @@ def changes(reference: Reference, schema: Schema) -> list[Problem]:
             f"the schema differs from that of {reference.name}",
             received=f"schema_digest {schema.schema_digest[:12]}",
             expected=reference.schema.schema_digest[:12],
-            fix="prepare the data with the version of this project that prepared it before",
+            fix="use the version of kfp-tfjob that prepared the champion's data",
         )
     ]
 
@@ -47,9 +47,10 @@ def changes(reference: Reference, schema: Schema) -> list[Problem]:
 def consequence(reference: Reference) -> Problem:
     """Say what changes lead to, and how to proceed."""
     return Problem(
-        f"evaluate cannot compare a model of this data with {reference.name}, and publishes it only"
-        " if the gate says so",
-        fix="if the changes are right, train under another model_name, or let the model replace the"
+        f"evaluate cannot compare a model of this data with {reference.name}, so it is published"
+        " only if gate.incompatible_champion allows it",
+        fix="if the changes are intended, train under another model_name, or let the model"
+        " replace the"
         ' champion without a comparison with gate={"incompatible_champion": "treat_as_first"}',
     )
 
@@ -73,7 +74,7 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
     yield from first(lost, _MOST_NAMED, "columns are missing")
     if new := [name for name in now if name not in before]:
         yield Problem(
-            f"columns that {reference.name} does not have",
+            f"the data has columns that {reference.name} does not have",
             received=listed([f"{name!r} ({_kind(now[name])})" for name in new], _MOST_NAMED),
             expected=f"its {len(before):,} columns",
             fix=f"drop them with data_options.drop={_json(new[:_MOST_NAMED])}",
@@ -120,14 +121,14 @@ def _label(reference: Reference, schema: Schema) -> Iterator[Problem]:
     old, new = reference.schema.classes, schema.classes
     if lacking := [name for name in old if name not in new]:
         yield Problem(
-            f"classes of {reference.name} do not occur",
+            f"the label lacks classes of {reference.name}",
             received=f"no row of {listed(map(repr, lacking), _MOST_NAMED)}",
             expected=f"its {len(old):,} classes",
             fix="add rows of these classes",
         )
     if more := [name for name in new if name not in old]:
         yield Problem(
-            f"classes that {reference.name} does not have",
+            f"the label has classes that {reference.name} does not have",
             received=listed(map(repr, more), _MOST_NAMED),
             expected=f"its {len(old):,} classes",
             fix="correct these labels, or remove their rows",

@@ -138,7 +138,7 @@ def _rows(store: Store, base: S3Address, schema: Schema) -> dict[str, Sample]:
             "test": sample.read(store, base, schema, "test", _TEST_ROWS),
         }
     except DataError as error:  # who trains on the shards verifies them
-        log.warning("the data is validated without its rows: %s", error)
+        log.warning("the rows are not validated, because the shards cannot be read: %s", error)
         return {}
 
 

@@ -90,7 +90,7 @@ def run(
         discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
     else:
         files, size = counted(len(source.files), "file"), source.size / 1e6
-        log.info("prepare %s from %s, %.1f MB", base, files, size)
+        log.info("preparing %s from %s, %.1f MB", base, files, size)
         with TemporaryDirectory(prefix="prepare-data-") as folder:
             place = str(base / WORK) if options.dask else _exchange(source, base, folder)
             store = step.store

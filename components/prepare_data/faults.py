@@ -38,7 +38,7 @@ RULES = {
     # Of files that have to be images.
     "empty": "an empty file",
     "picture": "neither a JPEG nor a PNG",
-    "truncated": "cut off",
+    "truncated": "truncated",
     "broken": "damaged",
     "coding": "a JPEG that is neither baseline nor progressive with 8 bits",
     "pixels": "more pixels than data_options.pictures.max_megapixels allows",
@@ -148,7 +148,7 @@ class Faults:
         return Problem(
             f"{found[0].file}, line {found[0].line}: {RULES['quotes']}",
             received=repr(found[0].value),
-            expected="a closing quote, and after it a delimiter or the end of the line",
+            expected="a closing quote, followed by a delimiter or the end of the line",
             fix="correct the line; inside quotes, double each quote",
         )
 
@@ -171,7 +171,7 @@ class Faults:
             if "encoding" in rules:
                 fix = f"{_ENCODING}, or {fix}"
             problems[column] = Problem(
-                f"column {column!r} is wrong in {share}: {RULES[rules[0]]}",
+                f"column {column!r} is invalid in {share}: {RULES[rules[0]]}",
                 received=repr(self.values[column]) if column in self.values else None,
                 expected=_expected(rules),
                 fix=fix,
@@ -207,15 +207,15 @@ class Faults:
         rest = [fault for fault in self.examples if fault.column not in columns]
         shown = first_columns(columns)
         if rest or not columns:
-            counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
+            counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in self.counts().items())
             other = f", {_ENCODING}" if self.rows["encoding"] else ""
             if any(self.rows[rule] for rule in _MAY_BE_GAPS):
                 other += f", {_GAP}"
             where = [f"{name!r} {count:,}" for name, count in self._by_column().most_common(10)]
             shown.append(
                 Problem(
-                    f"{self.bad:,} of {self.seen:,} rows are bad ({counts})",
-                    received=f"bad values by column: {', '.join(where)}" if where else None,
+                    f"{self.bad:,} of {self.seen:,} rows are invalid ({counts})",
+                    received=f"invalid values by column: {', '.join(where)}" if where else None,
                     fix=f"correct them{other}, {_DROP}, or drop a column with data_options.drop",
                 )
             )
@@ -223,9 +223,9 @@ class Faults:
 
     def image_problems(self) -> list[Problem]:
         """Describe files that are no images to train on: the counts, and ten of them."""
-        counts = ", ".join(f"{rule} {count:,}" for rule, count in self.counts().items())
+        counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in self.counts().items())
         whole = Problem(
-            f"{self.bad:,} of {self.seen:,} images are bad ({counts})",
+            f"{self.bad:,} of {self.seen:,} images are invalid ({counts})",
             expected="complete JPEG or PNG files with nothing after the image",
             fix="correct or remove them, or drop them with data_options.on_bad_row=drop",
         )

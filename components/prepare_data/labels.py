@@ -56,9 +56,9 @@ class Label:
         if len(ends) > 1 and not rounded(train):
             return None
         return Problem(
-            f"the numbers of the label {self.name!r} lie too close together for float32",
+            f"the numbers of the label {self.name!r} differ too little for float32",
             received=f"values from {train.min:,} to {train.max:,}",
-            expected="differences that 7 digits can show",
+            expected="differences that show in 7 significant digits",
             fix="subtract a constant from the label, or predict the difference from another column",
             path="data_label",
         )

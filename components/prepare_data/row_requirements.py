@@ -54,8 +54,8 @@ def check_bad(
         raise DataError(*problems())
     if faults.bad > options.max_bad_fraction * faults.seen:
         limit = Problem(
-            "more rows are bad than data_options.max_bad_fraction allows",
-            received=f"{faults.bad:,} of {faults.seen:,}, a fraction of"
+            "more rows are invalid than data_options.max_bad_fraction allows",
+            received=f"{faults.bad:,} of {faults.seen:,} rows, which is a fraction of"
             f" {faults.bad / faults.seen:.3g}",
             expected=f"at most {options.max_bad_fraction:g}",
             fix="correct the data, or raise data_options.max_bad_fraction",

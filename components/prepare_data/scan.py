@@ -223,7 +223,7 @@ def read(
         if kinds.give_rows_of(job.kinds):
             executor.context.exchange.write_plain(f"{proven.name}/job", proven)
             return replace(scan, job=proven)
-        log.info("all rows suggest other column types than the first ones, so they are read again")
+        log.info("later rows have other column types than the first ones, so all are read again")
         job = proven
 
 

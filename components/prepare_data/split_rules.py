@@ -160,7 +160,7 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
     if len(rules.forms) > 1:
         raise DataError(
             Problem(
-                f"data_options.split.time names {name!r}, which has dates and numbers",
+                f"data_options.split.time names {name!r}, which contains dates and numbers",
                 received="; ".join(rules.forms.values()),
                 expected="dates, or numbers, in every row",
                 fix="write all of them in the same format",

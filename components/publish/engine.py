@@ -110,7 +110,7 @@ def run(
     verdict = second_verdict(step.store, step.run) or verdict
     while (done := _made_by_person(step, model_name, number)) is None:
         if not verdict.blessed:
-            log.info("publishing nothing: %s", verdict.reason)
+            log.info("the model is not published: %s", verdict.reason)
             return Published(
                 NOT_BLESSED, _nothing(model_name, f"evaluated again: {verdict.reason}")
             )
@@ -124,7 +124,7 @@ def run(
         if verdict.is_second:
             lost = LostRace.to(winner, model_name)
             keep_lost_race(step.store, step.run, lost)
-            log.warning("publishing nothing: %s", lost.message)
+            log.warning("the model is not published: %s", lost.message)
             return Published(lost.verdict, _nothing(model_name, lost.message))
         log.info(
             "version %d of run %s was promoted after the verdict, so the model is evaluated again",

@@ -134,7 +134,7 @@ def translate(error: ApiError, what: str) -> StepError:
     if status == 403 and "exceeded quota" in said:
         return JobRefusedError(
             Problem(
-                f"cannot {what}: a quota of the namespace is used up",
+                f"cannot {what}: the namespace's quota is used up",
                 received=said,
                 fix="delete finished jobs, or have the ResourceQuota raised",
             )
@@ -144,8 +144,9 @@ def translate(error: ApiError, what: str) -> StepError:
             Problem(
                 f"this step is not allowed to {what}",
                 received=said,
-                expected="a service account with the rights of deploy/ or of pipeline-runner",
-                fix="bind a Role with these rights to the service account",
+                expected="a service account with the permissions in deploy/, such as"
+                " pipeline-runner",
+                fix="bind a Role with these permissions to the service account",
             )
         )
     if status in (400, 422):

@@ -125,4 +125,4 @@ class JobWatcher:
         self._change.notify_all()
 
     def _broken(self, why: str) -> None:
-        log.info("the watch of %s broke and is restarted: %s", self._name, why)
+        log.info("the watch on %s was interrupted and is restarted: %s", self._name, why)

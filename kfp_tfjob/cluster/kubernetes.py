@@ -82,7 +82,7 @@ class KubernetesBackend:
     ) -> Iterator[Callable[[], str]]:
         """Stop the jobs as soon as the run ends; only a pod of Kubeflow Pipelines has a run."""
         if not owner:
-            log.info("this step has no Workflow, so it cannot notice the run's end")
+            log.info("this step has no Workflow, so it cannot notice when the run ends")
             yield lambda: ""
             return
         with WorkflowWatcher(self._api, run_id, owner, self._running, seconds, farewell) as watch:

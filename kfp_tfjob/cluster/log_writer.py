@@ -115,8 +115,8 @@ class LogWriter:
             self._closed = True
         if not stored:
             log.warning(
-                "the end of the log of attempt %d is not stored, %s: the store did not accept it"
-                " within %.0f s",
+                "the end of attempt %d's log is not stored (%s): the store did not accept it within"
+                " %.0f s",
                 self._attempt,
                 counted(self._unstored(), "line"),
                 seconds,

@@ -112,7 +112,9 @@ class PodLogs:
                     break
                 if error.status == 403 and pause >= _LONGEST_PAUSE and not told:
                     told = True
-                    log.warning("the log of %s cannot be read: RBAC forbids pods/log", name)
+                    log.warning(
+                        "the log of %s cannot be read: RBAC does not allow reading pods/log", name
+                    )
                 self._heard.pop(replica, None)
             except urllib3.exceptions.ReadTimeoutError:
                 continue  # no line for a while

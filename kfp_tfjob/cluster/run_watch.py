@@ -128,7 +128,7 @@ class WorkflowWatcher:
             try:
                 self._farewell(self._why)
             except Exception:
-                log.exception("not everything was stored before the end")
+                log.exception("could not store everything before exiting")
             finally:
                 self._leave_taken.set()
 

@@ -218,15 +218,19 @@ def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Value
         raise _RefusedError(f"a {kind.__module__}.{kind.__qualname__}", _DICT, "return a dict")
     if not returned or len(returned) > _MOST:
         said = f"{len(returned)} metrics"
-        raise _RefusedError(said, f"1 to {_MOST} metrics", "return those that matter")
+        raise _RefusedError(
+            said,
+            f"1 to {_MOST} metrics",
+            "return at least one metric, but only those that you need",
+        )
     numbers_found: dict[str, float] = {}
     by_row: dict[str, Values] = {}
     for name, value in returned.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _RefusedError(
                 f"a metric named {name!r}"[:200],
-                "names of letters, digits, _, -, ., @ and %, at most 60, with a letter first",
-                "rename it",
+                "names of at most 60 letters, digits, _, -, ., @ and %, starting with a letter",
+                "rename the metric",
             )
         number = _number(value, rows)
         if number is None:

@@ -127,15 +127,15 @@ class Split(Group):
     test: float = option(0.15, "Share of the rows on which models are compared.", gt=0, lt=1)
     salt: Text = option(
         "0",
-        "Another string gives another split. With the same string, new rows never move an existing"
-        " row to another split.",
+        "Another string gives another split. As long as it is the same, new rows never move an"
+        " existing row to another split.",
     )
 
     column: Text | None = option(
         None, "A column that names each row's split: `train`, `validation` or `test`."
     )
     group: Text | None = option(
-        None, "A column, for instance the patient, whose equal values stay in one split."
+        None, "A column, such as a patient ID, whose equal values stay in one split."
     )
     time: Text | None = option(
         None,
@@ -245,7 +245,7 @@ class DataOptions(Group):
     drop: Texts = option((), "Columns to drop.")
     split: Split = option(Split(), "How rows are divided into train, validation and test.")
     on_bad_row: Literal["fail", "drop"] = option(
-        "fail", "What happens to an invalid row: it ends the run, or it is dropped."
+        "fail", "Whether an invalid row ends the run or is dropped."
     )
     max_bad_fraction: float = option(0.1, "Largest share of rows that may be dropped.", ge=0, le=1)
     delimiter: str = option(
@@ -280,16 +280,16 @@ class DataOptions(Group):
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
         "Column types by column name, to override the inferred ones: `number`, `boolean`,"
-        " `category`, `date`, or `text`, which is hashed into bins. A dict says how files write"
-        ' the values: `{"number": {"decimal": ",", "thousands": "."}}`, where a currency or percent'
-        ' sign is ignored, or `{"date": "%d.%m.%Y"}` with directives of Python\'s `strptime`, or a'
-        " list of them. Such a format may also be that of the label, of `split.time` and of"
-        " `split.group`.",
+        " `category`, `date`, or `text`, which is hashed into bins. A dict is the format of the"
+        ' values in the files: `{"number": {"decimal": ",", "thousands": "."}}`, which also ignores'
+        ' a currency or percent sign, or `{"date": "%d.%m.%Y"}`, with the directives of Python\'s'
+        " `strptime` or a list of such strings. The label and the columns of `split.time` and"
+        " `split.group` may have a format too.",
     )
     missing: dict[Text, Gaps] = option(
         {},
-        "What happens to missing values, by column name, or `*` for all others: `fail`, `drop`,"
-        " `median`, `mean`, `most_frequent`, or a dict with `rule`, `value` and `indicator`."
+        "What to do with missing values, by column name, or `*` for all others: `fail`, `drop`,"
+        " `median`, `mean`, `most_frequent`, or a dict."
         " Default: `median` for numbers and dates, `most_frequent` for booleans; in categories and"
         " texts, a missing value has its own code.",
     )
@@ -351,7 +351,7 @@ class DataOptions(Group):
                 return known.name
         except (LookupError, ValueError):
             pass
-        raise ValueError("an encoding that Python knows, such as utf-8, latin-1 or windows-1252")
+        raise ValueError("an encoding that Python supports, such as utf-8, latin-1 or windows-1252")
 
     @field_validator("dask")
     @classmethod

@@ -118,7 +118,7 @@ class Slice(Group):
         " below 30, from 30 to below 50, and from 50 on. Without them, each value is a slice.",
     )
     thresholds: Thresholds = option(
-        {}, 'Metric to {"min": number, "max": number}; each slice with enough rows must meet them.'
+        {}, 'Limits by metric, such as `{"auc": {"min": 0.7}}`, for each slice with enough rows.'
     )
     min_rows: int = option(
         100,
@@ -153,7 +153,7 @@ def edge_value(edge: float | str) -> float:
     try:
         moment = datetime.fromisoformat(edge)
     except ValueError:
-        raise ValueError(f"numbers, or dates such as 2026-01-31, and not {edge!r}") from None
+        raise ValueError(f"numbers, or dates such as 2026-01-31, not {edge!r}") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return float((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
@@ -175,8 +175,8 @@ class GateOptions(Group):
     mode: Literal["superior", "non_inferior", "point"] = option(
         "superior",
         "`superior`: the lower confidence bound of the gain over the champion is above 0."
-        " `non_inferior`: that bound is not below minus `margin`. `point`: the value"
-        " itself is better, which promotes half of all equally good models.",
+        " `non_inferior`: that bound is at least -`margin`. `point`: the value itself is better,"
+        " which promotes half of all equally good models.",
     )
     margin: float = option(
         0.0,
@@ -192,35 +192,37 @@ class GateOptions(Group):
     )
     first_model: Literal["beat_baseline", "accept"] = option(
         "beat_baseline",
-        "`beat_baseline`: the lower confidence bound of a first model must be better than"
-        " the trivial model (the class shares or the mean of the training rows). `accept`:"
-        " any first model passes.",
+        "`beat_baseline`: the lower confidence bound of the first model must beat the baseline,"
+        " which predicts the class shares or the mean of the training rows. `accept`: any first"
+        " model passes.",
     )
     incompatible_champion: Literal["fail", "treat_as_first"] = option(
         "fail",
-        "What happens if the champion cannot be compared, because its schema differs or"
-        " it cannot be loaded: the model is not blessed, or it is evaluated as a first model.",
+        "What happens if the champion cannot be compared because its schema differs or it cannot be"
+        " loaded. `fail`: the model is not blessed. `treat_as_first`: it is evaluated like a first"
+        " model.",
     )
     thresholds: Thresholds = option(
         {},
-        'Metric to {"min": number, "max": number}; the model must also meet all of them.'
-        " `own/<name>` is a metric from `evaluator`.",
+        'Limits by metric, such as `{"auc": {"min": 0.8}}`, that the model must also meet on the'
+        " test rows. `own/<name>` is a metric from `evaluator`.",
     )
     slices: list[Slice] = option(
         [],
-        "Groups of rows to evaluate separately, for instance"
-        ' `["city", {"column": "age", "edges": [30, 50]}]`.'
-        " The model must not be worse than the champion in any slice, beyond `margin` and chance,"
-        " with Holm's correction for the number of slices.",
+        "Groups of rows to evaluate separately, such as"
+        ' `["city", {"column": "age", "edges": [30, 50]}]`, where a name alone makes a slice of'
+        " each of the column's values. The model must not be worse than the champion in any slice,"
+        " beyond `margin` and chance, with Holm's correction for the number of slices.",
     )
 
     evaluator: Text | None = option(
         None,
         "Your own function that computes more metrics: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
         " `ZIP:FUNCTION` or `module:function` in the image. It takes the arrays `labels` and"
-        " `predictions` of the test rows, on request also `weights`, `features` and `classes`. It"
-        " returns a dict of names, each with a number, or with an array of one value per row whose"
-        " mean is the metric. Other keys refer to a metric as `own/<name>`.",
+        " `predictions` of the test rows and, if it has these arguments, `weights`, `features` and"
+        " `classes`. It returns a dict that maps each metric's name to a number, or to an array"
+        " with"
+        " one value per row, whose mean is the metric. Other keys refer to it as `own/<name>`.",
     )
 
     @property
@@ -246,7 +248,7 @@ class GateOptions(Group):
         seen = [(one.column, one.edges) for one in slices]
         twice = next((column for column, edges in seen if seen.count((column, edges)) > 1), None)
         if twice is not None:
-            raise ValueError(f"each column once with the same edges, and not {twice!r} twice")
+            raise ValueError(f"each column once with the same edges, not {twice!r} twice")
         return slices
 
     @pydantic.model_validator(mode="after")

@@ -19,8 +19,8 @@ class Pictures(Group):
 
     height: int = option(
         0,
-        "Height of the model's input in pixels. 0: that of the images if all have the same size of"
-        " at most 256 by 256, otherwise 128.",
+        "Height of the model's input in pixels. 0 means the images' own height if all have the same"
+        " size of at most 256 by 256, otherwise 128.",
         ge=0,
         le=4096,
     )
@@ -28,23 +28,24 @@ class Pictures(Group):
         0, "Width of the model's input in pixels; set both or neither.", ge=0, le=4096
     )
     channels: Literal[0, 1, 3] = option(
-        0, "1 for grey, 3 for red, green and blue; 0: 1 if every image is grey, otherwise 3."
+        0, "1 for grayscale, 3 for color. 0 means 1 if every image is grayscale, otherwise 3."
     )
     resize: Literal["stretch", "crop", "pad"] = option(
         "stretch",
-        "How an image of another shape is fitted: `stretch` it, `crop` the longer sides equally, or"
-        " `pad` the shorter ones with black.",
+        "How to fit an image of another shape: `stretch` it, `crop` both ends of the longer"
+        " side, or"
+        " `pad` the shorter side with black.",
     )
     interpolation: Literal["bilinear", "bicubic", "nearest", "area"] = option(
         "bilinear", "How pixels are computed when the size changes."
     )
     verify: Literal["header", "decode"] = option(
         "header",
-        "How each image is checked: its `header` and its end, or `decode` all of it, which takes"
+        "How to check each image: only its `header` and its end, or `decode` all of it, which takes"
         " about ten times as long.",
     )
     max_megapixels: float = option(
-        100.0, "An image with more millions of pixels is an invalid row.", gt=0, le=1000
+        100.0, "An image with more megapixels is an invalid row.", gt=0, le=1000
     )
 
     @model_validator(mode="after")

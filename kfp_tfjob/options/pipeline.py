@@ -53,8 +53,8 @@ PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
         f"A table as {FORMAT_WORDS}: a file, a folder, a pattern such as `part-*.csv`, or several"
         " separated by commas; or a folder of images with one folder per class. `s3://...` or, in a"
-        " local run, a path. `{date}`, `{hour}` and `{date-1d}` are taken from the scheduled tick,"
-        " in UTC",
+        " local run, a path. `{date}`, `{hour}` and `{date-1d}` come from the scheduled tick, in"
+        " UTC",
         default=None,
         option=("--data", "URI"),
     ),
@@ -68,7 +68,7 @@ PARAMETERS: dict[str, Parameter] = {
         group=DataOptions,
     ),
     "model_name": Parameter(
-        "the name under which the model is published; models with one name are compared",
+        "the name under which the model is published; models with the same name are compared",
         default=None,
         option=("--name", "NAME"),
     ),
@@ -117,7 +117,7 @@ PARAMETERS: dict[str, Parameter] = {
         group=TrainOptions,
     ),
     "gate": Parameter(
-        "dict: when a model is good enough to be published; if empty, never",
+        "dict: when a model is good enough to be published; if empty, none is",
         default=DEFAULT_GATE,
         group=GateOptions,
     ),

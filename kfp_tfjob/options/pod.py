@@ -179,13 +179,18 @@ class PodSettings(Group):
         f" {DEFAULTS['ephemeral_storage']}.",
     )
     node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
-    tolerations: tuple[Toleration, ...] | None = option(None, "Taints that the pods tolerate.")
-    affinity: Affinity | None = option(None, "Rules and preferences for choosing nodes.")
+    tolerations: tuple[Toleration, ...] | None = option(
+        None, "Taints that the pods tolerate, as Kubernetes tolerations."
+    )
+    affinity: Affinity | None = option(
+        None, "Rules and preferences for choosing nodes, as a Kubernetes affinity."
+    )
     env: dict[Variable, VariableValue] | None = option(
         None,
         "Environment variables of the container `tensorflow`, as strings; Kubernetes expands"
         ' `$(NAME)` in them. For a secret, use `{"secret": "NAME", "key": "KEY"}`, which names a'
-        " key of a Kubernetes Secret; the run ends if it does not exist. A local run reads the file"
+        " key of a Kubernetes Secret; the run fails if it does not exist. A local run reads the"
+        " file"
         " secrets/NAME/KEY in --home.",
     )
     priority_class: ObjectName | None = option(None, "Name of a PriorityClass.")
@@ -206,19 +211,20 @@ class PodSettings(Group):
     )
     gpu_resource: Key | None = option(
         None,
-        "Resource name of the GPUs, for instance of a MIG slice. Default:"
-        f" {DEFAULTS['gpu_resource']}.",
+        f"Resource name of the GPUs, which may be MIG slices. Default: {DEFAULTS['gpu_resource']}.",
     )
     shared_memory: Bytes | None = option(
         None,
         "Size of /dev/shm, which NCCL uses between the GPUs of a replica. Default:"
         f" {DEFAULTS['shared_memory']}.",
     )
-    volumes: tuple[Volume, ...] | None = option(None, "Claims and Secrets to mount.")
+    volumes: tuple[Volume, ...] | None = option(
+        None, "Claims (PVCs), and Secrets as files, to mount into the container `tensorflow`."
+    )
     grace_seconds: int | None = option(
         None,
         f"Time between SIGTERM and SIGKILL. Default: {DEFAULTS['grace_seconds']}; on the"
-        f" chief {CHIEF_GRACE}, because the sidecar has to store the rest.",
+        f" chief {CHIEF_GRACE}, because its sidecar still has to store files.",
         ge=1,
         le=_DAY,
     )

@@ -54,9 +54,11 @@ class TrainerOptions(Group):
     class_weight: dict[str, Weight] | Literal["balanced"] | None = option(
         None, "Weight of each class, by name; `balanced` gives every class the same total."
     )
-    early_stopping: EarlyStopping | None = option(None, "When to stop before the last epoch.")
+    early_stopping: EarlyStopping | None = option(
+        None, "When to stop before the last epoch: the arguments of keras.callbacks.EarlyStopping."
+    )
     reduce_lr_on_plateau: ReduceLROnPlateau | None = option(
-        None, "When to lower the learning rate."
+        None, "When to lower the learning rate: the arguments of keras.callbacks.ReduceLROnPlateau."
     )
     mixed_precision: bool | Literal["", "mixed_bfloat16", "mixed_float16"] = option(
         False, "Compute in 16 bits where that is safe: true, or a Keras policy."

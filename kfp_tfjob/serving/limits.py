@@ -126,7 +126,7 @@ class Limits:
     def _stalled(self, size: int) -> RefusedRequest:
         return RefusedRequest(
             Problem(
-                "the body of the request did not arrive in time",
+                "the request's body did not arrive in time",
                 received=f"{sized(size)}, then nothing more in time",
                 expected=f"a byte every {STALLED:g} s, and the whole body in {LONGEST:g} s",
                 fix="send the request again, with fewer rows over a slow connection",

@@ -96,8 +96,8 @@ class Sampler:
                 self._put(reservoir)
             except StepError as error:
                 log.warning(
-                    "a sample of %s is lost: %s could not be written, which --sample-rows needs the"
-                    " right to. %s",
+                    "a sample of %s is lost, because %s cannot be written; --sample-rows needs"
+                    " permission to write there. %s",
                     counted(len(reservoir.rows), "row"),
                     self._layout.model(reservoir.loaded.model_name).requests,
                     error,

@@ -60,7 +60,7 @@ class WriteOptions:
             if secret.get(name) or os.environ.get(name)
         )
         ConfigurationError.raise_if(
-            Problem(f"{name} is wrong", repr(given[name]), VARIABLES[name], f"correct {name}")
+            Problem(f"{name} is not valid", repr(given[name]), VARIABLES[name], f"correct {name}")
             for name, pattern in checks.items()
             if name in given and not re.fullmatch(pattern, given[name])
         )

@@ -29,7 +29,8 @@ VARIABLES = {
     "OUTPUT_DIR": "folder for the model and all other output",
     "EXPECTED_REPLICAS": "chief and workers together; the supervisor rejects any other TF_CONFIG",
     "EXPECTED_GPUS": "this replica's GPUs; the trainer refuses to train with fewer",
-    "START_DEADLINE": "how long a replica waits for the others; at most 300 s for a lost peer",
+    "START_DEADLINE": "how long a replica waits for the others to appear; for a lost one, at"
+    " most 300 s",
     "MAX_RESTARTS": "how often the supervisor may restart the command; unset means never",
     "RESTARTS": "restarts of the command in this pod so far; set by the supervisor",
     "SUPERVISOR_PIPE": "file descriptor on which the command reports its progress; set by the"

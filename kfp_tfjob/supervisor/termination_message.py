@@ -44,4 +44,4 @@ def record(told: Environment, end: Mapping[str, Any]) -> None:
         (told.output_dir / FOLDER).mkdir(parents=True, exist_ok=True)
         write_json(told.output_dir / FOLDER / END, dict(whose, **end))
     except OSError as error:
-        log(f"the end cannot be recorded: {error}")
+        log(f"cannot record how the command ended: {error}")

@@ -111,9 +111,9 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
     except Exception as error:  # zipfile's documentation does not list its errors
         raise ConfigurationError(
             Problem(
-                f"{source} is not a zip of code",
+                f"{source} is not a zip file of code",
                 received=f"{error!s:.300}" or type(error).__name__,
-                expected="a zip with a package or with model.py at its top",
+                expected="a zip file with a package, or with model.py, at its top level",
                 fix="create the zip again",
             )
         ) from error

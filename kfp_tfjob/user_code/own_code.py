@@ -80,7 +80,7 @@ class OwnCode:
             problem = Problem(
                 "model_code names a module that is not in the image",
                 received=code.module,
-                expected="a module of the image of the steps, or PATH.py:FUNCTION",
+                expected="a module in the steps' image, or PATH.py:FUNCTION",
                 fix="correct model_code",
             )
             return [problem]

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
     """End a run, and wait until none of its pods run.
 
-    RUN is an id, the beginning of one, a name, or `last`. Training saves a checkpoint before it
-    stops. With a kubeconfig, the pods are checked too.
+    RUN is an id, an id prefix, a name or `last`. Training saves a checkpoint before it stops. With
+    a kubeconfig, the command also checks the pods.
 
-    Exit codes: 0 nothing is running any more, as far as could be checked; 1 something is still
+    Exit codes: 0 nothing is running anymore, as far as could be checked; 1 something is still
     running after --limit seconds; 2 the run had already ended.
     """
     found = client.cancel(run, limit, (lambda text: None) if json_ else show)

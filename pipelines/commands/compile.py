@@ -24,16 +24,18 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 )
 @click.option("--gpu", is_flag=True, help="make the trainer image for GPUs the default train_image")
 @click.option("--tools-image", metavar="IMAGE", help="the steps' image")
-@click.option("--trainer-image", metavar="IMAGE", help="image of evaluate and replicas")
 @click.option(
-    "--train-image", metavar="IMAGE", help="default of train_image, if not the trainer image"
+    "--trainer-image", metavar="IMAGE", help="image for evaluate, publish and the replicas"
+)
+@click.option(
+    "--train-image", metavar="IMAGE", help="default of train_image, if it is not the trainer image"
 )
 @click.option(
     "--step-resources",
     multiple=True,
     metavar="STEP.KEY=VALUE",
-    help="cpu, cpu_limit or memory of a step's pod, or of all, for instance"
-    " prepare_data.memory=8Gi",
+    help="cpu, cpu_limit or memory of a step's pod, such as prepare_data.memory=8Gi; the step"
+    " `all` stands for every step",
 )
 @click.option(
     "--plain-steps",
@@ -62,7 +64,7 @@ def compile_(
     """Compile the pipeline for Kubeflow Pipelines.
 
     Writes one YAML file for the pipeline and one for each step. Without --registry or the options
-    for single images, the YAML names placeholders that no cluster can pull.
+    for single images, the YAML contains placeholders that no cluster can pull.
 
     With a user id, the steps' pods meet the Pod Security level "restricted" on Kubeflow Pipelines
     2.16 or later. Versions 2.5 to 2.15 ignore the user id: the pods run as the image's user, or as

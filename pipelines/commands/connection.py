@@ -25,7 +25,8 @@ with_experiment = click.option(
     "--experiment",
     default="",
     metavar="NAME",
-    help="the experiment of new runs [default: KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else Default]",
+    help="the experiment for new runs [default: KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else"
+    " Default]",
 )
 
 
@@ -65,7 +66,7 @@ def with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
             "--ca-file",
             default="",
             metavar="FILE",
-            help="the CA certificates of the back end [default: SSL_CERT_FILE]",
+            help="the back end's CA certificates [default: SSL_CERT_FILE]",
         ),
     )
     for option in reversed(options):
@@ -79,7 +80,7 @@ def with_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
         "--service-account",
         default="",
         metavar="NAME",
-        help="the pods' account [default: the back end's]",
+        help="the pods' service account [default: the back end's]",
     )(command)
     return click.option(
         "--pipeline",

@@ -43,7 +43,7 @@ _COLOURS = {
     "--service-account",
     default="",
     metavar="NAME",
-    help="the account of the runs [default: pipeline-runner, else default-editor]",
+    help="the runs' service account [default: pipeline-runner, else default-editor]",
 )
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
 def doctor(
@@ -56,13 +56,13 @@ def doctor(
     """Check from this machine whether a run can start, before anything is installed.
 
     It examines the cluster in your kubeconfig, the namespace of the runs, the back end and, with
-    --output, the store. In the cluster it makes only dry runs; in the store
-    it creates and deletes small objects. No run parameter is required; those that you pass
-    describe the job to check. --endpoint is the store's address for the pods; this machine uses
-    AWS_ENDPOINT_URL if it is set.
+    --output, the store. In the cluster, it makes only dry runs; in the store, it creates and
+    deletes small objects. No run parameter is required; those that you pass describe the job to
+    check. --endpoint is the store's address for the pods; this machine uses AWS_ENDPOINT_URL if it
+    is set.
 
-    Each line is ok, unknown (this machine cannot check it), warning, waits (pods would wait until
-    the cluster changes) or problem, with its fix.
+    Each line is ok, unknown (this machine cannot check it), warning, waits (pods would have to
+    wait, for example for a node) or problem, with its fix.
 
     Exit codes: 0 no problem; 1 problems; 2 wrong run parameters.
     """

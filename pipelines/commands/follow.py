@@ -32,7 +32,7 @@ def follow(model: str, folder: Path, place: Models, once: bool, poll_seconds: fl
     """Keep MODEL's champion in FOLDER, for TensorFlow Serving.
 
     Pass FOLDER to TensorFlow Serving as --model_base_path. Each champion appears there as
-    NUMBER/saved_model.pb, in one rename, after all of its files were verified; TensorFlow Serving
+    NUMBER/saved_model.pb, in one rename, once all of its files are verified; TensorFlow Serving
     loads the highest number. Without --once, the command runs until SIGTERM or Ctrl-C.
     """
     from kfp_tfjob.serving.champion_folder import ChampionFolder

@@ -19,16 +19,16 @@ OPTIONAL = ("nodes", "quota")
     "--service-account",
     default="",
     metavar="NAME",
-    help="the account of the runs [default: pipeline-runner, with --multi-user default-editor]",
+    help="the runs' service account [default: pipeline-runner; with --multi-user, default-editor]",
 )
-@click.option("--multi-user", is_flag=True, help="the namespace is a profile of Kubeflow")
+@click.option("--multi-user", is_flag=True, help="the namespace is a Kubeflow profile")
 @click.option(
     "--with",
     "optional",
     multiple=True,
     type=click.Choice(OPTIONAL),
-    help="also print: nodes, the right to list nodes, which only a cluster administrator can"
-    " grant; quota, an example of a quota; may be repeated",
+    help="also print the permission to list nodes, which only a cluster administrator can grant, or"
+    " an example quota; may be repeated",
 )
 def install(
     namespace: str, service_account: str, multi_user: bool, optional: tuple[str, ...]

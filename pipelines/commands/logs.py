@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
-    help=f"only look for a local run in this folder [default: also in {DEFAULT}]",
+    help=f"look only for a local run, in this folder [default: {DEFAULT}, then the back end]",
 )
 @click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
 @click.option("--json", "as_json", is_flag=True, help="print each line as a JSON object")
@@ -50,10 +50,10 @@ def logs(
 ) -> None:
     """Show the log lines of all replicas and attempts, even after their pods are gone.
 
-    RUN is s3://BUCKET/PREFIX/runs/ID, a local run's id, or for Kubeflow Pipelines an id, the
-    beginning of one, a name, or `last`. The launcher stores the lines every 30 seconds; they are
-    shown sorted by time. The credentials come from the AWS environment. For each
-    replica and attempt, the last 64 MiB of text are kept.
+    RUN is s3://BUCKET/PREFIX/runs/ID, a local run's id or, on Kubeflow Pipelines, an id, an id
+    prefix, a name or `last`. The launcher stores the lines every 30 seconds; they are sorted by
+    time. Credentials come from the AWS environment. For each replica and attempt, the last 8 MiB
+    of text are kept.
     """
     from kfp_tfjob.pipelines.logs import read
     from kfp_tfjob.pipelines.stored_run import stored_run

@@ -30,7 +30,7 @@ _reason = click.option(
     "version",
     type=click.IntRange(min=1),
     metavar="VERSION",
-    help="an earlier champion [default: the one before]",
+    help="the earlier champion to restore [default: the previous one]",
 )
 @_reason
 @with_models
@@ -48,8 +48,8 @@ def rollback(
 
     The version is verified before anything is written. Its files get the next number, because
     servers load the highest. If a run publishes at the same time, only one of the two succeeds;
-    exit code 6 means that it was the run. If the command is killed, repeat it with --to VERSION, or
-    run `models sync`. Without --to, a completed rollback would go one champion further back.
+    exit code 6 means that the run did. If the command is killed, repeat it with --to VERSION or run
+    `models sync`. Without --to, it might go one champion further back than you intended.
     """
     from kfp_tfjob.registry import rollback as engine
     from kfp_tfjob.registry import view
@@ -134,8 +134,8 @@ def promote(
 def prune(place: Models, model: str, keep: int, really: bool) -> None:
     """Delete versions that are no longer needed; without --apply, only list them.
 
-    The champion, the last N champions before it, versions of the last 24 hours, whose runs may be
-    in flight, and all records are kept. If the command is killed, run it again.
+    It keeps the champion, the N champions before it, all records, and versions less than 24 hours
+    old, because their runs may be in flight. If the command is killed, run it again.
     """
     from kfp_tfjob.registry import prune_versions as engine
     from kfp_tfjob.registry import view
@@ -166,8 +166,8 @@ def prune(place: Models, model: str, keep: int, really: bool) -> None:
 def sync(place: Models, model: str | None) -> None:
     """Finish an interrupted publish, and bring other registries up to date.
 
-    Completes the folder that servers read, of one model or of all. MLflow is enabled
-    if MLFLOW_TRACKING_URI is set, the Kubeflow Model Registry if MODEL_REGISTRY_URL is. Exit code 1
+    It completes the folder that servers read, for one model or for all. MLflow is enabled if
+    MLFLOW_TRACKING_URI is set, the Kubeflow Model Registry if MODEL_REGISTRY_URL is. Exit code 1
     means that one of them is not up to date.
     """
     from kfp_tfjob.registry import mirror, view
@@ -212,7 +212,7 @@ def _person() -> str:
     except (OSError, KeyError) as error:
         raise ConfigurationError(
             Problem(
-                "the name of this machine's user is unknown",
+                "your user name is unknown",
                 received=str(error),
                 fix="set the environment variable LOGNAME to your name",
             )

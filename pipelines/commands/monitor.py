@@ -44,7 +44,7 @@ _DEFAULTS = Contract()
     type=click.FloatRange(min=0, min_open=True),
     default=7.0,
     show_default=True,
-    help="compare the requests of this many days",
+    help="compare the requests from this many days",
 )
 @click.option(
     "--max-psi",
@@ -86,7 +86,7 @@ def monitor(
     """Compare MODEL's requests with its training data.
 
     The requests are those that `kfp-tfjob serve` has sampled. A column has moved if it exceeds a
-    limit by more than chance explains in so few rows.
+    limit by more than chance could explain.
 
     Exit codes: 0 nothing has moved, or there are too few rows to tell; 1 something has moved; 2 an
     option is wrong; 3 nothing can be compared.

@@ -71,8 +71,8 @@ def with_parameters(here: bool = True, demands: bool = True) -> Callable[..., An
             "file",
             type=click.Path(path_type=Path, dir_okay=False, exists=True),
             metavar="FILE",
-            help="run parameters as YAML or JSON; environment variables KFP_TFJOB_<PARAMETER>, the"
-            " options above and --set override it, in this order",
+            help="run parameters in YAML or JSON; environment variables KFP_TFJOB_<PARAMETER>"
+            " override them, the options above override those, and --set overrides everything",
         ),
         click.option(
             "--set",
@@ -242,7 +242,7 @@ def _user() -> str:
     except (OSError, KeyError) as error:
         raise ConfigurationError(
             Problem(
-                "output_uri has {user}, but the name of this machine's user is unknown",
+                "output_uri contains {user}, but your user name is unknown",
                 received=str(error),
                 fix="set the environment variable USER, or write the name into output_uri",
                 path="output_uri",

@@ -14,7 +14,7 @@ _GROUPS = ("output_uri", "storage_", "model_name", "model_hyperparameters", "tra
 
 @click.command()
 @with_parameters()
-@click.option("--run-id", default="RUN-ID", help="a run id as KFP assigns it", show_default=True)
+@click.option("--run-id", default="RUN-ID", help="the run id to use", show_default=True)
 def render(run_id: str, **given: Any) -> None:
     """Print the TFJob that the parameters create."""
     from kfp_tfjob.components.preflight.parameters import check

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def retry(client: Client, run: str, follows: bool, json_: bool) -> None:
     """Rerun a run's failed step and the steps after it.
 
-    RUN is an id, the beginning of one, a name, or `last`. The run keeps its id and its parameters.
-    Steps that succeeded do not run again, and training resumes from its newest checkpoint.
+    RUN is an id, an id prefix, a name or `last`. The run keeps its id and parameters. Steps that
+    succeeded do not run again, and training resumes from its newest checkpoint.
     """
     from kfp_tfjob.pipelines.commands.watch import watch_run
 

@@ -77,15 +77,17 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
 def prune(place: Models, older_than: str, really: bool) -> None:
     """Delete old checkpoints, runs and datasets; without --apply, only list them.
 
-    Whatever is still needed by versions, champions, when_unchanged or runs that may still be
-    running is kept. If the command is killed, run it again.
+    It keeps everything that versions, champions, when_unchanged or unfinished runs may still need.
+    If the command is killed, run it again.
     """
     from kfp_tfjob.pipelines.local.run import only_run
     from kfp_tfjob.registry import prune_runs as engine
 
     days = _DAYS.fullmatch(older_than)
     if not days or int(days[1]) < _LEAST_DAYS:
-        raise click.BadParameter(f"{older_than!r}; expected for instance 90d, at least 7d")
+        raise click.BadParameter(
+            f"{older_than!r}; expected a number of days such as 90d, at least 7d"
+        )
     with ExitStack() as stack:
         if place.home.folder.is_dir():
             stack.enter_context(only_run(place.home))  # a local run may be silent for long

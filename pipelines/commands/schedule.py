@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10),
     default=1,
     show_default=True,
-    help="how many of its runs may be in flight",
+    help="how many of its runs may run at the same time",
 )
 @with_pipeline
 @without_asking
@@ -68,13 +68,13 @@ def schedule(context: click.Context, connection: Connection, **given: Any) -> No
     """Start runs on Kubeflow Pipelines at regular times.
 
     It takes the options of submit, and --cron. It checks them, shows the plan of a run that would
-    start now, and asks for confirmation; --dry-run ends there. Then it shows the schedule as
-    Kubeflow Pipelines has stored it.
+    start now, and asks for confirmation; with --dry-run, it stops there. Then it shows the schedule
+    as Kubeflow Pipelines has stored it.
 
-    The time zone of --cron is the back end's, by default UTC. {date} and {hour} in data_uri are
-    taken from the tick in UTC; {date-1d} is the day before.
+    The time zone of --cron is the back end's, by default UTC. {date} and {hour} in data_uri come
+    from the tick, in UTC; {date-1d} is the day before.
 
-    A schedule of the same name is replaced. If it has runs in flight, it stays, paused, because
+    A schedule with the same name is replaced. If it has runs in flight, it is only paused, because
     deleting it would end them.
     """
     if context.invoked_subcommand:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     "--host",
     default="",
     metavar="ADDRESS",
-    help="where to listen, for instance 0.0.0.0 for all interfaces [default: 127.0.0.1, in a pod"
-    " all interfaces]",
+    help="the address to listen on; 0.0.0.0 means all interfaces [default: 127.0.0.1; in a pod, all"
+    " interfaces]",
 )
 @click.option(
     "--port",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 10_000),
     default=0,
     metavar="MS",
-    help="requests that arrive within this time are predicted together [default: each alone]",
+    help="requests that arrive within this time are predicted together [default: no batching]",
 )
 @click.option(
     "--batch-rows",
@@ -81,7 +81,7 @@ def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: A
     one without losing a request. /v2/health/ready shows whether it answers, and /metrics
     provides metrics for Prometheus.
 
-    Requests need no password, so outside of a pod the server listens on this machine only.
+    Requests need no password, so outside a pod the server listens only on this machine.
 
     It needs the extra `serve`, in its own environment. Press Ctrl-C to stop.
     """

@@ -55,10 +55,10 @@ def submit(
 ) -> None:
     """Start a run on Kubeflow Pipelines.
 
-    First, the parameters are checked. Then the plan is shown: pods, GPUs and warnings. --dry-run
-    ends there. The run's first step checks the data and the store.
+    The command checks the parameters and shows the plan: pods, GPUs and warnings. With --dry-run,
+    it stops there. The run's first step checks the data and the store.
 
-    The value of a parameter is the first of: --set, its option, the environment variable
+    A parameter's value comes from the first of these: --set, its option, the environment variable
     KFP_TFJOB_<PARAMETER>, --params FILE, the pipeline's default. --endpoint is the store's address
     for the pods; this machine uses AWS_ENDPOINT_URL if it is set.
 

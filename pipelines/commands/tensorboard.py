@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT,
-    help="the folder of the local runs whose store is used",
+    help="the folder of the local runs to show",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
 @with_connection
@@ -52,10 +52,10 @@ def tensorboard(
 ) -> None:
     """Show a run's curves in TensorBoard, or those of the newest evaluated runs of a model.
 
-    TensorBoard reads them directly from S3. RUN is a local run's id, or for Kubeflow Pipelines an
-    id, the beginning of one, a name, or `last`. RUN_URI is s3://BUCKET/PREFIX/runs/ID; the pages of
+    TensorBoard reads them directly from S3. RUN is a local run's id or, on Kubeflow Pipelines, an
+    id, an id prefix, a name or `last`. RUN_URI is s3://BUCKET/PREFIX/runs/ID; the pages of
     launch_tfjob and of the last step show it.
-    The credentials come from the AWS environment, and so does the endpoint without --endpoint.
+    Credentials and, without --endpoint, the endpoint come from the AWS environment.
     TensorBoard follows a job that is still training. Press Ctrl-C to stop.
 
     With --model, v7-ID is the run that was published as version 7.
@@ -64,7 +64,7 @@ def tensorboard(
     from kfp_tfjob.pipelines.tensorboard import serve, serve_model
 
     if bool(run) == bool(model):
-        raise click.UsageError("name either a run, for instance last, or a --model")
+        raise click.UsageError("pass either a run, such as last, or --model")
     if model:
         place = open_models(output, endpoint, "", home)
         serve_model(place.store, place.layout, model, limit, port, click.echo)

@@ -27,11 +27,11 @@ _EVERY = 10.0  # seconds between two lines about the training
 def watch(client: Client, run: str, json_: bool) -> None:
     """Follow a run until it ends.
 
-    RUN is an id, the beginning of one, a name, or `last`. Training progress is read from the
-    store, and the reason why pods are waiting from the cluster; without access to them, only the
-    steps are shown. Ctrl-C stops watching; the run continues.
+    RUN is an id, an id prefix, a name or `last`. Training progress comes from the store, and the
+    reason why pods are waiting from the cluster; without access to them, only the steps are shown.
+    Ctrl-C stops watching; the run continues.
 
-    Exit codes: 0 the run succeeded, blessed or not; otherwise the failed step's code.
+    Exit codes: 0 the run succeeded, blessed or not; otherwise, the failed step's code.
     """
     sys.exit(watch_run(client, run, json_))
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def why(client: Client, run: str, json_: bool) -> None:
     """Explain why a run failed, is waiting or published nothing, and what to do.
 
-    RUN is an id, the beginning of one, a name, or `last`. The cause is read from the store, else
-    from the pods, else from Kubeflow Pipelines.
+    RUN is an id, an id prefix, a name or `last`. The cause comes from the store or, failing that,
+    from the pods or Kubeflow Pipelines.
     """
     found = client.why(run)
     show_json(found) if json_ else show_why(found)

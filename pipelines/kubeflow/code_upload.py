@@ -80,8 +80,8 @@ def _copied(text: str, parameter: str, values: RunParameters, endpoint: str) -> 
             Problem(
                 f"{parameter} is a path on this machine, which cannot be copied to the store",
                 received=problem.what if isinstance(problem, Problem) else problem,
-                expected=f"the right to write {place}",
-                fix="set the AWS environment for the store, or copy the code yourself and give its"
+                expected=f"permission to write {place}",
+                fix="set the AWS environment for the store, or copy the code yourself and pass its"
                 " s3:// address",
                 path=parameter,
             )

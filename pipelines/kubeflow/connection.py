@@ -74,9 +74,10 @@ class Connection:
         if user:
             raise ConfigurationError(
                 Problem(
-                    "the URL of Kubeflow Pipelines contains a user or a password",
+                    "the URL of Kubeflow Pipelines contains a user name or password",
                     received=f"******@{address.partition('?')[0]}",
-                    expected="http://HOST:PORT or https://HOST; the SDK sends no password of a URL",
+                    expected="http://HOST:PORT or https://HOST; the SDK does not send a password"
+                    " from the URL",
                     fix="remove the part before the @, and pass a token with --token-file",
                 )
             )
@@ -276,7 +277,7 @@ def _client(connection: Connection) -> kfp.Client:
         if not _has_token(Path(connection.token_file)):
             raise ConfigurationError(
                 Problem(
-                    "the file with the token is empty or cannot be read",
+                    "the token file is empty or cannot be read",
                     received=connection.token_file,
                     expected="a file with a bearer token",
                     fix=f"correct --token-file or {TOKEN_FILE}",

@@ -88,7 +88,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
     if error.status in (400, 403) and _ACCOUNT.search(message):
         return ConfigurationError(
             Problem(
-                f"Kubeflow Pipelines refuses the service account of the run: cannot {what}",
+                f"Kubeflow Pipelines refuses the run's service account: cannot {what}",
                 received=message,
                 expected="an account that the back end allows",
                 fix=ALLOW_ACCOUNT,

@@ -43,7 +43,7 @@ class Package:
         compiled = [image for image in self.images if is_placeholder(image)]
         if compiled:
             yield Problem(
-                "the pipeline names images that exist in no registry",
+                "the pipeline contains placeholders for images, which exist in no registry",
                 received=", ".join(compiled),
                 expected="images that your nodes can pull",
                 fix="compile your own in: `kfp-tfjob compile --registry REGISTRY`, then submit with"

@@ -168,8 +168,7 @@ def _no_run(back_end: BackEnd, given: str) -> UnknownRunError:
         Problem(
             "there is no run of this pipeline yet" if given == LAST else "there is no such run",
             received=given or "nothing",
-            expected=f"an id, a unique beginning of one, a name, or {LAST};"
-            f" the newest: {newest or 'none'}",
+            expected=f"an id, a unique id prefix, a name or {LAST}; the newest: {newest or 'none'}",
             fix="list them with `kfp-tfjob runs`",
         )
     )

@@ -111,6 +111,12 @@ def step(name: str) -> str:
     meanings = {it.arg_name: it.description for it in docstring_parser.parse(said).params}
     for place, it in component["outputDefinitions"].get("artifacts", {}).items():
         it.setdefault("description", meanings[place])  # KFP drops it
+    outputs = component["outputDefinitions"].get("parameters", {})
+    if name == "preflight":  # the page has one line for the outputs that are settings of pods
+        for key in [
+            key for key in outputs if key.startswith(("prepare_data_", "evaluate_", "publish_"))
+        ]:
+            del outputs[key]
     return "\n\n".join(
         part
         for title, found in (
@@ -136,6 +142,8 @@ def _of_the_form(definitions: dict[str, Any], step_name: str) -> Iterator[str]:
             step_name == "preflight"
             or name.startswith("storage_")
             or _one_line(found[name]) == "As in the form."
+            or _one_line(found[name]).lower()
+            == f"{PARAMETERS[name].meaning.removeprefix('dict: ')}.".lower()
         )
     ]
     shown = [f"`{name}`{'' if _is_optional(found.pop(name)) else ' (required)'}" for name in names]
@@ -197,15 +205,16 @@ def _helps(
             record = option.get_help_record(context) or object()
             is_parameter = option.name in PARAMETERS and isinstance(option, click.Option)
             first = described.setdefault(option.opts[0] if is_parameter else record, title)
-            if first == title:
+            if first == title or isinstance(option, click.Argument):  # the usage names arguments
                 own.append(_without_meaning(option) if is_parameter else option)
             else:
                 elsewhere.setdefault(first, []).append(option.opts[0])
         command.params = own
         shown = command.get_help(context)
         for first, names in elsewhere.items():
+            listed = "the options for run parameters" if "--set" in names else ", ".join(names)
             shown += "\n\n" + fill(
-                f"As for {first}: {', '.join(names)}.",
+                f"As for {first}: {listed}.",
                 92,
                 initial_indent="  ",
                 subsequent_indent="  ",

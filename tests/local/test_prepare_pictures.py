@@ -122,8 +122,8 @@ def test_what_an_earlier_try_has_done_is_not_read_again(
 FAULTS = {
     "cat/empty.jpg": (b"", "an empty file"),
     "cat/text.jpg": (b"hello", "neither a JPEG nor a PNG"),
-    "cat/short.jpg": (encoded(drawn())[:-30], "cut off"),
-    "dog/short.png": (encoded(drawn(), "PNG")[:-30], "cut off"),
+    "cat/short.jpg": (encoded(drawn())[:-30], "truncated"),
+    "dog/short.png": (encoded(drawn(), "PNG")[:-30], "truncated"),
     "dog/bomb.png": (png_of_size(30_000, 30_000), "more pixels than"),
     "dog/anim.gif": (encoded(drawn().convert("P"), "GIF"), "neither a JPEG nor a PNG"),
     "dog/bits.jpg": (

@@ -331,11 +331,11 @@ def refused() -> dict[str, tuple[Any, str]]:
 
     schedule = optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     return {
-        "backup": (of_keras.BackupAndRestore("b"), "BackupAndRestore cannot work here.*newest"),
-        "averages": (of_keras.SwapEMAWeights(), "SwapEMAWeights cannot work here.*use_ema"),
+        "backup": (of_keras.BackupAndRestore("b"), "BackupAndRestore is not supported.*newest"),
+        "averages": (of_keras.SwapEMAWeights(), "SwapEMAWeights is not supported.*use_ema"),
         "a text": ("x", "something that is not a callback.*str: 'x'"),
-        "our file": (of_keras.CSVLogger("progress.jsonl"), "CSVLogger cannot write there"),
-        "outside": (of_keras.TensorBoard("../x"), "TensorBoard cannot write there"),
+        "our file": (of_keras.CSVLogger("progress.jsonl"), "CSVLogger must not write to this path"),
+        "outside": (of_keras.TensorBoard("../x"), "TensorBoard must not write to this path"),
         "schedule": (
             (of_keras.ReduceLROnPlateau(), {"optimizer": optimizers.SGD(schedule)}),
             "cannot set the learning rate of this optimizer.*ExponentialDecay",

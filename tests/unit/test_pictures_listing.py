@@ -121,7 +121,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         ({"cat/1.jpg": ONE}, "two classes"),
         ({"cat/1.jpg": ONE, "dog/1.jpg": b""}, "dog/1.jpg: "),
         ({"cat/1.jpg": ONE, "dog/notes.txt": b"hello"}, "dog/notes.txt: "),
-        ({"cat/1.jpg": ONE[:-9], "dog/1.jpg": ONE}, "cat/1.jpg: cut off"),
+        ({"cat/1.jpg": ONE[:-9], "dog/1.jpg": ONE}, "cat/1.jpg: truncated"),
         ({"cat/1.jpg": ONE, "dog/1.png": png_of_size(20_000, 20_000)}, "max_megapixels"),
     ],
 )

@@ -107,7 +107,7 @@ def test_every_fault_is_found_where_it_stands(block, monkeypatch):
 def test_the_message_names_the_first_ten_and_the_counts():
     _, _, _, _, faults = _read("a,y\n" + "1,u\n" * 15 + "x,u\n" * 12)
     total, *examples = faults.problems()
-    assert "12 of 27 rows" in total.what and "(text 12)" in total.what
+    assert "12 of 27 rows" in total.what and "not a number: 12" in total.what
     assert "data_options.on_bad_row=drop" in total.fix
     assert "f.csv, line 17, column 'a'" in examples[0].what and examples[0].received == "'x'"
     assert len(examples) == 10

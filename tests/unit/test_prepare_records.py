@@ -100,7 +100,7 @@ def test_damage_is_named_with_its_record(path: Path) -> None:
             "record 8 has a wrong checksum",
         ),
         (whole[: size * 7] + b"\xff" + whole[size * 7 + 1 :], "record 8 has no valid length"),
-        (whole + frame(b"\xff\xff"), "record 51 is no tf.train.Example"),
+        (whole + frame(b"\xff\xff"), "record 51 is not a tf.train.Example"),
     ):
         path.write_bytes(harmed)
         with pytest.raises(DataError, match=words):

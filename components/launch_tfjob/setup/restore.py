@@ -82,7 +82,7 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
     if not named:
         return
     start = len(run.output.key) + 1
-    what = f"{counted(len(named), 'file')} beside the checkpoint"
+    what = f"{counted(len(named), 'file')} stored with the checkpoint"
     try:
         objects = {item.address.key[start:]: item for item in store.list(run.output)}
     except StepError as error:
@@ -108,7 +108,7 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
     if failed:
         reasons = [f"{path!r}: {why}" for path, why in sorted(failed.items())]
         log.warning(
-            "could not restore %s beside the checkpoint: %s",
+            "could not restore %s stored with the checkpoint: %s",
             counted(len(failed), "file"),
             listed(reasons, _MOST_REASONS, "; "),
         )

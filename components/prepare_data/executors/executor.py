@@ -127,7 +127,7 @@ class Executor:
         known = set(exchange.names(next(iter(items)).partition("/")[0]))
         missing = [item for name, item in items.items() if name not in known]
         if done := len(items) - len(missing):
-            log.info("%s of %s parts exist from an earlier try", done, len(items))
+            log.info("%s of %s parts are left from an earlier try", done, len(items))
         results = self.map(task, missing)
         for name in items:
             if name not in known:

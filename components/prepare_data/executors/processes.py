@@ -119,7 +119,7 @@ class Processes(Executor):
         self._pool = None
         if times >= _MOST_LOST:
             raise StepError(cause)
-        log.warning("a process of prepare_data was lost (%s); its tasks run again", cause.received)
+        log.warning("a prepare_data process died (%s); its tasks run again", cause.received)
 
 
 def _is_done(future: Future[Any]) -> bool:
@@ -146,7 +146,7 @@ def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
     return Problem(
         "prepare_data's processes cannot start",
         received=f"{type(error).__name__}: {error}",
-        expected="more processes than this one",
+        expected="permission and memory to start more processes",
         fix="see the log above for the reason, or set pod.prepare.cpu to 1 to work in one process",
     )
 

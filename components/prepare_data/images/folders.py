@@ -80,7 +80,7 @@ def _is_picture(name: str) -> bool:
 def _none(address: str, received: str) -> DataError:
     return DataError(
         Problem(
-            "data_uri contains no images, but data_options.format asks for them",
+            "data_uri contains no images, but data_options.format requests them",
             received=f"{address!r}, {received}",
             expected="one folder that contains a folder for each class: pictures/cat/1.jpg",
             fix="correct data_uri",

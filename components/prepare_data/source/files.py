@@ -175,7 +175,7 @@ def _closed(file: SourceFile, error: OSError) -> DataError:
         Problem(
             f"{file.location} cannot be opened",
             received=error.strerror,
-            fix="correct data_uri, or the permissions of the file",
+            fix="correct data_uri, or the file's permissions",
         )
     )
 

@@ -165,7 +165,7 @@ def empty(name: str) -> DataError:
     return DataError(
         Problem(
             f"{name} is empty",
-            expected="a header with the names of the columns, and rows",
+            expected="a header with the column names, and rows",
             fix="correct data_uri, or write the file again",
         )
     )

@@ -81,7 +81,7 @@ def list_address(store: Store, address: str) -> Listing:
                 "data_uri is not an address that prepare_data can read",
                 received=repr(address),
                 expected="s3://BUCKET/KEY or, in a local run, a path",
-                fix="copy the data to S3 and give its address",
+                fix="copy the data to S3 and pass its address",
                 path="data_uri",
             )
         )

@@ -180,7 +180,7 @@ class JsonTable(Reader):
                     + ("a key is not UTF-8" if names else "no line is a JSON object"),
                     received=repr(names[0] if names else first[:200].decode(errors="replace")),
                     expected='one object on each line, for instance {"a": 1, "b": "x"}',
-                    fix="write the file as JSON Lines, without line ends inside an object, or as"
+                    fix="write the file as JSON Lines, without line breaks inside an object, or as"
                     " CSV or Parquet",
                 )
             )

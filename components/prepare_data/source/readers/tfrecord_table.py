@@ -141,7 +141,7 @@ class TFRecordTable(Reader):
         try:
             return _example().FromString(record).features.feature
         except DecodeError as error:
-            raise self._damaged(f"record {number:,} is no tf.train.Example ({error})") from error
+            raise self._damaged(f"record {number:,} is not a tf.train.Example ({error})") from error
 
     def _read(self) -> Iterator[bytes]:
         number = 0
