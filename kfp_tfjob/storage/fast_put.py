@@ -11,7 +11,9 @@ import logging
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
@@ -19,10 +21,10 @@ from xml.etree import ElementTree
 from botocore.exceptions import ClientError, HTTPClientError
 from botocore.httpsession import where
 from botocore.utils import get_environ_proxies
+from urllib3.util.wait import wait_for_read
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.connection import Connection, HttpReply
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.s3_errors import REDIRECTS
 from kfp_tfjob.storage.signing import UNSIGNED, sign
@@ -37,15 +39,18 @@ _HEADERS = {
     "ServerSideEncryption": "x-amz-server-side-encryption",
     "SSEKMSKeyId": "x-amz-server-side-encryption-aws-kms-key-id",
 }
+_IDLE_SECONDS = 20  # servers keep an unused connection longer
 # The bucket is reached at a different address; boto3 can find it.
 _ELSEWHERE = REDIRECTS | {"AuthorizationHeaderMalformed"}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to a PUT: its headers with lower-case names."""
+    """The reply to a PUT; the names of its headers are lower-case."""
 
+    status: int
     headers: Mapping[str, str]
+    body: bytes = b""
 
     @property
     def etag(self) -> str:
@@ -74,7 +79,7 @@ class FastPut:
         self._client, self._ca = client, ca_bundle or where()
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, _Route | None] = {}
-        self._idle: dict[_Route, list[Connection]] = {}
+        self._idle: dict[_Route, list[tuple[float, HTTPConnection]]] = {}
 
     def put(self, address: S3Address, body: Body, parameters: Mapping[str, str | int]) -> Reply:
         """Send an object, or the part that `parameters` name.
@@ -107,7 +112,8 @@ class FastPut:
             if isinstance(unread, StepError):  # botocore took it for an error of the connection
                 raise unread from error
             raise
-        return Reply(answer["ResponseMetadata"]["HTTPHeaders"])
+        meta = answer["ResponseMetadata"]
+        return Reply(meta["HTTPStatusCode"], meta["HTTPHeaders"])
 
     def _route(self, bucket: str) -> _Route | None:
         """Ask boto3 where a bucket is; None if only boto3 can reach it."""
@@ -135,48 +141,63 @@ class FastPut:
         signed["content-length"] = str(body.size)
         try:
             reply = self._exchange(route, f"{path}?{query}" if query else path, signed, body)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise HTTPClientError(error=error, request=None, response=None) from error
         if reply.status >= 300 or b"<Error" in reply.body:
             raise _refusal(reply)
-        return Reply(reply.headers)
+        return reply
 
     def _exchange(
         self, route: _Route, target: str, headers: Mapping[str, str], body: Body
-    ) -> HttpReply:
+    ) -> Reply:
         connection = self._connect(route)
         try:
-            reply = connection.exchange("PUT", target, headers, body.chunks())
+            early = True
+            # A server that refuses a body early sends its reply and hangs up.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request("PUT", target, body.chunks(), headers)
+                early = False
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            reply = Reply(answer.status, found, answer.read())
         except BaseException:
             connection.close()
             raise
-        if connection.reusable:
-            self._idle[route].append(connection)
-        else:
+        if early or answer.will_close:
             connection.close()
+        else:
+            self._idle[route].append((time.monotonic(), connection))
         return reply
 
     def _identity(self) -> tuple[Any, str, float]:
         keys = self._client._get_credentials().get_frozen_credentials()
         return keys, self._client.meta.region_name, time.time()
 
-    def _connect(self, route: _Route) -> Connection:
+    def _connect(self, route: _Route) -> HTTPConnection:
         idle = self._idle.setdefault(route, [])
         while idle:
             try:
-                connection = idle.pop()
+                used, connection = idle.pop()
             except IndexError:  # a different thread took it
                 break
-            if connection.alive():
+            # A connection on which something can be read was closed by the server.
+            if time.monotonic() - used < _IDLE_SECONDS and not wait_for_read(connection.sock, 0):
                 return connection
             connection.close()
-        if route.secure and self._context is None:
-            self._context = ssl.create_default_context(cafile=self._ca)
-        seconds = self._client.meta.config.read_timeout
-        return Connection(route.host, self._context if route.secure else None, seconds)
+        config = self._client.meta.config
+        if route.secure:
+            self._context = self._context or ssl.create_default_context(cafile=self._ca)
+            connection = HTTPSConnection(
+                route.host, timeout=config.connect_timeout, context=self._context
+            )
+        else:
+            connection = HTTPConnection(route.host, timeout=config.connect_timeout)
+        connection.connect()
+        connection.sock.settimeout(config.read_timeout)
+        return connection
 
 
-def _refusal(reply: HttpReply) -> ClientError:
+def _refusal(reply: Reply) -> ClientError:
     """Return the error that boto3 would raise for a reply."""
     code, message = str(reply.status), ""
     try:

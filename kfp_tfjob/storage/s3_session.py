@@ -24,7 +24,6 @@ from botocore.loaders import Loader, create_loader
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, Digests
-from kfp_tfjob.storage.connection import CONNECT_SECONDS
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.fast_put import FastPut, Reply
@@ -42,6 +41,7 @@ from kfp_tfjob.storage.s3_errors import (
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+CONNECT_SECONDS = 5
 LANES = 8  # parts of large objects that move at the same time
 
 
