@@ -105,7 +105,7 @@ def publish_trained_on(
 ) -> Champion:
     """Make a model the champion whose version has these files of a prepared dataset."""
     dataset = S3Address.parse(done.dataset_uri)
-    files = {path: store.read(dataset / path) for path in copies}
+    files = {it: store.read(dataset / it) for it in copies if store.has(dataset / it)}
     about = {"dataset_uri": done.dataset_uri, "dataset_digest": done.dataset_digest}
     about["schema_digest"] = done.schema.schema_digest
     champion = write_version(store, layout, "r0", name=name, files=files, **about)

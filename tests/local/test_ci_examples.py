@@ -5,9 +5,8 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -18,6 +17,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.http_server import Handler, serving
 from tests.local.fake_pipelines import FakePipelines
 
 pytestmark = pytest.mark.slow
@@ -25,38 +25,19 @@ CI = Path(__file__).parents[2] / "examples" / "ci"
 WRONG = Problem("a label is missing", fix="fill it in")
 
 
-class Comments:
+class Comments(Handler):
     """An API that takes comments on commits: path, token and body of each request."""
 
-    def __init__(self) -> None:
-        self.found: list[tuple[str, str, str]] = []
-        comments = self.found
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                token = self.headers["Authorization"] or self.headers["PRIVATE-TOKEN"]
-                comments.append((self.path, token, body))
-                self.send_response(201)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
+    def do_POST(self) -> None:
+        token = self.headers["Authorization"] or self.headers["PRIVATE-TOKEN"]
+        self.server.found.append((self.path, token, self.body().decode()))
+        self.answer({}, 201)
 
 
 @pytest.fixture
-def comments() -> Iterator[Comments]:
-    found = Comments()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+def comments() -> Iterator[Any]:
+    with serving(Comments, found=[]) as server:
+        yield server
 
 
 @pytest.fixture
@@ -86,11 +67,11 @@ def bash(script: str, folder: Path, **environment: str) -> int:
     return done.returncode
 
 
-def test_github(project: Path, fake: FakePipelines, comments: Comments) -> None:
+def test_github(project: Path, fake: FakePipelines, comments: Any) -> None:
     job = yaml.safe_load((CI / "github.yaml").read_text())["jobs"]["train"]
     steps = {it["name"]: it["run"] for it in job["steps"] if "run" in it}
     name = re.sub(r"\$\{\{ github.(\w+) \}\}", r"\1", job["env"]["RUN_NAME"])
-    given = {"RUN_NAME": name, "GITHUB_TOKEN": "t", "GITHUB_API_URL": comments.address}
+    given = {"RUN_NAME": name, "GITHUB_TOKEN": "t", "GITHUB_API_URL": comments.url}
     given |= {"GITHUB_REPOSITORY": "me/it", "GITHUB_SHA": "abc"}
     assert bash(steps["Check"], project, **given) == 0
     assert not fake.runs
@@ -102,10 +83,10 @@ def test_github(project: Path, fake: FakePipelines, comments: Comments) -> None:
     assert WRONG.what in json.loads(body)["body"] and WRONG.fix in json.loads(body)["body"]
 
 
-def test_gitlab(project: Path, fake: FakePipelines, comments: Comments) -> None:
+def test_gitlab(project: Path, fake: FakePipelines, comments: Any) -> None:
     found = yaml.safe_load((CI / "gitlab.yaml").read_text())
     given = {"CI_COMMIT_SHA": "abc", "CI_JOB_ID": "7", "CI_PROJECT_ID": "1", "GITLAB_TOKEN": "t"}
-    given |= {"CI_API_V4_URL": comments.address, "CI_JOB_STATUS": "failed"}
+    given |= {"CI_API_V4_URL": comments.url, "CI_JOB_STATUS": "failed"}
     given["RUN_NAME"] = found["variables"]["RUN_NAME"].replace("$CI_COMMIT_SHA-$CI_JOB_ID", "abc-7")
     for line in found["check"]["script"]:
         assert bash(line, project, **given) == 0

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -29,6 +26,7 @@ from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault
+from tests.http_server import Handler, serving
 from tests.local.published import VERDICT
 
 TOKEN = "T0123-secret-of-the-channel"
@@ -38,57 +36,25 @@ LONG, FAR_TOO_LONG = 600, 60
 FAILS = DataError(Problem("no rows", received=0, expected="some", fix="add rows"))
 
 
-class Hook(BaseHTTPRequestHandler):
-    """Takes notifications, and answers as it is told."""
-
-    server: Server
+class Hook(Handler):
+    """Takes notifications, and replies as it is told."""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.append((self.path, json.loads(body)))
-        self.server.answer(self)
+        self.server.got.append((self.path, json.loads(self.body() or b"null")))
+        self.server.reply(self)
 
     do_GET = do_POST
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Hook)
-        self.got: list[tuple[str, dict[str, Any]]] = []
-        self.answer: Callable[[Hook], None] = ok
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/services/{TOKEN}"
-
-    def handle_error(self, *_: object) -> None:
-        """Say nothing: clients that hang up are part of the tests."""
-
 
 def ok(hook: Hook) -> None:
-    hook.send_response(200)
-    hook.send_header("Content-Length", "2")
-    hook.end_headers()
-    hook.wfile.write(b"ok")
-
-
-def error(hook: Hook) -> None:
-    hook.send_error(500, TOKEN)
+    hook.answer(b"ok")
 
 
 def redirect(hook: Hook) -> None:
     hook.send_response(307)
-    hook.send_header("Location", f"http://127.0.0.1:{hook.server.server_port}/elsewhere")
+    hook.send_header("Location", f"{hook.server.url}/elsewhere")
+    hook.send_header("Content-Length", "0")
     hook.end_headers()
-
-
-def hang(hook: Hook) -> None:
-    time.sleep(LONG)
 
 
 def drip(hook: Hook) -> None:
@@ -109,13 +75,10 @@ def lie(hook: Hook) -> None:
 
 
 @pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    server = Server()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv(WEBHOOK_KEY, server.url)
-    yield server
-    server.shutdown()
-    server.server_close()
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with serving(Hook, got=[], reply=ok) as server:
+        monkeypatch.setenv(WEBHOOK_KEY, f"{server.url}/services/{TOKEN}")
+        yield server
 
 
 @pytest.fixture
@@ -123,11 +86,8 @@ def step(store: Store, base) -> Step:
     return Step("finish", "run-1", Layout(base), store)
 
 
-NO_ROWS = Problem("no rows", fix="add rows")
-
-
 def notice() -> notify.Notice:
-    return notify.failure("run-1", Failure.of("prepare_data", DataError(NO_ROWS)))
+    return notify.failure("run-1", Failure.of("prepare_data", FAILS))
 
 
 @pytest.fixture
@@ -169,14 +129,14 @@ def test_a_step_that_works_and_one_of_a_local_run_say_nothing(hook, run, monkeyp
 
 @pytest.mark.parametrize("answer", [redirect, drip, lie])
 def test_a_webhook_that_is_broken_changes_nothing(hook, run, store, step, answer):
-    hook.answer = answer
+    hook.reply = answer
     with soon():
         code, text = run(FAILS)
     assert code == 3
     assert Failure.from_bytes(store.read(step.run.failure("json"))).verdict == "user_error"
     assert TOKEN not in text and "/elsewhere" not in text
     assert [path for path, _ in hook.got] == [f"/services/{TOKEN}"], "no redirect was followed"
-    if answer not in (lie,):
+    if answer is not lie:
         assert "notified" in text
 
 
@@ -205,47 +165,58 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
     assert len(hook.got) == 2
 
 
+@pytest.fixture
+def exit_task(step, monkeypatch):
+    """Runs the exit task of a run whose cluster has this left."""
+
+    def run(*failed: FailedTask, **left: Any) -> None:
+        found = Left(failed=list(failed), **{"terminated": False} | left)
+        monkeypatch.setattr(finish, "end_jobs", lambda run_id: found)
+        finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
+
+    return run
+
+
+def task(name: str, said: str, **more: Any) -> FailedTask:
+    return FailedTask(name, False, said, "2026-11-22T14:55:20Z", **more)
+
+
 @pytest.mark.parametrize(
     ("said", "left", "told"),
     [
-        ("OOMKilled", {"terminated": False}, "out_of_memory"),
+        ("OOMKilled", {}, "out_of_memory"),
         ("OOMKilled", {"terminated": True}, None),
-        (None, {"terminated": False, "trouble": "forbidden"}, "cancelled"),
+        (None, {"trouble": "forbidden"}, "cancelled"),
     ],
 )
-def test_the_exit_task_tells_only_what_no_step_has_told(hook, step, monkeypatch, said, left, told):
-    failed = [FailedTask("prepare_data", False, said, "2026-11-22T14:55:20Z")] if said else []
-    monkeypatch.setattr(finish, "end_jobs", lambda run_id: Left(failed=failed, **left))
-    end = partial(finish.run_as_exit_task, "run-1", str(step.layout.root), "", "", "m")
-    end()
+def test_the_exit_task_tells_only_what_no_step_has_told(hook, exit_task, said, left, told):
+    failed = [task("prepare_data", said)] if said else []
+    exit_task(*failed, **left)
     assert [document["verdict"] for _, document in hook.got] == [told] * bool(told)
-    end()  # a last retry may be killed after a try that recorded its failure and was not told
+    # A last retry may be killed after a try that recorded its failure and was not told.
+    exit_task(*failed, **left)
     assert len(hook.got) == (2 if told == "out_of_memory" else bool(told))
 
 
-def test_the_exit_task_does_not_repeat_a_step(hook, run, step, monkeypatch):
+def test_the_exit_task_does_not_repeat_a_step(hook, run, step, exit_task):
     run(FAILS)
     line = Failure.of("prepare_data", FAILS).to_line()
-    failed = FailedTask("prepare_data", False, "exit code 3", "2026-11-22T14:55:20Z", lines=[line])
-    left = Left(failed=[failed], terminated=False)
-    monkeypatch.setattr(finish, "end_jobs", lambda run_id: left)
-    finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
+    exit_task(task("prepare_data", "exit code 3", lines=[line]))
     # The step could not reach the store, so only its log has the record.
     step.store.delete(step.run.failure("json"))
-    finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
+    exit_task(task("prepare_data", "exit code 3", lines=[line]))
     assert len(hook.got) == 1
 
 
-def test_the_exit_task_tells_of_a_champion_whose_step_was_killed(hook, step, monkeypatch):
+def test_the_exit_task_tells_of_a_champion_whose_step_was_killed(
+    hook, step, exit_task, monkeypatch
+):
     monkeypatch.setattr(notify, "STORE_SECONDS", 60)
     step.store.write(step.run.verdict, json.dumps(VERDICT | {"model_name": "m"}).encode())
     version = str(step.layout.model("m").version(1))
     record = Champion(1, 1, version, "run-1", "w", "s", "d", {}, str(step.run.verdict))
     step.store.write(step.layout.model("m").champion(1), record.to_bytes())
-    failed = FailedTask("publish", False, "pod deleted", "2026-11-22T14:55:20Z")
-    left = Left(failed=[failed], terminated=False)
-    monkeypatch.setattr(finish, "end_jobs", lambda run_id: left)
-    finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
+    exit_task(task("publish", "pod deleted"))
     assert [document["outcome"] for _, document in hook.got] == ["published"]
 
 
