@@ -244,15 +244,6 @@ def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) ->
             read(path)
 
 
-def test_a_zip_with_too_many_entries_is_refused_before_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(code_files, "MOST_FILES", 20)
-    path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
-    with pytest.raises(ConfigurationError, match="more than 20 files"):
-        read(path)
-
-
 def test_a_large_folder_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.source import resolve as source_module
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
@@ -305,21 +304,3 @@ def test_lines_that_are_all_bad_cost_bounded_memory(tmp_path: Path):
     with bounded(seconds=10, memory=200 << 20):
         said = check(tmp_path, b"a,b,y\n" + b"\rx\n" * (1 << 19))
     assert said[0].startswith("f.csv, line 2: a quote ")
-
-
-def test_preflight_does_not_read_through_empty_lines(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(source_module, "_MOST_LOOKED", 4 << 20)
-    with bounded(seconds=2, memory=100 << 20):
-        assert check(tmp_path, b"a,b,y\n" + b"\n" * (16 << 20)) == []
-        (said,) = check(tmp_path, b"\n" * (18 << 20) + b"a,y\n1,2\n")
-    assert "is empty" in said
-
-
-def test_a_row_that_is_not_utf8_and_too_long_is_a_fault():
-    """Arrow cannot decode such a row for its own message, and gave up with an error of its own."""
-    *_, faults = _read(b"a,y\n1,u\n\xff0,0,0\n\xff,v\n2,\xff\n3,w\n")
-    assert faults_of(faults) == [
-        (3, "", "\ufffd0,0,0", "columns"),
-        (4, "a", "\ufffd", "encoding"),
-        (5, "y", "\ufffd", "encoding"),
-    ]

@@ -156,15 +156,6 @@ def test_the_revision_of_group_hashes_is_in_the_split_rule(folder: Path) -> None
     assert found.split_rule == {"group": "g", "group_revision": 2}
 
 
-@pytest.mark.parametrize("kind", [pa.time32("s"), pa.duration("ms")], ids=str)
-def test_a_group_of_times_of_day_or_durations(folder: Path, kind: pa.DataType) -> None:
-    """These ended the step with a TypeError."""
-    integers = pa.int32() if kind == pa.time32("s") else pa.int64()
-    write_parquet(folder, "f.parquet", pa.array([i % 60 for i in range(240)], integers).cast(kind))
-    split, found = in_two_splits(folder, lambda row: row % 60)
-    assert split == 0 and not found.faults.bad
-
-
 @pytest.mark.parametrize("split", [{"group": "g"}, {"time": "t"}, {"column": "s"}], ids=str)
 def test_texts_that_are_views(folder: Path, split: dict[str, str]) -> None:
     """Polars writes its texts so; as a label they were `damaged`, and a split was a traceback."""

@@ -165,13 +165,6 @@ def test_a_value_that_is_nested_very_deeply_is_a_fault(path: Path, start: str, e
     assert faults.counts() == {"json": 1} and faults_of(faults)[0][0] == 60_001
 
 
-def test_many_objects_in_a_dropped_key_are_no_fault(path: Path) -> None:
-    many = {"a": 1, "y": "u", "z": [{"b": 1}] * 2_000}
-    write(path, [many] * 3)
-    features, _, faults = data_of(path, drop=["z"])
-    assert features.tolist() == [[1.0]] * 3 and not faults.bad
-
-
 def test_a_line_without_an_end_is_refused(path: Path) -> None:
     write(path, [{"a": 1, "y": "u"}, '{"a": "' + "x" * (20 << 20)])
     with bounded(seconds=10, memory=300 << 20), pytest.raises(DataError, match="too long"):

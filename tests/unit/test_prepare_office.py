@@ -170,12 +170,6 @@ def test_split_time_takes_dotted_days(tmp_path: Path) -> None:
     assert list(found.job.limits) == limits.astype("M8[us]").astype(float).tolist()
 
 
-def test_na_in_lower_case_is_missing(tmp_path: Path) -> None:
-    amounts = [*map(german, AMOUNTS[:390]), *["n/a"] * 10]
-    found = read(write(tmp_path / "f.csv", amounts, [*map(dotted, DAYS)]), delimiter=";")
-    assert kinds_of(found)[0][1:] == ("number", "1.234,5") and found.kinds.features[0].missing == 10
-
-
 def test_files_of_one_folder_may_be_typed_and_not(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1.csv", [*map(german, AMOUNTS)], [*map(dotted, DAYS)])

@@ -76,13 +76,6 @@ def test_a_label_that_is_not_utf8_is_a_fault(path: Path, tmp_path: Path, diction
     assert found.labels.counts.sum() == 3 and list(found.labels.codes) == ["yes", "no"]
 
 
-def test_a_column_name_that_is_not_utf8_is_damage(path: Path) -> None:
-    pq.write_table(pa.table({"aaaa": [1.0], "y": ["x"]}), path, store_schema=False)
-    path.write_bytes(path.read_bytes().replace(b"aaaa", b"\xff\xfe\xff\xfe"))
-    (said,) = check(path)
-    assert "f.parquet" in said
-
-
 def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_path: Path) -> None:
     label = pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 0]), pa.array(["a", "b", "c"]))
     pq.write_table(pa.table({"a": [1.0] * 4, "y": label}), path)

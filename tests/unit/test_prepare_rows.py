@@ -22,7 +22,9 @@ from kfp_tfjob.components.prepare_data.sorted_rows import (
     RunWriter,
     SortedRows,
     edges_of,
+    joined,
     kind_of,
+    order_of,
 )
 from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, Train, described
 from kfp_tfjob.features.coding import Coding
@@ -52,10 +54,18 @@ def test_adding_rows_moves_no_old_row(old, new, salt):
     assert after[: len(new)].tolist() == after[-len(new) :].tolist()  # equal rows stay together
 
 
-def test_the_fractions_are_those_asked_for():
-    rows = np.random.default_rng(0).normal(size=(20_000, 2)).astype(np.float32)
-    shares = np.bincount(split_of(row_hashes(rows, "0"), FRACTIONS)) / len(rows)
-    assert np.abs(shares - FRACTIONS).max() < 0.015
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60))
+def test_equal_hashes_are_in_the_order_of_label_and_place(pairs):
+    hashes = np.array([hash_ for hash_, _ in pairs], np.uint64) << np.uint64(60)
+    labels = np.array([label for _, label in pairs], np.int32)
+    assert order_of(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+    assert order_of(hashes, labels).tolist() == np.lexsort((labels, hashes)).tolist()
+
+
+def test_rows_are_joined_in_their_order():
+    rows = np.zeros(9, kind_of(3, 2, 1, weighted=True))
+    rows["hash"] = np.arange(9)
+    assert (joined([rows[:0], rows[5:9], rows[2:]]) == np.append(rows[5:9], rows[2:])).all()
 
 
 @settings(max_examples=20, deadline=None)
@@ -166,14 +176,6 @@ def test_what_a_label_is_taken_for(texts, task, classes):
 def test_a_task_that_is_named_is_kept():
     assert _labels(["0", "1", "2"]).decide("classification").classes == ("0", "1", "2")
     assert _labels(["0", "1"] * 50).decide("regression").classes is None
-
-
-def test_class_indices_and_counts():
-    labels = _labels(["b", "1", "a", "b"], split=2)
-    label = labels.decide("auto")
-    assert label.classes == ("1", "a", "b")
-    assert label.class_of.tolist() == [2, 0, 1]
-    assert labels.class_counts(label).tolist() == [[0] * 3, [0] * 3, [1, 1, 2]]
 
 
 def test_labels_that_are_no_use():

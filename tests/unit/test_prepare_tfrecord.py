@@ -50,21 +50,6 @@ def test_tensorflow_reads_what_was_written(tmp_path_factory, data, shape):
     assert found_labels.tolist() == labels.tolist()
 
 
-def test_tensorflow_writes_the_same_bytes(tmp_path):
-    import tensorflow as tf
-
-    features, labels = np.array([[1, -2.5], [0, 3e38]], np.float32), np.array([0, 127], np.int32)
-    with tf.io.TFRecordWriter(str(tmp_path / "x")) as writer:
-        for row, label in zip(features, labels, strict=True):
-            entries = {
-                "features": tf.train.Feature(float_list=tf.train.FloatList(value=row)),
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-            }
-            example = tf.train.Example(features=tf.train.Features(feature=entries))
-            writer.write(example.SerializeToString(deterministic=True))
-    assert bytes(Encoder(2, 128).encode(features, labels)) == (tmp_path / "x").read_bytes()
-
-
 @settings(max_examples=20, deadline=None)
 @given(
     data=st.data(),
