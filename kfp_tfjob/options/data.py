@@ -268,9 +268,8 @@ class DataOptions(Group):
     )
     reader: Text | None = option(
         None,
-        "Your own function that reads the files: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
-        " `ZIP:FUNCTION` or `module:function` in the image. It takes a file's bytes and name, and"
-        " yields pyarrow record batches.",
+        "Your own function that reads the files, in any form that `model_code` allows. It takes a"
+        " file's bytes and name, and yields pyarrow record batches.",
     )
     encoding: str = option(
         "auto",

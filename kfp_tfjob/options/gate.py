@@ -217,12 +217,11 @@ class GateOptions(Group):
 
     evaluator: Text | None = option(
         None,
-        "Your own function that computes more metrics: `PATH.py:FUNCTION`, `FOLDER:FUNCTION`,"
-        " `ZIP:FUNCTION` or `module:function` in the image. It takes the arrays `labels` and"
-        " `predictions` of the test rows and, if it has these arguments, `weights`, `features` and"
-        " `classes`. It returns a dict that maps each metric's name to a number, or to an array"
-        " with"
-        " one value per row, whose mean is the metric. Other keys refer to it as `own/<name>`.",
+        "Your own function that computes more metrics, in any form that `model_code` allows. It"
+        " takes the arrays `labels` and `predictions` of the test rows and, if it has these"
+        " arguments, `weights`, `features` and `classes`. It returns a dict that maps each metric's"
+        " name to a number, or to an array with one value per row, whose mean is the metric. Other"
+        " keys refer to it as `own/<name>`.",
     )
 
     @property

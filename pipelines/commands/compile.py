@@ -67,12 +67,9 @@ def compile_(
     for single images, the YAML contains placeholders that no cluster can pull.
 
     With a user id, the steps' pods meet the Pod Security level "restricted" on Kubeflow Pipelines
-    2.16 or later. Versions 2.5 to 2.15 ignore the user id: the pods run as the image's user, or as
-    PIPELINE_RUN_AS_USER of the API server. An id that an administrator sets for all pipelines
-    takes precedence.
-
-    Use none if the cluster assigns user ids itself, as OpenShift does. The steps work as any user
-    in group 0.
+    2.16 or later; earlier versions ignore it. An id that an administrator sets for all pipelines
+    takes precedence. Use none if the cluster assigns user ids itself, as OpenShift does. The steps
+    work as any user in group 0.
     """
     from kfp_tfjob.options.images import tools_in, trainer_in
     from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, pinned

@@ -71,8 +71,8 @@ def schedule(context: click.Context, connection: Connection, **given: Any) -> No
     start now, and asks for confirmation; with --dry-run, it stops there. Then it shows the schedule
     as Kubeflow Pipelines has stored it.
 
-    The time zone of --cron is the back end's, by default UTC. {date} and {hour} in data_uri come
-    from the tick, in UTC; {date-1d} is the day before.
+    The time zone of --cron is the back end's, by default UTC. {date} and {hour} in data_uri are
+    those of the tick, in UTC.
 
     A schedule with the same name is replaced. If it has runs in flight, it is only paused, because
     deleting it would end them.

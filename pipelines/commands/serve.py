@@ -76,10 +76,9 @@ def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: A
     """Answer requests with a model's champion.
 
     The server answers REST at http://HOST:PORT/v1/models/MODEL:predict and, in the Open Inference
-    Protocol, /v2/models/MODEL/infer. A request names the raw columns of the training data. The
-    server loads only a champion that the records in the store verify, and switches to the next
-    one without losing a request. /v2/health/ready shows whether it answers, and /metrics
-    provides metrics for Prometheus.
+    Protocol, /v2/models/MODEL/infer. The server loads only a champion that the records in
+    the store verify, and switches to the next one without losing a request. /v2/health/ready shows
+    whether it answers, and /metrics provides metrics for Prometheus.
 
     Requests need no password, so outside a pod the server listens only on this machine.
 

@@ -42,10 +42,9 @@ _AT_ONCE = 8  # runs whose records are read at the same time
 class Client:
     """A client of one Kubeflow Pipelines back end; it connects with the first call.
 
-    Wherever a run is named, it may be its id, a unique beginning of the id, its name, or `last`.
-    Every method raises ConfigurationError for wrong input or missing rights, UnknownRunError for a
-    run that does not exist, and BackEndAwayError if the back end does not answer. All of them are
-    StepError.
+    A run may be named by its id, a unique prefix of the id, its name, or `last`. Every method
+    raises ConfigurationError for wrong input or missing permissions, UnknownRunError for a run that
+    does not exist, and BackEndAwayError if the back end does not answer. All of them are StepError.
 
     Args:
         host: URL of the UI or the API; empty for KF_PIPELINES_ENDPOINT, else the service inside

@@ -211,10 +211,13 @@ def _helps(
                 elsewhere.setdefault(first, []).append(option.opts[0])
         command.params = own
         shown = command.get_help(context)
-        for first, names in elsewhere.items():
-            listed = "the options for run parameters" if "--set" in names else ", ".join(names)
+        listed = [
+            f"{first}: {'options for run parameters' if '--set' in names else ', '.join(names)}"
+            for first, names in elsewhere.items()
+        ]
+        if listed:
             shown += "\n\n" + fill(
-                f"As for {first}: {listed}.",
+                f"As for {'; '.join(listed)}.",
                 92,
                 initial_indent="  ",
                 subsequent_indent="  ",
