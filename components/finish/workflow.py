@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from kfp_tfjob.checks.step_pods import KEYS
+from kfp_tfjob.jobs.labels import RUN_ID_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-RUN_ID_LABEL = "pipeline/runid"
 _NODE_ID = "workflows.argoproj.io/node-id"
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _MAIN = "main"  # the container of a step; the others are Argo's

@@ -38,7 +38,7 @@ MOST_BINS = 20  # of a number or a date
 MOST_VALUES = 100  # of a category
 _MOST_CHARACTERS = 100  # of a value that has a bin
 _F32 = np.finfo(np.float32)
-_QUANTILE = 3.29  # of the normal distribution, 99.95 %: there may be hundreds of columns
+QUANTILE = 3.29  # of the normal distribution, 99.95 %: there may be hundreds of columns
 
 
 @dataclass(frozen=True)
@@ -311,4 +311,4 @@ def _chi_squared(freedom: int) -> float:
     if not freedom:
         return 0.0
     part = 2 / (9 * freedom)
-    return freedom * (1 - part + _QUANTILE * math.sqrt(part)) ** 3
+    return freedom * (1 - part + QUANTILE * math.sqrt(part)) ** 3

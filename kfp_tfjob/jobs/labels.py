@@ -15,6 +15,7 @@ STOP_WITHIN_ANNOTATION = "kfp-tfjob/stop-within"
 RUN_LABEL = "kfp-tfjob/run"
 TASK_LABEL = "kfp-tfjob/task"
 KEY_LABEL = "kfp-tfjob/task-key"  # only on the jobs of a task with a key
+RUN_ID_LABEL = "pipeline/runid"  # of Kubeflow Pipelines, on the Workflow and the steps' pods
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MANAGER = "kfp-tfjob"
 MANAGER_LABEL = "app.kubernetes.io/managed-by"

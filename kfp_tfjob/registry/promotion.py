@@ -1,6 +1,6 @@
 """Makes a version the champion: one record, which only one of all that want it can create.
 
-A hold keeps the version from being pruned at the same time (`prune.py`).
+A hold keeps the version from being pruned at the same time (`prune_versions.py`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
-from kfp_tfjob.components.prepare_data.distributions import Bins, Drift, Edges, measure
+from kfp_tfjob.components.prepare_data.distributions import (
+    QUANTILE,
+    Bins,
+    Drift,
+    Edges,
+    measure,
+)
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
 from kfp_tfjob.components.prepare_data.reference import Reference
@@ -36,7 +42,6 @@ _TRAIN = "train"
 FEWEST_ROWS = 100  # with fewer, drift is not reported
 _MOST_EXAMPLES = 5
 _MOST_TEXTS = 10_000  # new categories of a column that are counted one by one, for the examples
-_QUANTILE = 3.29  # of the normal distribution, 99.95 %, as in drift.py
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,7 @@ class _Column:
         """Return what a share of the requests surely is, however the sample fell."""
         if not self.effective:
             return 0.0
-        return share - _QUANTILE * math.sqrt(share * (1 - share) / self.effective)
+        return share - QUANTILE * math.sqrt(share * (1 - share) / self.effective)
 
 
 class RequestCounts:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import Layout
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 INTERVAL = 60.0  # seconds
 MOST_BYTES = 32 << 20  # of the rows in memory, by champion: two while one takes over
 _OBJECT = 40  # bytes of a value in memory, without the characters of a string
-_LONGEST = 1000  # characters of a string, as in a category of the training data
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class _Reservoir:
         places = {name: at for at, name in enumerate(loaded.columns.types)}
         self._places = [places[name] for name in columns]
         texts = sum(pa.types.is_string(loaded.columns.types[it].sample_type) for it in columns)
-        row = _OBJECT * (len(columns) + 4) + 4 * _LONGEST * texts  # a character has at most 4 bytes
+        row = _OBJECT * (len(columns) + 4) + 4 * LONGEST * texts  # a character has at most 4 bytes
         self._most = max(1, min(most, MOST_BYTES // row))
         self.seen = 0
         # When it came, its values in the order of the columns, and its prediction.
@@ -172,6 +172,6 @@ class _Reservoir:
 
 def _shortened(value: Any) -> Any:
     """Return a value; of a string, its first characters."""
-    if not isinstance(value, bytes) or len(value) <= _LONGEST:
+    if not isinstance(value, bytes) or len(value) <= LONGEST:
         return value
-    return value[: 4 * _LONGEST].decode(errors="ignore")[:_LONGEST].encode()
+    return value[: 4 * LONGEST].decode(errors="ignore")[:LONGEST].encode()

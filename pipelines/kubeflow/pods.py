@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.jobs.kinds import KINDS
-from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
+from kfp_tfjob.jobs.labels import RUN_ID_LABEL, RUN_LABEL, run_label
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.storage.errors import StepError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient
     from kfp_tfjob.components.finish.workflow import FailedTask
 
-_RUN = "pipeline/runid"  # Kubeflow Pipelines labels the pods of the steps and the Workflow
 INSTALLATION = "kubeflow"  # where a back end without users runs everything
 _SECONDS = 4.0
 _OVER = ("Succeeded", "Failed")
@@ -66,6 +65,7 @@ class RunOnCluster:
     def __init__(self, run_id: str, namespace: str = "") -> None:
         self.trouble, self.known = "", False
         self._run_id = run_id
+        self._selector = f"{RUN_ID_LABEL}={run_id}"
         self._api = self._connect(namespace)
 
     @property
@@ -107,7 +107,7 @@ class RunOnCluster:
         for place in dict.fromkeys([namespace] if namespace else [api.namespace, INSTALLATION]):
             api.namespace = place
             try:
-                if api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}", limit="1"):
+                if api.list(api.core("pods"), labelSelector=self._selector, limit="1"):
                     self.known = True
                     return api
             except StepError as error:
@@ -123,7 +123,7 @@ class RunOnCluster:
         from kfp_tfjob.cluster.pod_summary import pod_summary
 
         label = f"{RUN_LABEL}={run_label(self._run_id)}"
-        steps = api.list(api.core("pods"), labelSelector=f"{_RUN}={self._run_id}")
+        steps = api.list(api.core("pods"), labelSelector=self._selector)
         pods = api.list(api.core("pods"), labelSelector=label)
         jobs: list[Object] = []
         for kind in KINDS:
@@ -157,7 +157,7 @@ class RunOnCluster:
 
     def _workflow(self, api: ClusterClient) -> str:
         try:
-            found = api.list(api.workflow("").rstrip("/"), labelSelector=f"{_RUN}={self._run_id}")
+            found = api.list(api.workflow("").rstrip("/"), labelSelector=self._selector)
         except StepError:
             return ""
         return found[0]["metadata"]["name"] if found else ""
