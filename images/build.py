@@ -160,13 +160,13 @@ class Builder:
         Raises:
             ConfigurationError: It is not here, or is not one of the three.
         """
-        command = shlex.split(said) or [name for name in _BUILDERS if shutil.which(name)][:1]
+        command = shlex.split(said) or [name for name in _BUILDERS if _is_usable(name)][:1]
         if not command or Path(command[0]).name not in _BUILDERS or not shutil.which(command[0]):
             raise ConfigurationError(
                 Problem(
                     "there is no builder of images",
                     received=said or "none of them on this machine",
-                    expected=" or ".join(_BUILDERS),
+                    expected="docker with its plugin buildx, podman or buildah",
                     fix="install one, or name it: make images BUILDER=buildah",
                 )
             )
@@ -204,6 +204,12 @@ class Builder:
         tls = [one for one in self.arguments if one.startswith("--tls-verify")]
         _run([*self.command, "push", f"--digestfile={file}", *tls, reference])
         return file.read_text().strip()
+
+
+def _is_usable(name: str) -> bool:
+    if name == "docker" and shutil.which(name):  # some distributions package buildx apart
+        return not subprocess.run([name, "buildx", "version"], capture_output=True).returncode
+    return bool(shutil.which(name))
 
 
 def _pip_conf() -> str:

@@ -39,5 +39,5 @@ def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
         show(f"After {found.seconds:g} s, the run is {found.run.state}{left}.")
     if not json_:
         show("\n".join(found.checked))
-        show(f"To continue from there: kfp-tfjob retry {found.run.run_id[:8]}")
+        show(f"To continue: kfp-tfjob retry {found.run.run_id[:8]}")
     sys.exit(0 if found.complete else 1)

@@ -14,7 +14,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.errors import LABELS
+from kfp_tfjob.storage.errors import LABELS, ConfigurationError
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.doctor import Report
@@ -74,6 +74,8 @@ def doctor(
     logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every error is a finding
     package = from_file(pipeline) if pipeline else None
     values = parameters_of(given, package.defaults if package else None, here=False).values
+    if package:
+        ConfigurationError.raise_if(package.problems(values["train_image"]))
     report = examine(Question(connection, service_account, values, job_spec(values)))
     seconds = time.monotonic() - began
     if as_json:

@@ -97,5 +97,5 @@ def _store(records: Records, checkpoint: int | None) -> str:
     if records.trouble:
         return f"The newest checkpoint is unknown: {records.trouble}."
     if checkpoint is None:
-        return "No checkpoint is stored."
+        return "No checkpoint is stored; a retry trains from the beginning."
     return f"The newest stored checkpoint is of step {checkpoint:,}; a retry continues there."

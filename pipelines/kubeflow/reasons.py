@@ -148,7 +148,7 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
         # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
         step = next((it.name for it in run.steps if it.state == "failed"), "")
         reason = f"a person ended it{f' during {step}' if step else ''}"
-        remedy = f"to continue from there: kfp-tfjob retry {run.run_id[:8]}"
+        remedy = f"to continue: kfp-tfjob retry {run.run_id[:8]}"
         code = failure.code if failure else None
         said = "The run was cancelled."
         return Why(run, said, reason, remedy, step, code, attempts, notes=notes)
@@ -300,9 +300,12 @@ def progress_line(progress: Progress) -> str:
 
 
 def _attempts(run: Run, ends: Mapping[int, AttemptEnd | None]) -> tuple[Attempt, ...]:
-    why = "its launcher was stopped first" if run.is_over else "it runs, or its launcher was lost"
+    if run.is_over:
+        why = "its launcher was stopped before it recorded the end"
+    else:
+        why = "it is running, or its launcher was lost"
     return tuple(
-        Attempt(number, "", f"no record of its end: {why}", "")
+        Attempt(number, "", why, "")
         if end is None
         else Attempt(number, end.verdict, end.sentence, end.remedy, _log(end))
         for number, end in sorted(ends.items())

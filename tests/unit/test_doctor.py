@@ -1,11 +1,14 @@
 """What the doctor makes of versions; the rest asks a cluster."""
 
 import pytest
+from click.testing import CliRunner
 
 from kfp_tfjob.checks.engine import findings
 from kfp_tfjob.checks.finding import ok
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.pipelines import doctor
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
@@ -37,6 +40,11 @@ def test_a_back_end_that_allows_some_service_accounts(version, account, warned):
     assert [(it.status, "ALLOWEDSERVICEACCOUNTS" in it.fix) for it in more] == (
         [("warning", True)] if warned else []
     )
+
+
+def test_a_pipeline_that_no_node_can_run_is_refused():
+    done = CliRunner().invoke(main, ["doctor", "--pipeline", str(FOLDER / "tfjob_training.yaml")])
+    assert done.exit_code == 2 and "exist in no registry" in done.output
 
 
 def test_every_problem_is_a_finding_with_its_fix():

@@ -71,6 +71,14 @@ def test_a_builder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys) ->
     assert "buildah" in capsys.readouterr().err
 
 
+def test_docker_without_its_plugin_buildx_is_passed_over(tmp_path: Path, monkeypatch) -> None:
+    for name, code in (("docker", 1), ("buildah", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Builder.find().kind == "buildah"
+
+
 def test_a_push_needs_a_registry(capsys) -> None:
     assert make_images(["--push"]) == 2
     assert "REGISTRY=" in capsys.readouterr().err
