@@ -75,7 +75,7 @@ test-install: $(READY) ## install the wheel into empty environments: each extra 
 test-docs: $(READY) ## run the slow commands of the documents
 	.venv/bin/python -m pytest -m slow tests/docs
 
-test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go, or KUBECONFIG
+test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go
 	.venv/bin/python -m tests.cluster $(ARGS)
 
 test-kinds: $(READY) ## compare the weights of TFJob, JobSet and a local run on the cluster of test-cluster, also after KILLS kills each

@@ -115,8 +115,6 @@ def _built() -> str:
 _REAL = """
 import json, signal, sys, tempfile
 from pathlib import Path
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.store import Store
 folder = Path(sys.argv[2])
 if sys.argv[1] == "swift":
     from kfp_tfjob.pipelines.local.s3_server import Server
@@ -124,7 +122,8 @@ if sys.argv[1] == "swift":
 else:
     from tests.faults.versitygw import Versitygw, executable
     server = Versitygw(executable(), folder)
-Store(secret=SecretVolume(server.secret)).make_bucket("bench")
+    server.start()
+server.store().make_bucket("bench")
 secret = {path.name: path.read_text() for path in server.secret.iterdir()}
 print(json.dumps([secret, server.process.pid]), flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())

@@ -99,36 +99,5 @@ def repository() -> Path:
     return Path(__file__).parents[1]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "fault(name, where): a line of the table of faults")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name != "test_types.py")  # a minute; never the last one
-    for item in items:
-        if marker := item.get_closest_marker("fault"):
-            name, where = (*marker.args, "swift")[:2]
-            item.user_properties.append(("fault", (name, where)))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the table of faults, and how many of them lost nothing."""
-    table: dict[tuple[str, str], str] = {}
-    for outcome in ("passed", "skipped", "failed", "error"):
-        for report in terminalreporter.stats.get(outcome, []):
-            for name, value in getattr(report, "user_properties", []):
-                if name == "fault":
-                    table[tuple(value)] = outcome
-    if not table:
-        return
-    terminalreporter.section("faults")
-    names = list(dict.fromkeys(name for name, _ in table))
-    for name in names:
-        cells = [f"{where}: {how}" for (of, where), how in table.items() if of == name]
-        terminalreporter.line(f"{name:<60} {', '.join(cells)}")
-    right = sum(how == "passed" for how in table.values())
-    skipped = sum(how == "skipped" for how in table.values())
-    terminalreporter.line(
-        f"{right} of {len(table) - skipped} right: nothing lost, nothing missing called done"
-        + (f"; {skipped} skipped" if skipped else "")
-    )

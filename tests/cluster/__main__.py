@@ -1,29 +1,24 @@
 """`make test-cluster`: start a control plane, run the tests side by side on it, and stop it.
 
-    python -m tests.cluster [arguments of pytest]
-
-With KUBECONFIG set the tests use that cluster, and those that stop servers or nodes are skipped.
+python -m tests.cluster [arguments of pytest]
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 from kfp_tfjob.storage.errors import StepError
 from tests.cluster.cluster import STATE, Cluster
-from tests.cluster.processes import MARK
+from tests.cluster.processes import MARK, run_pytest
 
 # Most of a test is waiting for seconds to pass, so there are more of them than cores.
 _SIDE_BY_SIDE = ["-n", "6", "--dist", "load", "--maxschedchunk", "1"]
 _REPORT = ["--durations", "15", "-o", "log_level=INFO"]
 _QUICK = "cluster and not slow"
-_END_SECONDS = 60
 
 
 def main(arguments: list[str]) -> int:
@@ -34,8 +29,6 @@ def main(arguments: list[str]) -> int:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     signal.signal(signal.SIGTERM, _terminate)
-    if os.environ.get("KUBECONFIG"):
-        return _tests(arguments, {})
     # A shell of root may lack the folders in which Debian keeps iptables and debootstrap.
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     try:
@@ -51,18 +44,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _tests(arguments: list[str], environment: dict[str, str]) -> int:
-    command = [sys.executable, "-m", "pytest", "-m", _QUICK, str(Path(__file__).parent)]
-    process = subprocess.Popen(
-        [*command, *_SIDE_BY_SIDE, *_REPORT, *arguments], env=os.environ | environment
-    )
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)  # Ctrl-C is for pytest too, which sums up
-        raise
-    finally:
-        process.kill()  # its workers end with it; everything else is the cluster's to end
+    here = ["-m", _QUICK, str(Path(__file__).parent)]
+    return run_pytest([*here, *_SIDE_BY_SIDE, *_REPORT, *arguments], environment)
 
 
 def _terminate(*_: object) -> None:

@@ -43,11 +43,10 @@ class Access:
         return client.CustomObjectsApi(self.api)
 
     @contextlib.contextmanager
-    def namespace(self, labels: Mapping[str, str] | None = None) -> Iterator[str]:
+    def namespace(self) -> Iterator[str]:
         """Make a namespace for one test; afterwards its TFJobs and pods are gone."""
         name = f"t{next(self._names)}-{os.urandom(3).hex()}"
-        metadata = client.V1ObjectMeta(name=name, labels=dict(labels or {}))
-        self.core.create_namespace(client.V1Namespace(metadata=metadata))
+        self.core.create_namespace({"metadata": {"name": name}})
         # Pods are refused before the controller has made their account.
         if not wait_until(lambda: self._has_account(name, "default"), _END_SECONDS):
             raise TimeoutError(f"no ServiceAccount default in {name}")
@@ -91,21 +90,7 @@ class Access:
             Path(path), settings.host, Path(settings.ssl_ca_cert), {"token": token}
         )
 
-    def client_for(
-        self, namespace: str, account: str, rules: Sequence[Mapping[str, Sequence[str]]]
-    ) -> client.ApiClient:
-        """Return the client of a ServiceAccount; the arguments are those of `kubeconfig_for`."""
-        kubeconfig = self.kubeconfig_for(namespace, account, rules)
-        try:
-            return config.new_client_from_config(str(kubeconfig))
-        finally:
-            kubeconfig.unlink()
-
-    def create_tfjob(self, namespace: str, body: Mapping[str, object]) -> dict:
-        return self.custom.create_namespaced_custom_object(*TFJOBS, namespace, "tfjobs", body)
-
     def node_is_ready(self, name: str) -> bool:
-        """Whether a node is registered and Ready."""
         try:
             node = self.core.read_node(name)
         except ApiException:

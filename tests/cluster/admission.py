@@ -1,8 +1,7 @@
-"""Admission that refuses every TFJob of one namespace, by a webhook on this host."""
+"""Admission that refuses every job of one namespace, by a webhook on this host."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import ssl
@@ -13,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from tests.cluster.cluster import Cluster
+from kfp_tfjob.jobs.manifest import Identity, build_job
 from tests.cluster.host import BRIDGE_ADDRESS
+from tests.cluster.launches import Launch
 from tests.cluster.processes import wait_until
-from tests.cluster.workloads import container, template, tfjob
 
 _SECONDS = 60
 _RULE = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["tfjobs", "jobsets"]}
@@ -24,23 +23,23 @@ _RULES = [_RULE | {"operations": ["CREATE"]}]
 
 
 @contextlib.contextmanager
-def webhook(cluster: Cluster, namespace: str, message: str) -> Iterator[None]:
-    """Have a webhook answer every creation of a TFJob in a namespace with no and a message."""
-    certificate, key = cluster.issue("refusing-webhook", "/CN=refusing", (BRIDGE_ADDRESS,))
+def webhook(launch: Launch, message: str) -> Iterator[None]:
+    """Have a webhook answer every creation of a job in a launch's namespace with no."""
+    cluster, namespace = launch.cluster, launch.namespace
+    certificate, key = cluster.authority.issue("refusing", "/CN=refusing", (BRIDGE_ADDRESS,))
     server = ThreadingHTTPServer((BRIDGE_ADDRESS, 0), _refusing(message))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    authority = base64.b64encode(cluster.authority_certificate.read_bytes()).decode()
     hook = {
         "name": "budget.team-a.test",
         "clientConfig": {
             "url": f"https://{BRIDGE_ADDRESS}:{server.server_address[1]}/",
-            "caBundle": authority,
+            "caBundle": cluster.authority.trusted,
         },
         "rules": _RULES,
-        "namespaceSelector": _only(namespace),
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
@@ -48,33 +47,23 @@ def webhook(cluster: Cluster, namespace: str, message: str) -> Iterator[None]:
     name = f"refuse-{namespace}"
     body = {"metadata": {"name": name}, "webhooks": [hook]}
     api.create_validating_webhook_configuration(body)
+
+    def refused() -> bool:
+        job = build_job(launch.spec(), Identity("probe", 1))
+        try:
+            cluster.custom.create_namespaced_custom_object(*launch.place, job, dry_run="All")
+        except ApiException as error:
+            return message in str(error.body)
+        return False
+
     try:
-        _wait_until_refused(cluster, namespace, message)
+        # The API server hears of new admission rules by a watch of its own.
+        assert wait_until(refused, _SECONDS)
         yield
     finally:
         api.delete_validating_webhook_configuration(name)
         server.shutdown()
         server.server_close()
-
-
-def _only(namespace: str) -> dict[str, object]:
-    return {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-
-
-def _wait_until_refused(cluster: Cluster, namespace: str, message: str) -> None:
-    """The API server hears of new admission rules by a watch of its own."""
-    path = ("kubeflow.org", "v1", namespace, "tfjobs")
-    body = tfjob("probe", {"Chief": template(container(""))})
-
-    def refused() -> bool:
-        try:
-            cluster.custom.create_namespaced_custom_object(*path, body, dry_run="All")
-        except ApiException as error:
-            return message in str(error.body)
-        return False
-
-    if not wait_until(refused, _SECONDS):
-        raise TimeoutError(f"TFJobs in {namespace} are still admitted")
 
 
 def _refusing(message: str) -> Callable[..., BaseHTTPRequestHandler]:

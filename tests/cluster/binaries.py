@@ -230,7 +230,7 @@ def _go(module: str, arguments: list[str | Path]) -> str:
             Problem(
                 "the test cluster is built from Go modules and there is no Go on this machine",
                 expected="the command `go`, of the version in tests/cluster/go/*/go.mod or newer",
-                fix="install Go, or set KUBECONFIG to a cluster that has the training-operator",
+                fix="install it from https://go.dev/dl and put it on the PATH",
             )
         )
     done = subprocess.run(

@@ -21,12 +21,14 @@ import logging
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
+import yaml
+
+from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from tests.cluster import (
     binaries,
@@ -42,11 +44,10 @@ from tests.cluster.access import Access
 from tests.cluster.control_plane import SERVER, ApiServer, controllers
 from tests.cluster.jobset_controller import JobSetController
 from tests.cluster.node import EXTRA, SCARCE, Node, clean_up
-from tests.cluster.object_store import ObjectStore
 from tests.cluster.pki import Authority
 from tests.cluster.processes import Process, end_marked, wait_until
 from tests.cluster.training_operator import TrainingOperator
-from tests.ports import free_port
+from tests.faults.versitygw import Versitygw
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ _TAINTS = ("", "", SCARCE)
 SCARCE_NODE = f"node-{len(_TAINTS)}"
 GPUS = 32  # of each node that has no taint: enough for all that runs side by side
 _READY_SECONDS = 120
+_STORE_PORT = 7070
 
 
 class Cluster(Access):
@@ -69,18 +71,17 @@ class Cluster(Access):
     There is at most one on a host.
 
     Attributes:
-        phases: Seconds that each part of the start took; after `start`.
-        objects: The S3 server that pods reach: stop, start, client, secret.
+        authority: It signs the certificates of this cluster.
+        objects: The S3 server that pods reach: stop, start, store, keys.
     """
 
     apiserver: ApiServer
     operator: TrainingOperator
     jobset: JobSetController
-    objects: ObjectStore
+    objects: Versitygw
 
     def __init__(self) -> None:
         self.logs = STATE / "logs"
-        self.phases: dict[str, float] = {}
         self.nodes: dict[str, Node] = {}
         self._controllers: list[Process] = []
         self._lock: IO[str] | None = None
@@ -98,11 +99,7 @@ class Cluster(Access):
         except BaseException:
             self.stop()
             raise
-        log.info(
-            "test cluster ready after %.1f s: %s",
-            sum(self.phases.values()),
-            ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.phases.items()),
-        )
+        log.info("the test cluster is ready")
 
     @classmethod
     def attached(cls) -> Cluster | None:
@@ -120,16 +117,13 @@ class Cluster(Access):
             self._lock.close()
 
     def __enter__(self) -> Cluster:
-        """Start, and return the cluster."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     def program(self, name: str) -> Path:
-        """Return the path of a program, for instance `kubectl`."""
         return Path(self._programs[name])
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
@@ -148,6 +142,19 @@ class Cluster(Access):
         if done.returncode:
             raise StepError(Problem(f"kubectl {arguments[0]} failed", received=done.stderr.strip()))
         return done.stdout
+
+    def rendered(self, folder: Path, namespace: str) -> list[Object]:
+        """Return the objects of a folder as kubectl renders them, in a namespace that is there."""
+        found = list(yaml.safe_load_all(self.kubectl("kustomize", folder)))
+        for item in found:
+            if "namespace" in item["metadata"]:  # not of the whole cluster
+                item["metadata"]["namespace"] = namespace
+        return found
+
+    def apply(self, objects: list[Object], *options: str) -> str:
+        """Apply objects in the API server; return what kubectl printed."""
+        how = ("--server-side", "--validate=strict", *options, "-f", "-")
+        return self.kubectl("apply", *how, stdin=yaml.safe_dump_all(objects))
 
     def fake_gpus(self, count: int, node: str = SCARCE_NODE, resource: str = GPU) -> None:
         """Give a node GPUs that only the scheduler believes in, and wait until they count.
@@ -192,21 +199,10 @@ class Cluster(Access):
         self._wait_for_node(node)
         return node
 
-    @property
-    def authority_certificate(self) -> Path:
-        """The certificate of the authority that signs for this cluster."""
-        return self._authority.certificate
-
-    def issue(self, name: str, subject: str, addresses: tuple[str, ...]) -> tuple[Path, Path]:
-        """Return a certificate and its key, for a server of a test; as of `Authority.issue`."""
-        return self._authority.issue(name, subject, addresses)
-
-    def own_store(self) -> ObjectStore:
-        """Start an S3 server for one test, which may stop it; the caller stops it at last."""
-        port = free_port(host.BRIDGE_ADDRESS)
-        store = ObjectStore(self._programs, STATE, self.logs, port)
-        store.start()
-        return store
+    def store_server(self, folder: str, port: int = 0) -> Versitygw:
+        """Return an S3 server that pods reach, with its data in a folder of the cluster."""
+        program, address = self._programs["versitygw"], host.BRIDGE_ADDRESS
+        return Versitygw(program, STATE / folder, address, port, self.logs)
 
     def remove_node(self, node: Node) -> None:
         """Kill a node, its pods with it, and forget it."""
@@ -221,65 +217,57 @@ class Cluster(Access):
         for node in self.nodes.values():
             node.load_image(archive)
 
-    def storage_secret(self, namespace: str, store: ObjectStore | None = None) -> None:
+    def storage_secret(self, namespace: str, store: Versitygw | None = None) -> None:
         """Make the Secret with the address and keys of an S3 server: the cluster's, or a test's."""
-        secret = (store or self.objects).secret
-        body = {"metadata": {"name": "objstore-cred"}, "stringData": secret}
+        keys = (store or self.objects).keys
+        body = {"metadata": {"name": "objstore-cred"}, "stringData": keys}
         self.core.create_namespaced_secret(namespace, body)
 
     def _start(self) -> None:
-        with self._phase("programs"):
-            programs = make_everything()
-        with self._phase("host"):
-            _clean()
-            host.remove(self.logs)
-            self.logs.mkdir(parents=True)
-            host.take(STATE)
-            self._describe(programs)
-            nodes = [self._new_node(taint) for taint in _TAINTS]
+        programs = make_everything()
+        _clean()
+        host.remove(self.logs)
+        self.logs.mkdir(parents=True)
+        host.take(STATE)
+        self._describe(programs)
+        nodes = [self._new_node(taint) for taint in _TAINTS]
         with ThreadPoolExecutor() as pool:
             runtimes = [pool.submit(node.start_runtime) for node in nodes]
-            with self._phase("API server"):
-                self.apiserver.start()
-            with self._phase("controllers"):
-                for process in self._controllers:
-                    process.start()
-                self.objects.start()
-            with self._phase("images"):
-                for node, runtime in zip(nodes, runtimes, strict=True):
-                    runtime.result()
-                    node.start_kubelet()
-        with self._phase("operator"):
-            rendered = self._programs["training-operator.json"]
-            manifests = training_operator.manifests(rendered)
-            self.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
-            self.kubectl("apply", "-f", "-", stdin=workflows.definition())
-            shipped = jobset_controller.manifests(self._programs["jobset.json"], self._authority)
-            self.kubectl("apply", "--server-side", "-f", "-", stdin=shipped)
-            self.operator.start()
-            self.jobset.start()
-        with self._phase("nodes"):
-            for node in nodes:
-                self._wait_for_node(node)
-                if node.name != SCARCE_NODE:
-                    self.fake_gpus(GPUS, node.name)
+            self.apiserver.start()
+            for process in self._controllers:
+                process.start()
+            self.objects.start()
+            for node, runtime in zip(nodes, runtimes, strict=True):
+                runtime.result()
+                node.start_kubelet()
+        manifests = training_operator.manifests(programs["training-operator.json"])
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
+        self.kubectl("apply", "-f", "-", stdin=workflows.definition())
+        shipped = jobset_controller.manifests(programs["jobset.json"], self.authority)
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=shipped)
+        self.operator.start()
+        self.jobset.start()
+        for node in nodes:
+            self._wait_for_node(node)
+            if node.name != SCARCE_NODE:
+                self.fake_gpus(GPUS, node.name)
         _READY.touch()
 
     def _describe(self, programs: Mapping[str, Path]) -> None:
         """Make the objects that stand for the servers and nodes; starts nothing."""
         self._programs = programs
-        self._authority = Authority(STATE / "pki")
+        self.authority = Authority(STATE / "pki")
         common = (programs, STATE, self.logs)
-        self.apiserver = ApiServer(*common, self._authority)
-        self._controllers = controllers(*common, self._authority)
-        self.objects = ObjectStore(*common)
-        self.operator = TrainingOperator(*common, self._authority, lambda: self.api)
-        self.jobset = JobSetController(*common, self._authority)
+        self.apiserver = ApiServer(*common, self.authority)
+        self._controllers = controllers(*common, self.authority)
+        self.objects = self.store_server("objects", _STORE_PORT)
+        self.operator = TrainingOperator(*common, self.authority, lambda: self.api)
+        self.jobset = JobSetController(*common, self.authority)
         admin = "/O=system:masters/CN=admin"
-        super().__init__(self._authority.kubeconfig("admin", admin, SERVER))
+        super().__init__(self.authority.kubeconfig("admin", admin, SERVER))
         for number in range(1, len(_TAINTS) + 1):
             if (STATE / f"node-{number}").exists():
-                node = Node(number, *common, self._authority)
+                node = Node(number, *common, self.authority)
                 self.nodes[node.name] = node
 
     def _new_node(self, taint: str = "") -> Node:
@@ -290,7 +278,7 @@ class Cluster(Access):
             except FileExistsError:
                 continue
             break
-        node = Node(number, self._programs, STATE, self.logs, self._authority, taint)
+        node = Node(number, self._programs, STATE, self.logs, self.authority, taint)
         if node.address != host.BRIDGE_ADDRESS:
             host.add_address(node.address)
         self.nodes[node.name] = node
@@ -310,12 +298,6 @@ class Cluster(Access):
                 Problem(f"{node.name} is not Ready", fix=f"look at {self.logs}/kubelet-*.log")
             )
 
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.phases[name] = time.monotonic() - began
-
     def _take_lock(self) -> None:
         self._lock = open(_LOCK, "w")  # noqa: SIM115 - held until stop
         try:
@@ -326,7 +308,7 @@ class Cluster(Access):
             raise ConfigurationError(
                 Problem(
                     "another test cluster runs on this host, with the same addresses",
-                    fix="wait until it has ended, or set KUBECONFIG to a cluster",
+                    fix="wait until it has ended",
                 )
             ) from None
 

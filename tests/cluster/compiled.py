@@ -83,14 +83,12 @@ Run = Callable[[Task], Mapping[str, Any]]
 
 
 class Compiled:
-    """A compiled pipeline."""
-
     def __init__(self, file: Path) -> None:
         self._pipeline, platform = yaml.safe_load_all(file.read_text())
         self._settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
 
     def run(self, parameters: Mapping[str, Any], placeholders: Mapping[str, str], run: Run) -> None:
-        """Run the tasks one after the other.
+        """Run the tasks one after the other; each condition must hold.
 
         Args:
             parameters: Run parameters; the form's defaults count where one is not given.
@@ -158,18 +156,12 @@ class Compiled:
         run: Run,
     ) -> None:
         done: dict[str, Mapping[str, Any]] = {}
-        left_out: set[str] = set()  # what depends on one of these is left out too
         for name, task in _in_order(dag["tasks"]):
-            if left_out.intersection(task.get("dependentTasks", [])):
-                left_out.add(name)
-                continue
             sources = task.get("inputs", {}).get("parameters", {})
             inputs = {
                 key: _resolved(source, given, done, placeholders) for key, source in sources.items()
             }
-            if not _holds(task.get("triggerPolicy", {}).get("condition"), inputs):
-                left_out.add(name)
-                continue
+            assert _holds(task.get("triggerPolicy", {}).get("condition"), inputs), name
             component = self._pipeline["components"][task["componentRef"]["name"]]
             if "dag" in component:
                 self._run_dag(component["dag"], inputs, placeholders, run)

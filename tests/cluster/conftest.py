@@ -1,39 +1,34 @@
 """Fixtures of the tests on a real control plane; `make test-cluster` runs them.
 
-With KUBECONFIG set they use that cluster: it must have the training-operator and the images of
-`options/images.py`, and tests that need the host of the control plane are skipped. Else they
-attach to the cluster that is there, be it of `make test-cluster` or of `python -m
+They attach to the cluster that is there, be it of `make test-cluster` or of `python -m
 tests.cluster.cluster` in another terminal; without one, a session in one process starts its own.
 """
 
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import kind_named
-from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
-from tests.cluster.access import Access
 from tests.cluster.cluster import SCARCE_NODE, STATE, Cluster
-from tests.cluster.launches import Launch, Row, check, new_launch, store_of
-from tests.cluster.node import SCARCE, tolerate
-from tests.cluster.object_store import ObjectStore
+from tests.cluster.launches import BUCKET, Launch, new_launch
+from tests.cluster.node import SCARCE, Node, tolerate
+from tests.cluster.workflows import Workflow
 
 _HERE = Path(__file__).parent
 _REPORT = pytest.StashKey[pytest.TestReport]()
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Access]:
-    """The cluster that is named by KUBECONFIG, the one that is there, or one of our own."""
-    if named := os.environ.get("KUBECONFIG"):
-        yield Access(Path(named))
-    elif there := Cluster.attached():
+def cluster() -> Iterator[Cluster]:
+    """The cluster that is there, or one of our own."""
+    if there := Cluster.attached():
         yield there
     elif "PYTEST_XDIST_WORKER" in os.environ:
         raise ConfigurationError(
@@ -45,14 +40,11 @@ def cluster() -> Iterator[Access]:
 
 
 @pytest.fixture(autouse=True)
-def _beside_others(request: pytest.FixtureRequest, cluster: Access) -> Iterator[None]:
+def _beside_others(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
     """Hold a lock that tests share, or have for themselves where they ask for `alone`.
 
     One test at a time has the node with GPUs: three of their jobs ask for more cores than it has.
     """
-    if not isinstance(cluster, Cluster):
-        yield
-        return
     with open(STATE / "scarce.lock", "a") as node, open(STATE / "tests.lock", "a") as lock:
         if "scarce" in request.fixturenames:
             fcntl.flock(node, fcntl.LOCK_EX)
@@ -62,40 +54,42 @@ def _beside_others(request: pytest.FixtureRequest, cluster: Access) -> Iterator[
 
 
 @pytest.fixture
-def own_cluster(cluster: Access) -> Cluster:
-    """A cluster to which the test may add nodes and S3 servers."""
-    if not isinstance(cluster, Cluster):
-        pytest.skip("needs control over the servers and nodes, and KUBECONFIG names a cluster")
+def node(cluster: Cluster) -> Iterator[Node]:
+    """A node of its own, which the test may lose."""
+    found = cluster.add_node()
+    yield found
+    cluster.remove_node(found)
+
+
+@pytest.fixture
+def alone(cluster: Cluster) -> Cluster:
+    """A cluster whose servers the test may stop: no other test runs at the same time."""
     return cluster
 
 
 @pytest.fixture
-def alone(own_cluster: Cluster) -> Cluster:
-    """A cluster whose servers the test may stop: no other test runs at the same time."""
-    return own_cluster
-
-
-@pytest.fixture
-def namespace(cluster: Access, request: pytest.FixtureRequest) -> Iterator[str]:
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of this test alone; what is in it is shown if the test fails."""
     with cluster.namespace() as name:
         yield name
         report = request.node.stash.get(_REPORT, None)
-        if report is not None and report.failed and isinstance(cluster, Cluster):
+        if report is not None and report.failed:
             print(cluster.picture(name))
 
 
 @pytest.fixture
-def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Note something that was measured; it is shown at the end."""
-    return lambda text: record_property("figure", text)
+def restricted(cluster: Cluster, namespace: str) -> str:
+    """A namespace under Pod Security `restricted`."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
+    return namespace
 
 
 @pytest.fixture(scope="session")
-def launch_store(cluster: Access, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    if not isinstance(cluster, Cluster):
-        pytest.skip("needs control over the servers and nodes, and KUBECONFIG names a cluster")
-    return store_of(cluster.objects, tmp_path_factory.mktemp("secret"))
+def launch_store(cluster: Cluster) -> Store:
+    store = cluster.objects.store()
+    store.make_bucket(BUCKET)
+    return store
 
 
 @pytest.fixture
@@ -109,10 +103,40 @@ def kind(request: pytest.FixtureRequest) -> JobKind:
 
 @pytest.fixture
 def launch(
-    own_cluster: Cluster, namespace: str, launch_store: Store, kind: JobKind
+    cluster: Cluster, namespace: str, launch_store: Store, kind: JobKind
 ) -> Iterator[Launch]:
-    with new_launch(own_cluster, namespace, launch_store, kind=kind) as found:
+    with new_launch(cluster, namespace, launch_store, kind=kind) as found:
         yield found
+
+
+@pytest.fixture
+def another_launch(
+    cluster: Cluster, launch_store: Store, kind: JobKind
+) -> Iterator[Callable[[], Launch]]:
+    """Makes launches of the same kind in namespaces of their own."""
+    with ExitStack() as stack:
+
+        def make() -> Launch:
+            namespace = stack.enter_context(cluster.namespace())
+            return stack.enter_context(new_launch(cluster, namespace, launch_store, kind=kind))
+
+        yield make
+
+
+@pytest.fixture
+def workflow(launch: Launch) -> Iterator[Workflow]:
+    """The run that a launch belongs to."""
+    found = Workflow(launch.cluster, launch.namespace).create(launch.step.run_id)
+    yield found
+    if found.get():
+        found.patch({"metadata": {"finalizers": []}})
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What the launcher logs."""
+    caplog.set_level("INFO")
+    return caplog
 
 
 @pytest.fixture
@@ -125,37 +149,15 @@ def scarce(launch: Launch) -> Iterator[dict[str, object]]:
 
 
 @pytest.fixture
-def own_store(own_cluster: Cluster) -> Iterator[ObjectStore]:
-    """An S3 server that the test may stop."""
-    started = own_cluster.own_store()
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def launch_on_own_store(
-    own_cluster: Cluster, namespace: str, own_store: ObjectStore, tmp_path: Path
-) -> Iterator[Launch]:
-    """A launch whose store is `launch.objects`."""
-    store = store_of(own_store, tmp_path)
-    with new_launch(own_cluster, namespace, store, own_store) as found:
+def launch_on_own_store(cluster: Cluster, namespace: str) -> Iterator[Launch]:
+    """A launch whose store is `launch.objects`, an S3 server that the test may stop."""
+    server = cluster.store_server(f"objects-{namespace}")
+    server.start()
+    store = server.store()
+    store.make_bucket(BUCKET)
+    with new_launch(cluster, namespace, store, server) as found:
         yield found
-
-
-@pytest.fixture
-def row(
-    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
-) -> Callable[..., None]:
-    """Check how a launch ended, and add it to the table of faults."""
-
-    def ended(
-        launch: Launch, verdict: str, code: int, jobs: int, gpus: int = 0, name: str = ""
-    ) -> None:
-        fault = name or request.node.originalname.removeprefix("test_").replace("_", " ")
-        fault += "" if launch.kind is TFJOB else f" ({launch.kind.name})"
-        record_property("job fault", check(launch, Row(fault, verdict, code, jobs, gpus)))
-
-    return ended
+    server.stop()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -171,28 +173,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def turn(item: pytest.Item) -> int:
         names = getattr(item, "fixturenames", ()) if item.path.parent == _HERE else ()
-        return 0 if "dataset" in names else 2 if "alone" in names else 1
+        return 0 if "the_trainer_runs" in item.name else 2 if "alone" in names else 1
 
     items.sort(key=turn)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what was measured and the table of faults, from whichever process it comes."""
-    reports = [
-        report
-        for category in ("passed", "failed")
-        for report in terminalreporter.stats.get(category, [])
-        if report.when == "call"
-    ]
-    noted = [noted for report in reports for noted in report.user_properties]
-    figures = [text for kind, text in noted if kind == "figure"]
-    rows = sorted(tuple(found) for kind, found in noted if kind == "job fault")
-    if figures:
-        terminalreporter.section("measured")
-        terminalreporter.write_line("\n".join(figures))
-    if rows:
-        terminalreporter.section(f"{len(rows)} faults")
-        width = max(len(found[0]) for found in rows)
-        title = f"{'fault':{width}} {'verdict':18} {'code':>4} {'jobs':>6} {'GPUs':>4}"
-        lines = [f"{a:{width}} {b:18} {c:4d} {d:6d} {e:4d}" for a, b, c, d, e in rows]
-        terminalreporter.write_line("\n".join([title, *lines]))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.audit import POLICY
 from tests.cluster.host import API_PORT, API_SERVICE_ADDRESS, BRIDGE_ADDRESS, SERVICE_SUBNET
 from tests.cluster.pki import Authority
-from tests.cluster.processes import Process
+from tests.cluster.processes import Process, answers
 
 SERVER = f"https://{BRIDGE_ADDRESS}:{API_PORT}"
 _ETCD = f"http://{BRIDGE_ADDRESS}:2379"
@@ -117,13 +115,8 @@ class ApiServer:
         """Start both and wait until the API server is ready."""
         self._etcd.start()
         self._server.start()
-        trust = ssl.create_default_context(cafile=str(self._authority.certificate))
-
-        def ready() -> bool:
-            with urllib.request.urlopen(f"{SERVER}/readyz", timeout=2, context=trust) as answer:
-                return answer.status == 200
-
-        self._server.wait_until(ready)
+        certificate = self._authority.certificate
+        self._server.wait_until(lambda: answers(f"{SERVER}/readyz", certificate))
 
     def stop(self) -> None:
         """End the API server; etcd keeps the data, and `start` brings it back."""

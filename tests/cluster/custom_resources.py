@@ -7,7 +7,6 @@ controllers do not run: the API server alone checks the objects, by these schema
 from __future__ import annotations
 
 import fcntl
-import json
 from functools import partial
 from pathlib import Path
 
@@ -34,44 +33,39 @@ _FILES = {
 _SECONDS = 600
 
 
-def files(folder: str) -> list[Path]:
-    """Return the files of the definitions that a folder of deploy/ needs.
+def define(cluster: Cluster, folder: str) -> None:
+    """Add the definitions that a folder of deploy/ needs, and wait until they can be used.
+
+    They stay until the cluster ends: tests of other processes use them. Only one process adds
+    them, because each of these schemas keeps the API server busy for seconds.
 
     Raises:
         ConfigurationError: There is no Go, or its module proxy cannot be reached.
     """
-    folders = sources("custom-resources", *(module for module, _ in _FILES[folder]))
-    return [folders[module] / name for module, name in _FILES[folder]]
-
-
-def define(cluster: Cluster, folder: str) -> None:
-    """Add a folder's definitions to a cluster, and wait until objects of them can be created.
-
-    They stay until the cluster ends: tests of other processes use them. Only one process adds
-    them, because each of these schemas keeps the API server busy for seconds.
-    """
+    if not (wanted := _FILES.get(folder)):
+        return
+    folders = sources("custom-resources", *(module for module, _ in wanted))
     with open(STATE / "custom-resources.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for file in files(folder):
+        for module, name in wanted:
             refused: list[str] = []
-            if not wait_until(partial(_is_established, cluster, file, refused), _SECONDS):
-                raise TimeoutError(f"{file.name} is not established: {refused}")
+            if not wait_until(
+                partial(_is_established, cluster, folders[module] / name, refused), _SECONDS
+            ):
+                raise TimeoutError(f"{name} is not established: {refused}")
 
 
 def _is_established(cluster: Cluster, file: Path, refused: list[str]) -> bool:
-    """Look for a definition, and add it if it is not there.
+    """Add a definition, if it is not there, and look whether it can be used.
 
     Args:
         refused: Gets why it could not be added. A busy API server gives up on a request after a
             minute, and may have done it.
     """
     try:
-        found = json.loads(cluster.kubectl("get", "-f", file, "-o", "json"))
-    except StepError:
-        try:
-            cluster.kubectl("create", "-f", file)
-        except StepError as error:
-            refused.append(str(error))
+        cluster.kubectl("apply", "--server-side", "-f", file)
+        cluster.kubectl("wait", "--for=condition=Established", "-f", file, "--timeout=60s")
+    except StepError as error:
+        refused.append(str(error))
         return False
-    conditions = found.get("status", {}).get("conditions") or ()
-    return any((it["type"], it["status"]) == ("Established", "True") for it in conditions)
+    return True

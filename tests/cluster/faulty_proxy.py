@@ -35,7 +35,6 @@ class FaultyProxy(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address of the proxy."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def fault(self) -> str:
@@ -52,12 +51,10 @@ class FaultyProxy(ThreadingHTTPServer):
         """Say nothing: connections that break are what this is for."""
 
     def __enter__(self) -> FaultyProxy:
-        """Serve."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.shutdown()
         self.server_close()
 

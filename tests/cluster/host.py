@@ -61,12 +61,10 @@ _APT_WORDS = 1000  # characters of its last words
 
 
 def missing_packages() -> list[str]:
-    """Return the Debian packages that are not installed."""
     return [package for file, package in _PACKAGES.items() if not shutil.which(file)]
 
 
 def install() -> None:
-    """Install the Debian packages that are missing."""
     packages = missing_packages()
     if not packages:
         return
@@ -86,7 +84,7 @@ def install() -> None:
                 "the test cluster needs Debian packages that could not be installed",
                 received=done.stderr[-_APT_WORDS:].strip(),
                 expected=", ".join(packages),
-                fix="install them, or set KUBECONFIG to a cluster that has the training-operator",
+                fix="install them",
             )
         )
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.control_plane import SERVER
 from tests.cluster.host import BRIDGE_ADDRESS
 from tests.cluster.pki import Authority
-from tests.cluster.processes import Process
+from tests.cluster.processes import Process, answers
 
 NAMESPACE = "jobset-system"
 _ACCOUNT = "jobset-controller-manager"
 _WEBHOOK_PORT = 9444
-_PROBE = "127.0.0.1:18083"
+_HEALTH = "127.0.0.1:18083"
 
 
 def manifests(rendered: Path, authority: Authority) -> str:
@@ -27,13 +26,25 @@ def manifests(rendered: Path, authority: Authority) -> str:
         JSON without the Deployment, and with webhooks that lead to this host.
     """
     shipped = json.loads(rendered.read_text())
-    trusted = base64.b64encode(authority.certificate.read_bytes()).decode()
     kept = [it for it in shipped["items"] if it["kind"] not in ("Deployment", "Secret", "Service")]
-    for webhook in (hook for it in kept for hook in it.get("webhooks", ())):
-        path = webhook["clientConfig"]["service"]["path"]
-        url = f"https://{BRIDGE_ADDRESS}:{_WEBHOOK_PORT}{path}"
-        webhook["clientConfig"] = {"url": url, "caBundle": trusted}
+    lead_to_host((hook for it in kept for hook in it.get("webhooks", ())), _WEBHOOK_PORT, authority)
     return json.dumps(shipped | {"items": kept})
+
+
+def lead_to_host(webhooks: Iterable[dict[str, Any]], port: int, authority: Authority) -> None:
+    """Change the addresses of webhooks to those of a controller on this host."""
+    for webhook in webhooks:
+        path = webhook["clientConfig"]["service"]["path"]
+        url = f"https://{BRIDGE_ADDRESS}:{port}{path}"
+        webhook["clientConfig"] = {"url": url, "caBundle": authority.trusted}
+
+
+def serve_with(folder: Path, name: str, authority: Authority) -> None:
+    """Put a certificate and its key where a webhook server looks for them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pair = authority.issue(name, f"/CN={name}", (BRIDGE_ADDRESS,))
+    for source, target in zip(pair, ("tls.crt", "tls.key"), strict=True):
+        shutil.copy(source, folder / target)
 
 
 class JobSetController:
@@ -59,15 +70,12 @@ class JobSetController:
 
     def start(self) -> None:
         """Start it and wait until its webhooks are there."""
-        served = self._folder / "k8s-webhook-server/serving-certs"
-        served.mkdir(parents=True, exist_ok=True)
-        pair = self._authority.issue("jobset-webhook", "/CN=jobset", (BRIDGE_ADDRESS,))
-        for source, name in zip(pair, ("tls.crt", "tls.key"), strict=True):
-            shutil.copy(source, served / name)
+        folder = self._folder / "k8s-webhook-server/serving-certs"
+        serve_with(folder, "jobset-webhook", self._authority)
         settings = {
             "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
             "kind": "Configuration",
-            "health": {"healthProbeBindAddress": _PROBE},
+            "health": {"healthProbeBindAddress": _HEALTH},
             "internalCertManagement": {"enable": False},
             "leaderElection": {"leaderElect": False},
             "metrics": {"bindAddress": "0"},
@@ -75,13 +83,8 @@ class JobSetController:
         }
         (self._folder / "config.json").write_text(json.dumps(settings))
         self._process.start()
-        self._process.wait_until(_ready)
+        self._process.wait_until(lambda: answers(f"http://{_HEALTH}/readyz"))
 
     def stop(self) -> None:
         """End it: JobSets are neither admitted nor reconciled until it is started again."""
         self._process.stop()
-
-
-def _ready() -> bool:
-    with urllib.request.urlopen(f"http://{_PROBE}/readyz", timeout=2) as answer:
-        return answer.status == 200

@@ -5,10 +5,8 @@ It runs with the configuration that it ships, so what is off there is off here.
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,13 +16,13 @@ from tests.cluster import binaries
 from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.control_plane import SERVER
 from tests.cluster.host import BRIDGE_ADDRESS
-from tests.cluster.pki import Authority
-from tests.cluster.processes import Process
+from tests.cluster.jobset_controller import lead_to_host, serve_with
+from tests.cluster.processes import Process, answers
 
 NAMESPACE = "kueue-system"
 _ACCOUNT = "kueue-controller-manager"
 _WEBHOOK_PORT = 9445
-_PROBE = "127.0.0.1:18084"
+_HEALTH = "127.0.0.1:18084"
 _LEFT_OUT = ("ConfigMap", "Deployment", "Secret", "Service")
 _VISIBILITY = "kueue-visibility-server"  # says which jobs wait in a queue, in their order
 _VISIBILITY_PORT = 8082
@@ -35,11 +33,9 @@ _VISIBILITY_CERTIFICATES = Path("/visibility")
 
 
 class Kueue:
-    """Kueue on a test cluster."""
-
     def __init__(self, cluster: Cluster) -> None:
         program, rendered = binaries.executable("kueue"), binaries.rendered("kueue")
-        self._cluster, self._authority = cluster, Authority(STATE / "pki")
+        self._cluster, self._authority = cluster, cluster.authority
         self._folder = STATE / "kueue"
         self._certificates = self._folder / "certificates"
         self._shipped = json.loads(rendered.read_text())["items"]
@@ -59,11 +55,8 @@ class Kueue:
 
     def install(self) -> None:
         """Apply its manifests and make its certificates; start it before anything else is done."""
-        pair = self._authority.issue("kueue-webhook", "/CN=kueue", (BRIDGE_ADDRESS,))
         for folder in (self._certificates, _METRICS_CERTIFICATES, _VISIBILITY_CERTIFICATES):
-            folder.mkdir(parents=True, exist_ok=True)
-            for source, name in zip(pair, ("tls.crt", "tls.key"), strict=True):
-                shutil.copy(source, folder / name)
+            serve_with(folder, "kueue-webhook", self._authority)
         applied = json.dumps({"apiVersion": "v1", "kind": "List", "items": self._manifests()})
         self._cluster.kubectl("apply", "--server-side", "-f", "-", stdin=applied)
         # It ends if a kind of its own is not there yet.
@@ -79,7 +72,7 @@ class Kueue:
         settings = yaml.safe_load(self._configuration())
         settings["integrations"]["frameworks"] += more
         settings |= {
-            "health": {"healthProbeBindAddress": _PROBE},
+            "health": {"healthProbeBindAddress": _HEALTH},
             "internalCertManagement": {"enable": False},
             "leaderElection": {"leaderElect": False},
             "metrics": {"bindAddress": "0"},
@@ -88,7 +81,7 @@ class Kueue:
         (self._folder / "config.json").write_text(json.dumps(settings))
         self._process.stop()
         self._process.start()
-        self._process.wait_until(_ready)
+        self._process.wait_until(lambda: answers(f"http://{_HEALTH}/readyz"))
 
     def remove(self) -> None:
         """End it, and give back what would disturb the cluster or the host."""
@@ -105,7 +98,6 @@ class Kueue:
 
     def _manifests(self) -> list[dict]:
         """Return what it ships for a process outside the cluster, with webhooks on this host."""
-        trusted = base64.b64encode(self._authority.certificate.read_bytes()).decode()
         kept = [it for it in self._shipped if it["kind"] not in _LEFT_OUT]
         hooks = [hook for it in kept for hook in it.get("webhooks", ())]
         hooks += [
@@ -113,10 +105,7 @@ class Kueue:
             for it in kept
             if it["kind"] == "CustomResourceDefinition" and "conversion" in it["spec"]
         ]
-        for hook in hooks:
-            path = hook["clientConfig"]["service"]["path"]
-            url = f"https://{BRIDGE_ADDRESS}:{_WEBHOOK_PORT}{path}"
-            hook["clientConfig"] = {"url": url, "caBundle": trusted}
+        lead_to_host(hooks, _WEBHOOK_PORT, self._authority)
         named = {"metadata": {"name": _VISIBILITY, "namespace": NAMESPACE}}
         service = {"ports": [{"name": "https", "port": 443, "targetPort": _VISIBILITY_PORT}]}
         ports = [{"name": "https", "port": _VISIBILITY_PORT}]
@@ -124,8 +113,3 @@ class Kueue:
         kept.append({"apiVersion": "v1", "kind": "Service", **named, "spec": service})
         kept.append({"apiVersion": "v1", "kind": "Endpoints", **named, "subsets": here})
         return kept
-
-
-def _ready() -> bool:
-    with urllib.request.urlopen(f"http://{_PROBE}/readyz", timeout=2) as answer:
-        return answer.status == 200

@@ -8,13 +8,12 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
@@ -39,12 +38,13 @@ from kfp_tfjob.options import images
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
+from tests.cluster import workloads
 from tests.cluster.cluster import Cluster
-from tests.cluster.object_store import ObjectStore
 from tests.cluster.processes import kill, wait_until
 from tests.cluster.workflows import Workflow
+from tests.faults.versitygw import Versitygw
+from tests.local import tiny_dataset
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "launches"
@@ -86,11 +86,11 @@ SMALL = {
     "grace_seconds": 20,
 }
 
+LARGE = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi", "shared_memory": "64Mi"}
+
 
 @dataclass(frozen=True)
 class Ended:
-    """How a launcher ended."""
-
     verdict: str
     code: int
     message: str = ""
@@ -105,10 +105,11 @@ class Launch:
     namespace: str
     kubeconfig: Path
     step: Step
-    objects: ObjectStore
+    objects: Versitygw
     kind: JobKind = TFJOB
     ended: Ended | None = None
     backends: list[KubernetesBackend] = field(default_factory=list)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _thread: threading.Thread | None = None
 
     def spec(
@@ -137,10 +138,9 @@ class Launch:
         options: Mapping[str, Any],
         batch: int | None = None,
     ) -> dict[str, Any]:
-        """Return the arguments of JobSpec.parse."""
         return {
             "output_uri": str(self.step.layout.root),
-            "storage_endpoint": self.objects.secret["AWS_ENDPOINT_URL"],
+            "storage_endpoint": self.step.store.endpoint,
             "storage_region": "us-east-1",
             "storage_secret": "objstore-cred",
             "dataset_uri": str(self.step.layout.dataset("d")),
@@ -156,10 +156,14 @@ class Launch:
             "pod": dict(pod),
         }
 
+    def send_dataset(self, folder: Path) -> str:
+        """Store the tiny dataset, which `parameters` names; return its address."""
+        address = self.step.layout.dataset("d")
+        return str(tiny_dataset.send(self.step.store, tiny_dataset.write(folder), address))
+
     def backend(
         self, kubeconfig: Path | None = None, operator_seconds: float = OPERATOR_SECONDS
     ) -> KubernetesBackend:
-        """Return a back end of the service account."""
         api = client_of(kubeconfig or self.kubeconfig, self.namespace).of(self.kind)
         found = KubernetesBackend(api, operator_seconds)
         self.backends.append(found)
@@ -185,7 +189,6 @@ class Launch:
 
     def start_process(self, spec_body: str = "", **arguments: Any) -> subprocess.Popen[bytes]:
         """Launch in a process of its own, which a test may kill; arguments as of `spec`."""
-        values = {"body": spec_body, **arguments}
         code = (
             "import json, sys; from tests.cluster import launches;"
             " launches.launch_as_process(json.loads(sys.argv[1]))"
@@ -196,42 +199,51 @@ class Launch:
             "run_id": self.step.run_id,
             "output_uri": str(self.step.layout.root),
             "task_key": self.step.task_key,
-            "secret": self.objects.secret,
-            "spec": values,
+            "secret": str(self.objects.secret),
+            "spec": {"body": spec_body, **arguments},
             "kind": self.kind.name,
         }
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", code, json.dumps(settings)],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
         )
+        self.processes.append(process)
+        return process
 
     def be_step_of(self, workflow: Workflow, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         """Make this process, and those it starts, the step of a Workflow; return the reference."""
         reference = workflow.reference() | {"controller": True, "blockOwnerDeletion": True}
-        step = {"name": "step", "image": "none", "command": ["true"]}
-        spec = {"containers": [step], "nodeSelector": {"kubernetes.io/hostname": "nowhere"}}
-        metadata = {"name": "step", "ownerReferences": [reference]}
-        self.cluster.core.create_namespaced_pod(
-            self.namespace, {"metadata": metadata, "spec": spec}
+        body = workloads.pod(
+            "step", workloads.container(""), nodeSelector={"kubernetes.io/hostname": "nowhere"}
         )
+        body["metadata"] = {"name": "step", "ownerReferences": [reference]}
+        self.cluster.core.create_namespaced_pod(self.namespace, body)
         monkeypatch.setenv("KFP_POD_NAME", "step")
         return reference
 
     def join(self, seconds: float = SECONDS) -> Ended:
-        """Wait until the launcher has ended."""
         assert self._thread is not None
         self._thread.join(seconds)
         assert self.ended, f"the launcher still runs; the cluster has {self.picture()}"
         return self.ended
 
+    def ended_with(self, verdict: str, code: int, jobs: int) -> None:
+        """Check how the launch ended, and what it has left."""
+        assert self.ended is not None
+        assert (self.ended.verdict, self.ended.code) == (verdict, code), self.ended.message
+        self.has_left(jobs)
+
+    def has_left(self, jobs: int) -> None:
+        """Check that the launch has left so many jobs, and holds no GPUs."""
+        assert wait_until(lambda: not self.gpus_held(), _FREED_SECONDS), self.picture()
+        assert wait_until(lambda: len(self.jobs()) == jobs, _FREED_SECONDS), self.picture()
+
     def run(self, spec: JobSpec, **fields: Any) -> Ended:
-        """Launch, and wait until the launcher has ended."""
         return self.start(spec, **fields).join()
 
     def name(self, attempt: int = 1) -> str:
-        """Return the name of a job."""
         task = f"-{self.step.task_key}" if self.step.task_key else ""
         return f"{self.kind.prefix}-{self.step.run_id}{task}-{attempt}"
 
@@ -244,13 +256,15 @@ class Launch:
         return next((it for it in names if it == name or it.startswith(f"{name}-")), name)
 
     def task(self, key: str) -> Launch:
-        """Return another launch in the same run."""
         return replace(self, step=replace(self.step, task_key=key))
 
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        """What the API of custom objects knows jobs by."""
+        return self.kind.group, self.kind.version, self.namespace, self.kind.plural
+
     def jobs(self) -> list[str]:
-        """Return the names of the jobs that are there."""
-        path = (self.kind.group, self.kind.version, self.namespace, self.kind.plural)
-        items = self.cluster.custom.list_namespaced_custom_object(*path)["items"]
+        items = self.cluster.custom.list_namespaced_custom_object(*self.place)["items"]
         return sorted(item["metadata"]["name"] for item in items)
 
     def gpus_held(self) -> int:
@@ -288,12 +302,10 @@ class Launch:
         return next((item.restart_count for item in statuses if item.name == "uploader"), 0)
 
     def node_of(self, replica: str = "chief-0") -> str:
-        """Return the node of a pod of attempt 1."""
         pod = self.cluster.core.read_namespaced_pod(self.pod(replica), self.namespace)
         return pod.spec.node_name
 
     def phase(self, replica: str = "chief-0", attempt: int = 1) -> str:
-        """Return the phase of a pod, or nothing."""
         name = self.pod(replica, attempt)
         for pod in self.cluster.core.list_namespaced_pod(self.namespace).items:
             if pod.metadata.name == name:
@@ -301,7 +313,6 @@ class Launch:
         return ""
 
     def said(self, words: str, replica: str = "chief-0", attempt: int = 1) -> bool:
-        """Tell whether the program of a replica has said something."""
         try:
             log = self.cluster.core.read_namespaced_pod_log(
                 self.pod(replica, attempt), self.namespace, container=self.kind.container
@@ -311,7 +322,6 @@ class Launch:
         return words in log
 
     def wait_for(self, true: Callable[[], object], seconds: float = SECONDS) -> None:
-        """Wait for something to become true."""
         assert wait_until(true, seconds), (self.ended, self.picture())
 
     def wait_said(self, words: str = "hello", replica: str = "chief-0", attempt: int = 1) -> None:
@@ -331,7 +341,10 @@ class Launch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release every watch."""
+        """End every process, and release every watch."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
         for backend in self.backends:
             backend.close()
         self.kubeconfig.unlink(missing_ok=True)
@@ -342,44 +355,18 @@ on_both_kinds = pytest.mark.parametrize(
 )
 
 
-class Row(NamedTuple):
-    """A line of the table of faults."""
-
-    fault: str
-    verdict: str
-    code: int
-    jobs: int
-    gpus: int
-
-
-def check(launch: Launch, wanted: Row) -> list[str | int]:
-    """Check how a launch ended, and what it has left; return the line that was found."""
-    assert launch.ended is not None
-    found = (launch.ended.verdict, launch.ended.code)
-    assert found == (wanted.verdict, wanted.code), launch.ended.message
-    assert wait_until(lambda: launch.gpus_held() == wanted.gpus, _FREED_SECONDS), launch.picture()
-    assert wait_until(lambda: len(launch.jobs()) == wanted.jobs, _FREED_SECONDS), launch.picture()
-    return [wanted.fault, *found, len(launch.jobs()), launch.gpus_held()]
-
-
 def launch_as_process(settings: Mapping[str, Any]) -> None:
     """Do what a step's process does; the other half of `Launch.start_process`."""
-    from types import SimpleNamespace
-
-    with tempfile.TemporaryDirectory() as folder:
-        for name, value in settings["secret"].items():
-            Path(folder, name).write_text(value)
-        store = Store(secret=SecretVolume(Path(folder)))
-        layout = Layout.parse(settings["output_uri"])
-        step = Step("launch_tfjob", settings["run_id"], layout, store, settings["task_key"])
-        objects: Any = SimpleNamespace(secret=settings["secret"])
-        cluster: Any = None  # whose administrator a step is not
-        place = settings["namespace"], Path(settings["kubeconfig"])
-        found = Launch(cluster, *place, step, objects, kind_named(settings["kind"]))
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-        log_writer.STORE_SECONDS = float(os.environ.get("STORE_SECONDS", 30))
-        with RunLogs(step.store, step.run) as logs, found.backend() as backend:
-            engine.train(step, found.spec(**settings["spec"]), backend, logs)
+    store = Store(secret=SecretVolume(Path(settings["secret"])))
+    layout = Layout.parse(settings["output_uri"])
+    step = Step("launch_tfjob", settings["run_id"], layout, store, settings["task_key"])
+    nothing: Any = None  # a step has no rights of an administrator
+    place = settings["namespace"], Path(settings["kubeconfig"])
+    found = Launch(nothing, *place, step, nothing, kind_named(settings["kind"]))
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    log_writer.STORE_SECONDS = float(os.environ.get("STORE_SECONDS", 30))
+    with RunLogs(step.store, step.run) as logs, found.backend() as backend:
+        engine.train(step, found.spec(**settings["spec"]), backend, logs)
 
 
 def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterClient:
@@ -389,7 +376,6 @@ def client_of(kubeconfig: Path, namespace: str, seconds: float = 60) -> ClusterC
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return the rights of deploy/base."""
     return yaml.safe_load((ROOT / "deploy/base/role.yaml").read_text())["rules"]
 
 
@@ -415,7 +401,7 @@ def new_launch(
     cluster: Cluster,
     namespace: str,
     store: Store,
-    objects: ObjectStore | None = None,
+    objects: Versitygw | None = None,
     kind: JobKind = TFJOB,
 ) -> Launch:
     """Return a new run in a namespace, on the S3 server of the cluster or another."""
@@ -425,11 +411,3 @@ def new_launch(
     layout = Layout.parse(f"s3://{BUCKET}/{namespace}")
     step = Step("launch_tfjob", f"r{run_id}", layout, store)
     return Launch(cluster, namespace, kubeconfig, step, objects or cluster.objects, kind)
-
-
-def store_of(objects: ObjectStore, folder: Path) -> Store:
-    """Return a store on an S3 server, for this process and those it starts."""
-    for name, value in objects.secret.items():
-        (folder / name).write_text(value)
-    objects.make_bucket(BUCKET)
-    return Store(secret=SecretVolume(folder), patience=Patience(30))

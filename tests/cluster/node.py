@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.cluster import node_images, seed
 from tests.cluster.control_plane import SERVER
@@ -120,7 +121,6 @@ class Node:
         self._kubelet.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let the kubelet continue."""
         self._kubelet.signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -208,6 +208,14 @@ class Node:
 def tolerate(taint: str, node: str) -> dict[str, str]:
     """Return the toleration for the taint of this node, and of no other test's."""
     return {"key": taint, "operator": "Equal", "value": node, "effect": "NoSchedule"}
+
+
+def preferring(node: Node) -> dict[str, Any]:
+    """Return the settings of a pod that is put on an extra node as long as it is there."""
+    names = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}
+    prefer = [{"weight": 100, "preference": {"matchExpressions": [names]}}]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefer}}
+    return {"affinity": affinity, "tolerations": [tolerate(EXTRA, node.name)]}
 
 
 def clean_up(folder: Path) -> None:

@@ -80,7 +80,6 @@ def build() -> Images:
 
 
 def current() -> Images:
-    """Return the images of the last `build`."""
     found = json.loads((cache() / "images" / "current.json").read_text())
     return Images(Path(found["archive"]), found["layers"])
 

@@ -25,6 +25,11 @@ class Authority:
         _openssl("req", "-x509", "-new", "-key", self.key, "-out", self.certificate,
                  "-days", _DAYS, "-subj", "/CN=kfp-tfjob-test-ca")  # fmt: skip
 
+    @property
+    def trusted(self) -> str:
+        """Its certificate, as a `caBundle`."""
+        return _base64(self.certificate)
+
     def issue(
         self, name: str, subject: str, addresses: tuple[str, ...] = (), hosts: tuple[str, ...] = ()
     ) -> tuple[Path, Path]:

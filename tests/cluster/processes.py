@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import ssl
 import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -47,8 +50,12 @@ class Process:
         self._id = mark / f"{name}.pid"
 
     @property
+    def pid(self) -> int:
+        """The id of the process that was started last."""
+        return int(self._id.read_text())
+
+    @property
     def running(self) -> bool:
-        """Whether the process is there."""
         return self._process() is not None
 
     def start(self) -> None:
@@ -83,12 +90,11 @@ class Process:
     def _process(self) -> psutil.Process | None:
         """Return the process, whichever process of the session has started it."""
         try:
-            number = int(self._id.read_text())
-            process = psutil.Process(number)
-            if child := _started.get(number):
+            process = psutil.Process(self.pid)
+            if child := _started.get(process.pid):
                 if child.poll() is None:  # its environment may not be there yet
                     return process
-                _started.pop(number, None)
+                _started.pop(process.pid, None)
             ours = process.environ().get(MARK) == self._environment[MARK]
             return process if ours and _alive(process) else None
         except (psutil.Error, OSError, ValueError):
@@ -132,6 +138,26 @@ def wait_until(true: Callable[[], object], seconds: float) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
+
+
+def answers(url: str, authority: Path | None = None) -> bool:
+    """Tell whether a server says that it is healthy; an OSError until it listens."""
+    trust = ssl.create_default_context(cafile=str(authority)) if authority else None
+    with urllib.request.urlopen(url, timeout=2, context=trust) as answer:
+        return answer.status == 200
+
+
+def run_pytest(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    command = [sys.executable, "-m", "pytest", *arguments]
+    process = subprocess.Popen(command, env=os.environ | environment)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(60)  # Ctrl-C is for pytest too, which sums up
+        raise
+    finally:
+        process.kill()  # its workers end with it; everything else is the caller's to end
 
 
 def end_marked(folder: Path) -> None:

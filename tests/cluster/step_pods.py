@@ -17,15 +17,11 @@ from tests.cluster.access import Access
 from tests.cluster.compiled import Task
 from tests.cluster.processes import wait_until
 from tests.cluster.workflows import Workflow
+from tests.cluster.workloads import RESTRICTED
 
 _SECONDS = 900  # of one step; only what hangs reaches it
 # The scratch folders that the driver of Kubeflow Pipelines gives to `main`.
 _SCRATCH = ("/minio", "/s3", "/gcs", "/.local", "/.cache", "/.config")
-_RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 _COLLECT = """
 import json, pathlib, signal, sys
 def end(*_):
@@ -41,16 +37,9 @@ while True:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a step left.
-
-    Attributes:
-        seconds: From the start of the container to its end.
-    """
-
     outputs: Mapping[str, Any]
     files: Mapping[str, str]
     log: str
-    seconds: float
 
 
 @dataclass
@@ -69,13 +58,7 @@ class StepPods:
     changes: Mapping[str, Any] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
 
-    def run(self, task: Task) -> Mapping[str, Any]:
-        """Run a step to its end; return its output parameters."""
-        self.start(task)
-        return self.join(task).outputs
-
     def start(self, task: Task) -> None:
-        """Create the pod of a step."""
         self.cluster.core.create_namespaced_pod(self.namespace, self.pod(task))
 
     def join(self, task: Task, phase: str = "Succeeded") -> Ended:
@@ -92,28 +75,23 @@ class StepPods:
         pod = read()
         log = self.log(task)
         assert pod.status.phase == phase, f"{name} is {pod.status.phase}: {log}"
-        ended = pod.status.container_statuses[0].state.terminated
-        seconds = (ended.finished_at - ended.started_at).total_seconds()
         files = json.loads(self.log(task, "collect"))
         left = json.loads(files.get("executor_output.json", "{}"))
-        self.ended[task.name] = Ended(left.get("parameterValues", {}), files, log, seconds)
+        self.ended[task.name] = Ended(left.get("parameterValues", {}), files, log)
         return self.ended[task.name]
 
     def name(self, task: Task) -> str:
-        """Return the name of the pod of a step."""
         return f"{self.workflow.name}-{task.name}"
 
     def log(self, task: Task, container: str = "main") -> str:
-        """Return the log of a step."""
         return self.cluster.log(self.namespace, self.name(task), container)
 
     def pod(self, task: Task) -> dict[str, Any]:
-        """Return the pod of a step."""
         container, secret = task.container, task.secret
         scratch = [(f"scratch-{i}", path) for i, path in enumerate(_SCRATCH)]
         mounts = [{"name": name, "mountPath": path} for name, path in scratch]
         context = task.settings.get("securityContext", {})
-        security = _RESTRICTED | {
+        security = RESTRICTED | {
             "runAsUser": int(context["runAsUser"]),
             "runAsNonRoot": context["runAsNonRoot"],
         }
@@ -154,6 +132,7 @@ class StepPods:
             "metadata": {
                 "name": self.name(task),
                 "labels": {"pipeline/runid": self.run_id},
+                "annotations": {"workflows.argoproj.io/node-id": self.name(task)},
                 "ownerReferences": [reference],
             },
             "spec": {

@@ -17,6 +17,7 @@ from kfp_tfjob.jobs.tfjob import TFJOB
 from tests.cluster import audit
 from tests.cluster.audit import Call
 from tests.cluster.cluster import Cluster
+from tests.cluster.custom_resources import define
 from tests.cluster.launches import ROOT, Launch, client_of, rules
 from tests.cluster.workflows import Workflow
 
@@ -25,31 +26,19 @@ pytestmark = pytest.mark.cluster
 # Questions about itself, which every account may ask.
 _OF_ITSELF = ("authentication.k8s.io", "authorization.k8s.io")
 DEPLOY = ROOT / "deploy"
-# They need custom resources: test_custom_resources.py, test_kueue.py and test_dask_example.py.
-_OF_OTHERS = {
-    *("optional/dask", "optional/karpenter", "optional/kueue", "optional/monitoring"),
-    *("serving/keda", "serving/kserve"),
-}
+# In test_kueue.py, and in tests/unit/test_dask_example.py.
+_OF_OTHERS = {"optional/dask", "optional/kueue"}
 FOLDERS = sorted(
     {path.parent.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("kustomization.yaml")}
     - _OF_OTHERS
 )
 
 
-def _rendered(cluster: Cluster, folder: str) -> list[dict]:
-    return list(yaml.safe_load_all(cluster.kubectl("kustomize", DEPLOY / folder)))
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_api_server_accepts(own_cluster: Cluster, namespace: str, folder: str) -> None:
-    """Rendered by kubectl as it stands, but for the namespace, which is not there."""
-    found = _rendered(own_cluster, folder)
-    text = yaml.safe_dump_all(found)
-    for name in ("kubeflow", "team-a"):
-        text = text.replace(f"namespace: {name}\n", f"namespace: {namespace}\n")
-        text = text.replace(f"name: {name}\n", f"name: {namespace}\n")
-    how = ("--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
-    said = own_cluster.kubectl("apply", *how, stdin=text)
+def test_the_api_server_accepts(cluster: Cluster, namespace: str, folder: str) -> None:
+    define(cluster, folder)
+    found = cluster.rendered(DEPLOY / folder, namespace)
+    said = cluster.apply(found, "--dry-run=server")
     assert said.count(" serverside-applied ") == len(found), said
 
 
@@ -63,22 +52,23 @@ def test_the_api_server_accepts(own_cluster: Cluster, namespace: str, folder: st
     ],
 )
 def test_install_prints_what_kustomize_renders(
-    own_cluster: Cluster, folder: str, namespace: str, account: str, optional: tuple[str, ...]
+    cluster: Cluster, folder: str, namespace: str, account: str, optional: tuple[str, ...]
 ) -> None:
     base = manifests.objects(namespace, account)
     found = manifests.objects(namespace, account, optional)
     wanted = [item for item in found if item not in base] if optional else base
-    assert wanted and sorted(wanted, key=str) == sorted(_rendered(own_cluster, folder), key=str)
+    rendered = yaml.safe_load_all(cluster.kubectl("kustomize", DEPLOY / folder))
+    assert wanted and sorted(wanted, key=str) == sorted(rendered, key=str)
 
 
 def test_runs_need_the_whole_role_and_no_more(
-    launch: Launch, own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    launch: Launch, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Preflight, a run with a second attempt, one that is terminated, and the exit task."""
     monkeypatch.setenv("KFP_POD_NAME", "")
     claim = {"metadata": {"name": "cache"}}
     claim["spec"] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1"}}}
-    own_cluster.core.create_namespaced_persistent_volume_claim(launch.namespace, claim)
+    cluster.core.create_namespaced_persistent_volume_claim(launch.namespace, claim)
     named = {"service_account": "default", "volumes": [{"claim": "cache", "path": "/cache"}]}
     api = client_of(launch.kubeconfig, launch.namespace, 5)
     subject = Subject(api, launch.spec(pod={"all": named}), run_id=launch.step.run_id)
@@ -88,21 +78,17 @@ def test_runs_need_the_whole_role_and_no_more(
     assert launch.run(launch.spec(fails_once, orphan_timeout_seconds=6)).code == 0
 
     launch.step = replace(launch.step, run_id=f"{launch.step.run_id}-2")
-    workflow = Workflow(own_cluster, launch.namespace).create(launch.step.run_id)
+    workflow = Workflow(cluster, launch.namespace).create(launch.step.run_id)
     launch.be_step_of(workflow, monkeypatch)
     process = launch.start_process("time.sleep(600)", workers=1)
-    try:
-        launch.wait_said(replica="worker-0")
-        workflow.terminate()
-        assert process.wait(240) == 1
-    finally:
-        process.kill()
-        process.wait()
+    launch.wait_said(replica="worker-0")
+    workflow.terminate()
+    assert process.wait(240) == 1
     backend = launch.backend()
     end_jobs_on(backend, launch.step.run_id)
     failed_on(api, backend, launch.step.run_id)
 
-    log = own_cluster.apiserver.audit_log
+    log = cluster.apiserver.audit_log
     asked = set(audit.calls(log, launch.namespace, "runner"))
     used = {call for call, allowed in asked if allowed and call.group not in _OF_ITSELF}
     # The run has TFJobs, and no queue; on the other kinds, the Role gives the same verbs.

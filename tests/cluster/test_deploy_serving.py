@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options.images import TOOLS
@@ -26,23 +25,14 @@ pytestmark = pytest.mark.cluster
 SERVING = ROOT / "deploy" / "serving"
 
 
-def rendered(cluster: Cluster, folder: Path, namespace: str) -> list[Object]:
-    """Return the objects of a folder as kubectl renders them, in a namespace that is there."""
-    found = list(yaml.safe_load_all(cluster.kubectl("kustomize", folder)))
-    for item in found:
-        if "namespace" in item["metadata"]:  # not of the whole cluster
-            item["metadata"]["namespace"] = namespace
-    return found
-
-
-def test_a_copy_serves_another_model(own_cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_a_copy_serves_another_model(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """Its pods, names and metrics are those of its model alone."""
     copied = tmp_path / "serving"
     shutil.copytree(SERVING, copied)
     file = copied / "base" / "kustomization.yaml"
     text = file.read_text().replace("MODEL=my-model", "MODEL=Churn_2")
     file.write_text(text.replace("namespace: ", "namePrefix: churn-\nnamespace: ", 1))
-    found = {it["kind"]: it for it in rendered(own_cluster, copied / "keda", namespace)}
+    found = {it["kind"]: it for it in cluster.rendered(copied / "keda", namespace)}
     mine = {"app.kubernetes.io/name": "kfp-tfjob-serving", "app.kubernetes.io/instance": "Churn_2"}
     deployment = found["Deployment"]
     assert "replicas" not in deployment["spec"]  # KEDA's
@@ -59,12 +49,10 @@ def test_a_copy_serves_another_model(own_cluster: Cluster, namespace: str, tmp_p
 
 
 @pytest.fixture
-def served(own_cluster: Cluster, namespace: str, launch_store: Store) -> Callable[[int], Champion]:
+def served(cluster: Cluster, restricted: str, launch_store: Store) -> Callable[[int], Champion]:
     """Publishes champions of `my-model`; the namespace has the Secret, and is `restricted`."""
-    label = {"pod-security.kubernetes.io/enforce": "restricted"}
-    own_cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
-    own_cluster.storage_secret(namespace)
-    layout = Layout(S3Address(BUCKET, namespace))
+    cluster.storage_secret(restricted)
+    layout = Layout(S3Address(BUCKET, restricted))
 
     def promote(number: int) -> Champion:
         files = {"saved_model.pb": b"graph %d" % number, "variables/variables.index": b"-"}
@@ -80,11 +68,11 @@ def settings(found: list[Object], namespace: str) -> None:
 
 
 def test_the_sidecar_feeds_a_server_of_files(
-    own_cluster: Cluster, namespace: str, served: Callable[[int], Champion]
+    cluster: Cluster, namespace: str, served: Callable[[int], Champion]
 ) -> None:
     """A server of files stands for TensorFlow Serving, whose image this host cannot have."""
     served(1)
-    found = rendered(own_cluster, SERVING / "tensorflow-serving", namespace)
+    found = cluster.rendered(SERVING / "tensorflow-serving", namespace)
     settings(found, namespace)
     (deployment,) = (it for it in found if it["kind"] == "Deployment")
     deployment["spec"]["replicas"] = 1
@@ -92,10 +80,10 @@ def test_the_sidecar_feeds_a_server_of_files(
     server["image"] = TOOLS
     server["command"] = ["python3", "-m", "http.server", "8501", "--directory"]
     server["args"] = ["/models"]
-    own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
+    cluster.apply(found)
     where = ("-n", namespace, "--timeout=300s")
-    own_cluster.kubectl("rollout", "status", "deployment/tensorflow-serving", *where)
-    (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
+    cluster.kubectl("rollout", "status", "deployment/tensorflow-serving", *where)
+    (pod,) = cluster.core.list_namespaced_pod(namespace).items
 
     def there(number: int) -> bool:
         url = f"http://{pod.status.pod_ip}:8501/my-model/{number}/saved_model.pb"
@@ -113,16 +101,16 @@ def test_the_sidecar_feeds_a_server_of_files(
 
 
 def test_the_nightly_comparison_starts_in_its_image(
-    own_cluster: Cluster, namespace: str, served: Callable[[int], Champion]
+    cluster: Cluster, namespace: str, served: Callable[[int], Champion]
 ) -> None:
     served(1)
-    found = rendered(own_cluster, SERVING / "monitor", namespace)
+    found = cluster.rendered(SERVING / "monitor", namespace)
     settings(found, namespace)
-    own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(found))
-    own_cluster.kubectl("create", "job", "now", "--from=cronjob/serving-monitor", "-n", namespace)
+    cluster.apply(found)
+    cluster.kubectl("create", "job", "now", "--from=cronjob/serving-monitor", "-n", namespace)
     where = ("-n", namespace, "--timeout=300s")
-    own_cluster.kubectl("wait", "--for=condition=Failed", "job/now", *where)
-    (pod,) = own_cluster.core.list_namespaced_pod(namespace).items
+    cluster.kubectl("wait", "--for=condition=Failed", "job/now", *where)
+    (pod,) = cluster.core.list_namespaced_pod(namespace).items
     assert pod.status.container_statuses[0].state.terminated.exit_code == 3
-    said = own_cluster.core.read_namespaced_pod_log(pod.metadata.name, namespace)
+    said = cluster.core.read_namespaced_pod_log(pod.metadata.name, namespace)
     assert "version 1 of my-model" in said

@@ -1,45 +1,21 @@
 """The `cluster` commands of the documents do what they show, one page after the other."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.docs.blocks import DOCUMENTS, ROOT, blocks_of, script
+from tests.docs.blocks import Block, pages_with, run
 
 pytestmark = pytest.mark.cluster
-
-PAGES = {
-    str(path.relative_to(ROOT)): found
-    for path in DOCUMENTS
-    if (found := [it for it in blocks_of(path) if "cluster" in it.classes])
-}
+PAGES = pages_with("cluster")
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_page(page: str, own_cluster: Cluster, tmp_path: Path) -> None:
-    for path in ROOT.iterdir():
-        if path.name not in (".git", "site"):
-            (tmp_path / path.name).symlink_to(path)
+@pytest.mark.parametrize("blocks", PAGES.values(), ids=PAGES)
+def test_page(blocks: list[Block], cluster: Cluster, tmp_path: Path) -> None:
     # The namespace of the operator, which has no Kubeflow Pipelines here, is there between tests.
     where = ("-n", "kubeflow", "--ignore-not-found")
-    own_cluster.kubectl("delete", "secret", "objstore-cred", *where)
-    places = (
-        Path(sys.executable).parent,
-        own_cluster.program("kubectl").parent,
-        os.environ["PATH"],
-    )
-    done = subprocess.run(
-        ["bash", "-c", script(PAGES[page])],
-        cwd=tmp_path,
-        env=os.environ
-        | {"PATH": os.pathsep.join(map(str, places)), "KUBECONFIG": str(own_cluster.kubeconfig)}
-        | {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    cluster.kubectl("delete", "secret", "objstore-cred", *where)
+    environment = {"KUBECONFIG": str(cluster.kubeconfig)}
+    environment |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    run(blocks, tmp_path, 300, cluster.program("kubectl").parent, **environment)

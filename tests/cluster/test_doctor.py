@@ -13,9 +13,9 @@ import pytest
 
 from kfp_tfjob.checks import namespace as checks
 from kfp_tfjob.checks.subject import Subject
-from kfp_tfjob.cluster.client import ClusterClient
+from kfp_tfjob.storage.address import S3Address
 from tests.cluster.cluster import Cluster
-from tests.cluster.launches import BUCKET, Launch
+from tests.cluster.launches import BUCKET, Launch, client_of
 
 pytestmark = pytest.mark.cluster
 
@@ -54,8 +54,8 @@ class Doctor:
 
 
 @pytest.fixture
-def doctor(own_cluster: Cluster, namespace: str) -> Doctor:
-    return Doctor(own_cluster, namespace)
+def doctor(cluster: Cluster, namespace: str) -> Doctor:
+    return Doctor(cluster, namespace)
 
 
 def _has(texts: Sequence[str], *words: str) -> bool:
@@ -66,8 +66,8 @@ def _account(cluster: Cluster, namespace: str, name: str) -> None:
     cluster.core.create_namespaced_service_account(namespace, {"metadata": {"name": name}})
 
 
-def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
-    _account(own_cluster, doctor.namespace, "default-editor")
+def test_before_and_after_install(cluster: Cluster, doctor: Doctor) -> None:
+    _account(cluster, doctor.namespace, "default-editor")
     before = doctor()
     install = f"kfp-tfjob install --namespace {doctor.namespace} --service-account default-editor"
     lacking = ("default-editor may not create, get, list, watch, delete tfjobs", install)
@@ -79,38 +79,34 @@ def test_before_and_after_install(own_cluster: Cluster, doctor: Doctor) -> None:
     assert _has(before["ok"], "TFJob (dry run)")
     assert _has(before["unknown"], "the store", "--output")
 
-    own_cluster.storage_secret(doctor.namespace)
+    cluster.storage_secret(doctor.namespace)
     command = [sys.executable, "-m", *install.replace("kfp-tfjob", "kfp_tfjob.pipelines").split()]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    own_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=printed)
-    own_cluster.objects.make_bucket(BUCKET)
-    doctor.environment = own_cluster.objects.secret
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=printed)
+    store = cluster.objects.store()
+    store.make_bucket(BUCKET)
+    doctor.environment = cluster.objects.keys
     after = doctor("--output", f"s3://{BUCKET}/doctor")
     assert [text for text in after["problem"] if "127.0.0.1:1" not in text] == []
     assert _has(after["ok"], "default-editor", "permissions")
     assert _has(after["ok"], "Secret objstore-cred has AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL")
     assert _has(after["ok"], f"s3://{BUCKET}/doctor")
-    assert not _has(after["ok"], own_cluster.objects.secret["AWS_SECRET_ACCESS_KEY"])
-    left = own_cluster.objects.client().list_objects_v2(Bucket=BUCKET, Prefix="doctor/")
-    assert not left.get("Contents")
-    assert not own_cluster.core.list_namespaced_pod(doctor.namespace).items
+    assert not _has(after["ok"], cluster.objects.keys["AWS_SECRET_ACCESS_KEY"])
+    assert not list(store.list(S3Address(BUCKET, "doctor")))
+    assert not cluster.core.list_namespaced_pod(doctor.namespace).items
 
 
-def test_a_namespace_with_pod_security(own_cluster: Cluster) -> None:
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    with own_cluster.namespace(labels) as namespace:
-        _account(own_cluster, namespace, "pipeline-runner")
-        doctor = Doctor(own_cluster, namespace)
-        assert _has(doctor()["ok"], "restricted")
-        # Steps that leave the user to the cluster, as some clusters want it.
-        doctor.environment = {"KFP_TFJOB_RUN_AS_USER": "none"}
-        found = doctor()
-        assert _has(found["problem"], "Pod Security", "prepare_data", "--run-as-user")
+def test_a_namespace_with_pod_security(cluster: Cluster, doctor: Doctor, restricted: str) -> None:
+    _account(cluster, restricted, "pipeline-runner")
+    assert _has(doctor()["ok"], "restricted")
+    # Steps that leave the user to the cluster, as some clusters want it.
+    doctor.environment = {"KFP_TFJOB_RUN_AS_USER": "none"}
+    assert _has(doctor()["problem"], "Pod Security", "prepare_data", "--run-as-user")
 
 
-def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
-    _account(own_cluster, doctor.namespace, "pipeline-runner")
-    doctor.kubeconfig = own_cluster.kubeconfig_for(doctor.namespace, "person", [])
+def test_a_person_with_few_rights(cluster: Cluster, doctor: Doctor) -> None:
+    _account(cluster, doctor.namespace, "pipeline-runner")
+    doctor.kubeconfig = cluster.kubeconfig_for(doctor.namespace, "person", [])
     try:
         found = doctor()
     finally:
@@ -126,16 +122,16 @@ def test_a_person_with_few_rights(own_cluster: Cluster, doctor: Doctor) -> None:
     assert len(found["problem"]) == 1  # the back end
 
 
-def test_a_pod_learns_the_command_for_its_own_account(own_cluster: Cluster, launch: Launch) -> None:
-    client = own_cluster.client_for(launch.namespace, "default-editor", [])
-    subject = Subject(ClusterClient(client, launch.namespace), launch.spec("pass"))
+def test_a_pod_learns_the_command_for_its_own_account(cluster: Cluster, launch: Launch) -> None:
+    kubeconfig = cluster.kubeconfig_for(launch.namespace, "default-editor", [])
+    subject = Subject(client_of(kubeconfig, launch.namespace), launch.spec("pass"))
     first = next(checks.account(subject))
     assert " default-editor " in first.what
     install = f"install --namespace {launch.namespace} --service-account default-editor |"
     assert install in first.fix
 
 
-def test_what_is_not_there(own_cluster: Cluster, doctor: Doctor) -> None:
+def test_what_is_not_there(cluster: Cluster, doctor: Doctor) -> None:
     doctor.namespace = "not-there"
     found = doctor("--set", "storage_secret=other")
     assert _has(found["problem"], "namespace not-there", "--namespace")
@@ -150,18 +146,18 @@ def test_what_is_not_there(own_cluster: Cluster, doctor: Doctor) -> None:
     assert len(found["problem"]) == 2
 
 
-def test_without_an_operator(own_cluster: Cluster, doctor: Doctor, alone: Cluster) -> None:
-    own_cluster.operator.stop()
+def test_without_an_operator(cluster: Cluster, doctor: Doctor, alone: Cluster) -> None:
+    cluster.operator.stop()
     try:
         found = doctor()
-        own_cluster.jobset.stop()
+        cluster.jobset.stop()
         try:
             neither = doctor()
         finally:
-            own_cluster.jobset.start()
+            cluster.jobset.start()
         only_tfjob = doctor("--set", "train_options.job=tfjob")
     finally:
-        own_cluster.operator.start()
+        cluster.operator.start()
     assert _has(found["ok"], "the JobSet controller accepts")
     assert _has(neither["problem"], "training operator", "install")
     assert _has(only_tfjob["problem"], "training operator", "Deployment")

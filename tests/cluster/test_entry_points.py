@@ -15,22 +15,17 @@ from kfp_tfjob.options.images import TRAINER
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.storage.failure_record import Failure
 from tests.cluster.compiled import Compiled
+from tests.cluster.launches import LARGE
 from tests.cluster.processes import wait_until
 from tests.cluster.step_pods import StepPods
 from tests.cluster.workflows import Workflow
-from tests.local import tiny_dataset
+from tests.cluster.workloads import RESTRICTED
 
 pytestmark = pytest.mark.cluster
 
 _ANY_USER = 1000670000  # as OpenShift assigns them
+_HARDER = {"runAsUser": _ANY_USER, "runAsGroup": 0, "readOnlyRootFilesystem": True}
 _SECONDS = 600
-
-
-@pytest.fixture
-def restricted(own_cluster, namespace) -> str:
-    label = {"pod-security.kubernetes.io/enforce": "restricted"}
-    own_cluster.core.patch_namespace(namespace, {"metadata": {"labels": label}})
-    return namespace
 
 
 def harden(pod: dict) -> dict:
@@ -38,15 +33,7 @@ def harden(pod: dict) -> dict:
     spec = pod["spec"]
     spec["volumes"] = [*spec.get("volumes", []), {"name": "any-tmp", "emptyDir": {}}]
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
-        container["securityContext"] = {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": _ANY_USER,
-            "runAsGroup": 0,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
+        container["securityContext"] = RESTRICTED | _HARDER
         mounts = container.setdefault("volumeMounts", [])
         mounts.append({"name": "any-tmp", "mountPath": "/tmp"})
     return pod
@@ -60,12 +47,11 @@ def finish(cluster, namespace: str, name: str) -> str:
     return phase()
 
 
-def test_every_step_starts_and_says_what_is_wrong(own_cluster, restricted):
-    own_cluster.core.create_namespaced_service_account(restricted, {"metadata": {"name": "runner"}})
-    own_cluster.storage_secret(restricted)
-    workflow = Workflow(own_cluster, restricted).create()
-    changes = {"runAsUser": _ANY_USER, "runAsGroup": 0, "readOnlyRootFilesystem": True}
-    pods = StepPods(own_cluster, restricted, "runner", workflow, "r", changes)
+def test_every_step_starts_and_says_what_is_wrong(cluster, restricted):
+    cluster.core.create_namespaced_service_account(restricted, {"metadata": {"name": "runner"}})
+    cluster.storage_secret(restricted)
+    workflow = Workflow(cluster, restricted).create()
+    pods = StepPods(cluster, restricted, "runner", workflow, "r", _HARDER)
     inputs = {"run_id": "r", "storage_secret": "objstore-cred", "output_uri": "no address"}
     checked = {"cpu": "250m", "memory": "1Gi", "image": TRAINER}
     inputs |= {
@@ -82,20 +68,17 @@ def test_every_step_starts_and_says_what_is_wrong(own_cluster, restricted):
             pods.join(task)
             continue
         log = pods.join(task, "Failed").log
-        record = next((line for line in log.splitlines() if Failure.from_line(line)), "")
-        failure = Failure.from_line(record)
-        assert failure and failure.code == 2 and "output_uri" in failure.message, log
+        (failure,) = filter(None, map(Failure.from_line, log.splitlines()))
+        assert (failure.step, failure.code) == (task.name.replace("-", "_"), 2)
+        assert "output_uri" in failure.message
 
 
 def test_a_replica_with_setup_uploader_supervisor_and_trainer(launch, launch_store, tmp_path):
     """The pod of a chief as the job manifest has it."""
-    folder = tiny_dataset.write(tmp_path / "d")
-    uri = tiny_dataset.send(launch_store, folder, launch.step.layout.dataset("d"))
-    small = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi"}
-    small |= {"shared_memory": "64Mi", "run_as_user": _ANY_USER}
-    values = launch.parameters({"all": small}, 0, 0, {"deadline_seconds": 900}, batch=24)
-    spec = JobSpec.parse(**values | {"dataset_uri": str(uri)})
-    job = build_job(spec, Identity(launch.step.run_id, 1))
+    launch.send_dataset(tmp_path / "d")
+    pods = {"all": LARGE | {"run_as_user": _ANY_USER}}
+    values = launch.parameters(pods, 0, 0, {"deadline_seconds": 900}, batch=24)
+    job = build_job(JobSpec.parse(**values), Identity(launch.step.run_id, 1))
     pod = harden(job["spec"]["tfReplicaSpecs"]["Chief"]["template"])
     pod["metadata"]["name"] = "chief"
     pod["spec"]["restartPolicy"] = "Never"

@@ -18,16 +18,16 @@ def _install(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_applied_changed_and_deleted(own_cluster: Cluster, namespace: str) -> None:
+def test_applied_changed_and_deleted(cluster: Cluster, namespace: str) -> None:
     here = ("--namespace", namespace)
     how = ("apply", "--server-side", "-f", "-")
-    said = own_cluster.kubectl(*how, stdin=_install(*here, "--with", "quota"))
+    said = cluster.kubectl(*how, stdin=_install(*here, "--with", "quota"))
     assert said.count(" serverside-applied") == 5
-    own_cluster.kubectl(*how, stdin=_install(*here, "--multi-user"))
-    rbac = client.RbacAuthorizationV1Api(own_cluster.api)
+    cluster.kubectl(*how, stdin=_install(*here, "--multi-user"))
+    rbac = client.RbacAuthorizationV1Api(cluster.api)
     binding = rbac.read_namespaced_role_binding("kfp-tfjob", namespace)
     assert [(it.name, it.namespace) for it in binding.subjects] == [("default-editor", namespace)]
     role = rbac.read_namespaced_role("kfp-tfjob", namespace)
     assert {"tfjobs", "jobsets"} <= {name for rule in role.rules for name in rule.resources}
-    own_cluster.kubectl("delete", "-f", "-", stdin=_install(*here, "--with", "quota"))
+    cluster.kubectl("delete", "-f", "-", stdin=_install(*here, "--with", "quota"))
     assert not rbac.list_namespaced_role(namespace).items

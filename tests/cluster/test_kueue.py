@@ -26,14 +26,11 @@ from kfp_tfjob.options.images import TRAINER
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.uploader import push
 from tests.cluster import test_same_weights as same_weights
-from tests.cluster.access import Access
 from tests.cluster.cluster import SCARCE_NODE, Cluster
 from tests.cluster.kueue_controller import Kueue
 from tests.cluster.launches import ROOT, UNTIL_GO, Launch, client_of, may_list_nodes, on_both_kinds
 from tests.cluster.node import SCARCE, tolerate
-from tests.cluster.test_deploy_serving import rendered
 from tests.cluster.workloads import container, pod, template
-from tests.local import tiny_dataset
 
 pytestmark = pytest.mark.kueue
 
@@ -47,9 +44,7 @@ _on_jobset = pytest.mark.parametrize("kind", [JOBSET], indirect=True, ids=["JobS
 
 
 @pytest.fixture(scope="module")
-def kueue(cluster: Access) -> Iterator[Kueue]:
-    if not isinstance(cluster, Cluster):
-        pytest.skip("starts Kueue with other settings, and KUBECONFIG names a cluster")
+def kueue(cluster: Cluster) -> Iterator[Kueue]:
     found = Kueue(cluster)
     try:
         found.install()
@@ -69,13 +64,6 @@ def with_tfjobs(kueue: Kueue) -> None:
     """Kueue that manages TFJobs too; the tests below use it, so it replaces the one above."""
     added = yaml.safe_load((FOLDER / "integrations.yaml").read_text())
     kueue.start(added["integrations"]["frameworks"])
-
-
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What the launcher logs."""
-    caplog.set_level("INFO")
-    return caplog
 
 
 def _queue(
@@ -207,7 +195,7 @@ def test_with_its_integration_kueue_manages_tfjobs_too(launch, with_tfjobs):
 
 
 @on_both_kinds
-def test_a_run_waits_for_quota(launch, with_tfjobs, said, row, figure):
+def test_a_run_waits_for_quota(launch, with_tfjobs, said):
     queue = _queue(launch)
     _use_up(launch, queue)
     there = _pods(launch)
@@ -227,27 +215,25 @@ def test_a_run_waits_for_quota(launch, with_tfjobs, said, row, figure):
     assert [it.value for it in running.tolerations if it.key == SCARCE] == [SCARCE_NODE]
     launch.go()
     ended = launch.join()
-    row(launch, "succeeded", 0, jobs=1)
+    launch.ended_with("succeeded", 0, jobs=1)
     assert ended.launched.attempts == 1
-    figure(f"{launch.kind.name} in a queue: {line}")
 
 
 @_on_jobset
 @pytest.mark.parametrize("fault", ["no such queue", "a resource that the queue does not cover"])
-def test_a_run_that_is_never_admitted(launch, with_tfjobs, said, row, figure, fault):
+def test_a_run_that_is_never_admitted(launch, with_tfjobs, said, fault):
     queue = "nowhere" if fault == "no such queue" else _queue(launch, covered=COVERED[:2])
     spec = launch.spec(pod={"all": {"queue": queue}}, queue_timeout_seconds=8)
     ended = launch.run(spec)
-    row(launch, "unschedulable", 2, jobs=0, name=f"queue: {fault}")
+    launch.ended_with("unschedulable", 2, jobs=0)
     assert any(f"queue {queue}" in line for line in said.messages)
     if queue == "team":
         assert "ephemeral-storage" in ended.message
     assert not _pods(launch)
-    figure(ended.message)
 
 
 @on_both_kinds
-def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, row, scarce):
+def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, scarce):
     """Half of the job waits for GPUs that another pod holds, and preflight finds nothing wrong."""
     gpu = str(scarce["gpu_resource"])
     queue = _queue(launch, gpu, cpu="2")
@@ -266,27 +252,27 @@ def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, row, scarce):
         launch.cluster.core.delete_namespaced_pod("other", launch.namespace, grace_period_seconds=0)
         ended = launch.join()
     assert ended.code == 0, ended.message
-    row(launch, "succeeded", 0, jobs=1)
+    launch.ended_with("succeeded", 0, jobs=1)
     assert ended.launched.attempts > 1
 
 
 @on_both_kinds
-def test_a_preempted_run_continues_to_the_same_weights(launch, with_tfjobs, said, tmp_path, figure):
+def test_a_preempted_run_continues_to_the_same_weights(launch, with_tfjobs, said, tmp_path):
     """The other Job has a higher priority and takes the whole quota while the run trains."""
     queue = _queue(launch, cpu="1")
     _create(launch, "WorkloadPriorityClass", launch.namespace, value=1000)
-    store, layout = launch.step.store, launch.step.layout
-    tiny_dataset.send(store, tiny_dataset.write(tmp_path / "data"), layout.dataset("d"))
+    launch.send_dataset(tmp_path / "data")
     found = []
     for number in (1, 2):
         one = replace(launch, step=replace(launch.step, run_id=f"r{number}"), backends=[])
-        push(store, same_weights.code(tmp_path / f"{number}"), one.step.run.code, "code")
+        push(
+            launch.step.store, same_weights.code(tmp_path / f"{number}"), one.step.run.code, "code"
+        )
         training = same_weights.Training(f"run {number}", one, one.backend(), queue=queue)
         training.between = partial(_preempt, one, queue, said) if number == 2 else None
         found.append(training.run())
         assert one.ended.launched.attempts == 1
     assert found[0] == found[1]
-    figure(f"{launch.kind.name}: weights undisturbed {found[0][:16]}, preempted {found[1][:16]}")
 
 
 def _preempt(launch: Launch, queue: str, said: pytest.LogCaptureFixture) -> None:
@@ -300,7 +286,7 @@ def _preempt(launch: Launch, queue: str, said: pytest.LogCaptureFixture) -> None
 
 
 @on_both_kinds
-def test_what_a_cohort_lends_it_takes_back(launch, with_tfjobs, said, row, scarce, figure):
+def test_what_a_cohort_lends_it_takes_back(launch, with_tfjobs, said, scarce):
     """A team's run uses the other team's GPUs until that team needs them."""
     gpu = str(scarce["gpu_resource"])
     queue = _queue(launch, gpu, cpu="2", teams=("team", "other"), amount="4")
@@ -311,19 +297,17 @@ def test_what_a_cohort_lends_it_takes_back(launch, with_tfjobs, said, row, scarc
     said.clear()
     _use_up(launch, "other", {gpu: "4"})
     launch.wait_for(lambda: any("suspended in queue team" in line for line in said.messages))
-    line = next(line for line in said.messages if "suspended in queue team" in line)
     assert launch.gpus_held() == 4 and launch.ended is None
     _end_other(launch)
     launch.wait_said()
     launch.wait_for(lambda: launch.gpus_held() == 8)
     launch.go()
     assert launch.join().launched.attempts == 1
-    row(launch, "succeeded", 0, jobs=1, name="queue: borrowed GPUs are taken back")
-    figure(f"{launch.kind.name} with borrowed GPUs: {line}")
+    launch.ended_with("succeeded", 0, jobs=1)
 
 
 @on_both_kinds
-def test_two_jobs_in_one_queue_want_the_same_gpus(launch, with_tfjobs, row, scarce):
+def test_two_jobs_in_one_queue_want_the_same_gpus(launch, with_tfjobs, scarce):
     """Each needs six of eight GPUs: one waits as a whole, and holds none that the other needs."""
     gpu = str(scarce["gpu_resource"])
     queue = _queue(launch, gpu, cpu="2")
@@ -340,18 +324,18 @@ def test_two_jobs_in_one_queue_want_the_same_gpus(launch, with_tfjobs, row, scar
 @pytest.fixture
 def folder(launch: Launch, with_tfjobs: None) -> Iterator[list[dict]]:
     """The objects of deploy/optional/kueue, applied, on two nodes of different GPU types."""
-    found = rendered(launch.cluster, FOLDER, launch.namespace)
-    kubectl, text = launch.cluster.kubectl, yaml.safe_dump_all(found)
+    found = launch.cluster.rendered(FOLDER, launch.namespace)
+    kubectl = launch.cluster.kubectl
     flavors = {it["metadata"]["name"]: it["spec"] for it in found if it["kind"] == "ResourceFlavor"}
     for name, node in GPU_NODES.items():
         ((label, value),) = flavors[name]["nodeLabels"].items()
         kubectl("label", "node", node, f"{label}={value}")
         (taint,) = flavors[name]["nodeTaints"]
         kubectl("taint", "node", node, f"{taint['key']}={taint['value']}:{taint['effect']}")
-    kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    launch.cluster.apply(found)
     launch.wait_for(lambda: all(_is_active(launch, queue) for queue in GPU_NODES))
     yield found
-    kubectl("delete", "--timeout=60s", "-f", "-", stdin=text)
+    kubectl("delete", "--timeout=60s", "-f", "-", stdin=yaml.safe_dump_all(found))
     for name, node in GPU_NODES.items():
         kubectl("label", "node", node, *(f"{label}-" for label in flavors[name]["nodeLabels"]))
         kubectl("taint", "node", node, f"{flavors[name]['nodeTaints'][0]['key']}-")
@@ -359,7 +343,7 @@ def folder(launch: Launch, with_tfjobs: None) -> Iterator[list[dict]]:
 
 @on_both_kinds
 @pytest.mark.parametrize("queue", GPU_NODES)
-def test_a_queue_of_the_folder_is_the_gpu_type(launch, folder, row, figure, queue):
+def test_a_queue_of_the_folder_is_the_gpu_type(launch, folder, queue):
     labels = {"kueue.x-k8s.io/priority-class": "urgent"}
     spec = launch.spec(UNTIL_GO, gpus=1, pod={"all": {"queue": queue, "labels": labels}})
     launch.start(spec)
@@ -371,8 +355,7 @@ def test_a_queue_of_the_folder_is_the_gpu_type(launch, folder, row, figure, queu
     assert workload["spec"]["priority"] == 1000
     launch.go()
     launch.join()
-    row(launch, "succeeded", 0, jobs=1, name=f"queue {queue} of deploy/optional/kueue")
-    figure(f"{launch.kind.name} in queue {queue}, without a selector: on {running.node_name}")
+    launch.ended_with("succeeded", 0, jobs=1)
 
 
 @_on_jobset
@@ -401,7 +384,6 @@ def test_what_is_wrong_in_the_folder_is_refused(launch, folder):
         ),
     ):
         wrong = first[kind] | {"spec": first[kind]["spec"] | change}
-        how = ("--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
         with pytest.raises(StepError) as refused:
-            launch.cluster.kubectl("apply", *how, stdin=json.dumps(wrong))
+            launch.cluster.apply([wrong], "--dry-run=server")
         assert path in str(refused.value)

@@ -5,14 +5,11 @@ The Workflows are real objects on the real API server; only Argo's controller is
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes.watch import Watch
@@ -25,7 +22,7 @@ from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.uploader.folder import verify
 from tests.cluster.faulty_proxy import FaultyProxy
-from tests.cluster.launches import UNTIL_GO, Ended, Launch, client_of, rules
+from tests.cluster.launches import UNTIL_GO, Launch, client_of, rules
 from tests.cluster.pki import write_kubeconfig
 from tests.cluster.workflows import Workflow
 
@@ -38,17 +35,8 @@ _SIGTERM_SECONDS, _SIGKILL_SECONDS = 1.3, 0.5
 
 
 @pytest.fixture
-def workflow(launch: Launch) -> Iterator[Workflow]:
-    """The run that the launchers of the test belong to."""
-    found = Workflow(launch.cluster, launch.namespace).create(launch.step.run_id)
-    yield found
-    if found.get():
-        found.patch({"metadata": {"finalizers": []}})
-
-
-@pytest.fixture
 def step(launch: Launch, workflow: Workflow, monkeypatch: pytest.MonkeyPatch) -> Workflow:
-    """The same, and a pod of it: that of the launchers."""
+    """The Workflow of the run; the launchers are a pod of it."""
     launch.be_step_of(workflow, monkeypatch)
     return workflow
 
@@ -80,21 +68,17 @@ _ENDS = [_terminate, _shut_down, _delete, Workflow.delete, _fail]
     indirect=["kind"],
     ids=lambda it: getattr(it, "__name__", "") or it.name,
 )
-def test_a_run_that_is_ended(launch, step, row, figure, end):
+def test_a_run_that_is_ended(launch, step, end):
     """No signal: what the launcher sees is enough. The pods' own grace would be ten minutes."""
-    with _launcher(launch, _FOREVER, workers=1, pod={"all": {"grace_seconds": 600}}) as process:
-        launch.wait_said(replica="worker-0")
-        seen = _Stopped(launch)
-        end(step)
-        launch.wait_for(seen)
-        seconds = time.monotonic() - seen.began
-        assert process.wait(240) == 1
-    launch.ended = Ended("cancelled", 2)
-    row(launch, "cancelled", 2, jobs=0, name=f"run ended: {end.__name__.strip('_')}")
+    process = launch.start_process(_FOREVER, workers=1, pod={"all": {"grace_seconds": 600}})
+    launch.wait_said(replica="worker-0")
+    seen = _Stopped(launch)
+    end(step)
+    launch.wait_for(seen)
+    seconds = time.monotonic() - seen.began
+    assert process.wait(240) == 1
+    launch.has_left(jobs=0)
     gone = time.monotonic() - seen.began
-    figure(
-        f"run ended ({end.__name__.strip('_')}): stopped {seconds:.2f} s after, gone {gone:.1f} s"
-    )
     assert launch.step.store.numbers(launch.step.run.attempts) == [1]
     assert seconds < 30 and gone < 120, (seconds, gone)
 
@@ -124,19 +108,19 @@ def proxy(launch: Launch) -> Iterator[FaultyProxy]:
 
 
 @pytest.mark.parametrize("how", [_touched, _forbidden, _lost], ids=lambda f: f.__name__)
-def test_a_launcher_that_is_drained(launch, step, row, proxy, tmp_path, how):
+def test_a_launcher_that_is_drained(launch, step, proxy, tmp_path, how):
     """SIGTERM, and nothing that says that the run has ended: the next launcher takes over."""
     with_rights = launch.kubeconfig
     how(launch, step)
     if how is _lost:
         proxy.away = "/workflows"
         launch.kubeconfig = _kubeconfig_of(proxy, launch, tmp_path)
-    with _launcher(launch, UNTIL_GO, gpus=1) as process:
-        launch.wait_said()
-        if how is not _forbidden:
-            _touched(launch, step)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(240) == -signal.SIGTERM
+    process = launch.start_process(UNTIL_GO, gpus=1)
+    launch.wait_said()
+    if how is not _forbidden:
+        _touched(launch, step)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(240) == -signal.SIGTERM
     assert launch.phase() == "Running" and launch.gpus_held() == 1
     launch.kubeconfig = with_rights
     # The step as Kubeflow Pipelines starts it again: same Workflow, same job.
@@ -144,24 +128,23 @@ def test_a_launcher_that_is_drained(launch, step, row, proxy, tmp_path, how):
     launch.start(launch.spec(UNTIL_GO, gpus=1), owner=owner, retry=True)
     launch.go()
     ended = launch.join()
-    row(launch, "succeeded", 0, jobs=1, name=f"drained: {how.__name__.strip('_')}")
+    launch.ended_with("succeeded", 0, jobs=1)
     assert ended.launched.attempts == 1
 
 
-def test_sigterm_is_enough_where_the_watch_has_broken(launch, step, row, proxy, tmp_path):
+def test_sigterm_is_enough_where_the_watch_has_broken(launch, step, proxy, tmp_path):
     """The change was missed; the last look is what ends the job."""
     proxy.away = "/workflows"
     launch.kubeconfig = _kubeconfig_of(proxy, launch, tmp_path)
-    with _launcher(launch, _FOREVER) as process:
-        launch.wait_said()
-        seen = _Stopped(launch)
-        step.terminate()
-        proxy.away = "/workflows?"  # lists and watches; a single one can be read again
-        process.send_signal(signal.SIGTERM)
-        launch.wait_for(seen)
-        assert process.wait(240) in (-signal.SIGTERM, 1)
-    launch.ended = Ended("cancelled", 2)
-    row(launch, "cancelled", 2, jobs=0)
+    process = launch.start_process(_FOREVER)
+    launch.wait_said()
+    seen = _Stopped(launch)
+    step.terminate()
+    proxy.away = "/workflows?"  # lists and watches; a single one can be read again
+    process.send_signal(signal.SIGTERM)
+    launch.wait_for(seen)
+    assert process.wait(240) in (-signal.SIGTERM, 1)
+    launch.has_left(jobs=0)
 
 
 # It saves 300 MB when it is told to stop, as the trainer does: one rename when all is there.
@@ -181,24 +164,23 @@ time.sleep(600)
 """
 
 
-def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
+def test_terminate_as_argo_does_it(launch, step, alone):
     """The deadline, SIGTERM 1.3 s later, SIGKILL 0.5 s after that, and no exit task."""
     large = {"memory": "1Gi", "ephemeral_storage": "2Gi", "grace_seconds": 600}
     settings = {"all": large, "chief": {"cpu": "1"}}
-    with _launcher(launch, _SAVES, workers=1, gpus=1, pod=settings) as process:
-        launch.wait_said("ready")
-        launch.wait_said("ready", "worker-0")
-        seen = _Stopped(launch)
-        step.terminate()
-        clicked = time.monotonic()
-        _until(clicked + _SIGTERM_SECONDS, seen)
-        process.send_signal(signal.SIGTERM)
-        _until(clicked + _SIGTERM_SECONDS + _SIGKILL_SECONDS, seen)
-        launch.wait_for(seen)  # a busy machine may need longer than Argo gives
-        process.kill()
-        process.wait()
-    launch.ended = Ended("cancelled", 143)
-    row(launch, "cancelled", 143, jobs=0)
+    process = launch.start_process(_SAVES, workers=1, gpus=1, pod=settings)
+    launch.wait_said("ready")
+    launch.wait_said("ready", "worker-0")
+    seen = _Stopped(launch)
+    step.terminate()
+    clicked = time.monotonic()
+    _until(clicked + _SIGTERM_SECONDS, seen)
+    process.send_signal(signal.SIGTERM)
+    _until(clicked + _SIGTERM_SECONDS + _SIGKILL_SECONDS, seen)
+    launch.wait_for(seen)  # a busy machine may need longer than Argo gives
+    process.kill()
+    process.wait()
+    launch.has_left(jobs=0)
     gone = time.monotonic() - clicked
     store, checkpoint = launch.step.store, launch.step.run.checkpoints / "7"
     manifest = store.read_manifest(checkpoint / "manifest.json")
@@ -207,10 +189,6 @@ def test_terminate_as_argo_does_it(launch, step, row, figure, alone):
     assert (end.attempt, end.verdict) == (1, "cancelled"), end
     chief = json.loads(store.read(launch.step.run.chief_end(1)))
     assert (chief["attempt"], chief["code"], chief["stop_within"]) == (1, 143, 60.0), chief
-    figure(
-        f"terminated as by Argo: stopped {seen.at - clicked:.2f} s after, 300 MB stored and all"
-        f" pods gone after {gone:.1f} s"
-    )
     graces = seen.graces(2)
     assert graces["chief"] == 60
     # On a busy machine, the job may be deleted first, and the worker's pod be gone before the rest.
@@ -236,21 +214,18 @@ def test_preflight_says_what_terminate_lacks(launch):
 
 
 class _Stopped:
-    """Looks whether the job is being deleted, and notes when it saw that first."""
+    """Looks whether the job is being deleted, and at the grace periods of its pods."""
 
     def __init__(self, launch: Launch) -> None:
         self._api = client_of(launch.kubeconfig, launch.namespace).of(launch.kind)
         self._list_pods = launch.cluster.core.list_namespaced_pod
         self._namespace, self._job = launch.namespace, launch.name()
         self._version = self._list_pods(self._namespace).metadata.resource_version
-        self.began, self.at = time.monotonic(), 0.0
+        self.began = time.monotonic()
 
     def __call__(self) -> bool:
         job = self._api.get(self._api.jobs(self._job))
-        stopped = job is None or bool(job["metadata"].get("deletionTimestamp"))
-        if stopped and not self.at:
-            self.at = time.monotonic()
-        return stopped
+        return job is None or bool(job["metadata"].get("deletionTimestamp"))
 
     def graces(self, kinds: int) -> dict[str, int]:
         """Return the grace periods that the pods of so many replica types, all gone, had at last.
@@ -278,16 +253,6 @@ class _Stopped:
             if len(gone) == kinds:
                 break
         return found
-
-
-@contextlib.contextmanager
-def _launcher(launch: Launch, body: str, **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
-    process = launch.start_process(body, **arguments)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _until(moment: float, look: Callable[[], object]) -> None:

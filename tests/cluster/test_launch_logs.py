@@ -36,7 +36,7 @@ def _in_store(launch: Launch) -> dict[str, list[str]]:
     return found
 
 
-def test_the_log_of_a_launcher_that_is_killed_again_and_again(launch, monkeypatch, figure):
+def test_the_log_of_a_launcher_that_is_killed_again_and_again(launch, monkeypatch):
     monkeypatch.setenv("STORE_SECONDS", "0.5")
     chance, kills = random.Random(7), 0
     while True:
@@ -56,7 +56,6 @@ def test_the_log_of_a_launcher_that_is_killed_again_and_again(launch, monkeypatc
         assert sorted(stored[replica]) == sorted(_in_kubernetes(launch, replica, "tensorflow"))
     uploader = _in_kubernetes(launch, "chief-0", "uploader")
     assert sorted(stored["chief-0/uploader"]) == sorted(uploader)
-    figure(f"{kills} launchers killed while 2 replicas printed {_LINES} lines each")
     assert all(len(of_replica) <= kills + 1 for of_replica in files.values())
     assert kills >= 3
     launch.backend().delete(launch.name())

@@ -16,12 +16,11 @@ from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.uploader import pull, push
-from tests.cluster.launches import ROOT, Launch, on_both_kinds
+from tests.cluster.launches import LARGE, ROOT, Launch, on_both_kinds
 from tests.local import tiny_dataset
 from tests.typed_schema import typed
 
 pytestmark = pytest.mark.cluster
-LARGE = {"cpu": "200m", "memory": "1500Mi", "ephemeral_storage": "500Mi", "shared_memory": "64Mi"}
 _SECONDS = 900.0  # of a training on a machine that is busy
 # Every replica says its rank to the chief, by the addresses that torch.distributed reads.
 RENDEZVOUS = """
@@ -46,8 +45,7 @@ def example(
 ) -> JobSpec:
     """Store a small dataset and a program of examples/; return the job that runs it."""
     step, program = launch.step, ROOT / "examples" / f"{name}.py"
-    data = step.layout.dataset("tiny")
-    tiny_dataset.send(step.store, tiny_dataset.write(folder / "data"), data)
+    launch.send_dataset(folder / "data")
     code = folder / "code"
     code.mkdir()
     (code / program.name).write_bytes(program.read_bytes())
@@ -59,7 +57,7 @@ def example(
         "deadline_seconds": 900,
     }
     spec = launch.spec(workers=1, pod={"all": LARGE, **(pods or {})}, batch=64, **options)
-    return replace(spec, dataset_uri=str(data), code_uri=str(step.run.code))
+    return replace(spec, code_uri=str(step.run.code))
 
 
 def predict(launch: Launch, folder: Path) -> tuple[int, ...]:
@@ -83,10 +81,10 @@ def predict(launch: Launch, folder: Path) -> tuple[int, ...]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_example(launch, row, tmp_path: Path, name, extras) -> None:
+def test_example(launch, tmp_path: Path, name, extras) -> None:
     spec = example(launch, tmp_path, name, {role: {"replicas": 1} for role in extras})
     launch.start(spec).join(_SECONDS)
-    row(launch, "succeeded", 0, jobs=1, name=f"examples/{name}.py")
+    launch.ended_with("succeeded", 0, jobs=1)
     ends = read_ends(launch.step.store, launch.step.run)  # more than one if nodes were full
     attempt, end = max(ends.items())
     assert end is not None
@@ -102,7 +100,7 @@ def test_example(launch, row, tmp_path: Path, name, extras) -> None:
 @pytest.mark.parametrize(
     "kind", [TFJOB, JOBSET, PYTORCHJOB], indirect=True, ids=lambda kind: kind.name
 )
-def test_a_program_of_torch_finds_the_others(launch, row) -> None:
+def test_a_program_of_torch_finds_the_others(launch) -> None:
     launch.run(launch.spec(RENDEZVOUS, workers=2))
-    row(launch, "succeeded", 0, jobs=1)
+    launch.ended_with("succeeded", 0, jobs=1)
     assert launch.said("met 1 2")

@@ -13,40 +13,33 @@ from tests.cluster.workflows import Workflow
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture
-def workflow(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Workflow:
-    """The run that the steps of a test belong to."""
-    found = Workflow(launch.cluster, launch.namespace).create()
-    launch.be_step_of(found, monkeypatch)
-    return found
+@pytest.fixture(autouse=True)
+def step(launch: Launch, workflow: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launchers are a pod of the Workflow of the run."""
+    launch.be_step_of(workflow, monkeypatch)
 
 
 def whole_run(launch: Launch) -> Step:
     return Step("finish", launch.step.run_id, launch.step.layout, launch.step.store)
 
 
-def test_one_of_two_launchers_is_killed_and_adopts_only_its_own_job(launch, workflow):
+def test_one_of_two_launchers_is_killed_and_adopts_only_its_own_job(launch):
     eu, us = launch.task("eu"), launch.task("us")
     processes = {task.step.task_key: task.start_process(UNTIL_GO, gpus=1) for task in (eu, us)}
-    try:
-        for task in (eu, us):
-            task.wait_said()
-        before = {name: uid(launch, name) for name in launch.jobs()}
-        assert before.keys() == {eu.name(), us.name()}
-        processes["eu"].kill()
-        processes["eu"].wait()
-        eu.start(eu.spec(UNTIL_GO, gpus=1), retry=True)  # its replacement, as after a drain
-        eu.go()
-        ended = eu.join()
-        assert (ended.verdict, ended.launched.attempts) == ("succeeded", 1), ended.message
-        # The other one was not touched, and its own launcher follows it to its end.
-        assert us.phase() == "Running" and processes["us"].poll() is None
-        us.go()
-        assert processes["us"].wait(240) == 0
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+    for task in (eu, us):
+        task.wait_said()
+    before = {name: uid(launch, name) for name in launch.jobs()}
+    assert before.keys() == {eu.name(), us.name()}
+    processes["eu"].kill()
+    processes["eu"].wait()
+    eu.start(eu.spec(UNTIL_GO, gpus=1), retry=True)  # its replacement, as after a drain
+    eu.go()
+    ended = eu.join()
+    assert (ended.verdict, ended.launched.attempts) == ("succeeded", 1), ended.message
+    # The other one was not touched, and its own launcher follows it to its end.
+    assert us.phase() == "Running" and processes["us"].poll() is None
+    us.go()
+    assert processes["us"].wait(240) == 0
     assert {name: uid(launch, name) for name in launch.jobs()} == before
     for task in (eu, us):
         run = task.step.run
@@ -67,19 +60,14 @@ def test_terminate_ends_the_jobs_of_every_task(launch, workflow):
     processes = {
         task.step.task_key: task.start_process("time.sleep(600)", gpus=1) for task in (eu, us)
     }
-    try:
-        for task in (eu, us):
-            task.wait_said()
-        processes["eu"].kill()
-        processes["eu"].wait()
-        assert launch.gpus_held() == 2
-        workflow.terminate()
-        launch.wait_for(lambda: not launch.jobs() and launch.gpus_held() == 0)
-        processes["us"].wait(240)
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+    for task in (eu, us):
+        task.wait_said()
+    processes["eu"].kill()
+    processes["eu"].wait()
+    assert launch.gpus_held() == 2
+    workflow.terminate()
+    launch.wait_for(lambda: not launch.jobs() and launch.gpus_held() == 0)
+    processes["us"].wait(240)
 
 
 def uid(launch: Launch, name: str) -> str:

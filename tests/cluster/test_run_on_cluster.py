@@ -11,6 +11,7 @@ from kfp_tfjob.jobs.labels import RUN_LABEL
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from tests.cluster.access import Access
 from tests.cluster.processes import wait_until
+from tests.cluster.workloads import container, template
 
 pytestmark = pytest.mark.cluster
 RUN = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
@@ -29,13 +30,8 @@ def use(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pod(cluster: Access, namespace: str, name: str, labels: dict[str, str]) -> None:
     """Make a pod that no node can take."""
-    body = {
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "nodeSelector": {"no-such": "node"},
-            "containers": [{"name": "main", "image": "none.invalid/none:1"}],
-        },
-    }
+    body = template(container(""), nodeSelector={"no-such": "node"})
+    body["metadata"] = {"name": name, "labels": labels}
     cluster.core.create_namespaced_pod(namespace, body)
 
 

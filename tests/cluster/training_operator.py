@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,12 +14,12 @@ from kfp_tfjob.options.images import TOOLS
 from tests.cluster.control_plane import SERVER
 from tests.cluster.host import BRIDGE_ADDRESS
 from tests.cluster.pki import Authority
-from tests.cluster.processes import Process
+from tests.cluster.processes import Process, answers
 
 NAMESPACE = "kubeflow"
 _NAME = "training-operator"
 _WEBHOOK_PORT = 9443
-_PROBE = "127.0.0.1:18081"
+_HEALTH = "127.0.0.1:18081"
 # What the workers of a PyTorchJob do first: the default is an image of a registry, with nslookup.
 _INIT_CONTAINER = f"""
 - name: init-pytorch
@@ -84,7 +83,7 @@ class TrainingOperator:
             [
                 programs["training-operator"],
                 "--metrics-bind-address=0",
-                f"--health-probe-bind-address={_PROBE}",
+                f"--health-probe-bind-address={_HEALTH}",
                 f"--webhook-server-port={_WEBHOOK_PORT}",
                 "--enable-scheme=tfjob",
                 "--enable-scheme=pytorchjob",
@@ -100,7 +99,7 @@ class TrainingOperator:
         """Start it and wait until its controllers and webhooks are there."""
         self._process.start()
         self._process.wait_until(self._mount_certificates)
-        self._process.wait_until(_ready)
+        self._process.wait_until(lambda: answers(f"http://{_HEALTH}/readyz"))
 
     def stop(self) -> None:
         """End it: TFJobs are neither admitted nor reconciled until it is started again."""
@@ -120,8 +119,3 @@ class TrainingOperator:
 def remove_certificates() -> None:
     """Remove what the operator's fixed path holds."""
     shutil.rmtree(_CERTIFICATES.parent, ignore_errors=True)
-
-
-def _ready() -> bool:
-    with urllib.request.urlopen(f"http://{_PROBE}/readyz", timeout=2) as answer:
-        return answer.status == 200

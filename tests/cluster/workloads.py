@@ -1,4 +1,4 @@
-"""Pods and TFJobs of small Python containers, under the restricted Pod Security level."""
+"""Pods of small Python containers, under the restricted Pod Security level."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kfp_tfjob.options.images import TRAINER
 
-_SECURITY = {
+RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "runAsNonRoot": True,
@@ -34,7 +34,7 @@ def container(
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-c", code],
         "resources": {"requests": resources, "limits": resources | {"cpu": "2", "memory": "1Gi"}},
-        "securityContext": _SECURITY,
+        "securityContext": RESTRICTED,
     }
 
 
@@ -47,22 +47,3 @@ def pod(name: str, main: Mapping[str, object], **spec: object) -> dict[str, obje
     """Return a pod with one container; `spec` adds fields to its spec."""
     kind = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
     return kind | template(main, **spec)
-
-
-def tfjob(name: str, replicas: Mapping[str, Mapping[str, object]], **counts: int) -> dict:
-    """Return a TFJob that deletes what still runs when it ends.
-
-    Args:
-        replicas: The pod template of each type: {"Chief": ..., "Worker": ...}.
-        **counts: How many of a type; 1 where not named.
-    """
-    specs = {
-        kind: {"replicas": counts.get(kind, 1), "restartPolicy": "Never", "template": made}
-        for kind, made in replicas.items()
-    }
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "TFJob",
-        "metadata": {"name": name},
-        "spec": {"runPolicy": {"cleanPodPolicy": "Running"}, "tfReplicaSpecs": specs},
-    }

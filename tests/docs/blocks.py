@@ -11,8 +11,11 @@ the rest; the site shows it.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 TAGS = ("local", "cluster", "kfp", "external")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
+# What commands leave in a checkout, which those of a test must not find.
+_LEFT = {".git", ".kfp-tfjob", "compiled", "digits.csv", "people.csv", "site"}
 _FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 _INFO = re.compile(r"(\w*)(?: \{((?: ?\.\w+)+)\})?")
 _ENDS = {"|", "||", "&&", ";", "&", "(", ")", ">", ">>", "<"}
@@ -28,8 +33,6 @@ _ENDS = {"|", "||", "&&", ";", "&", "(", ")", ">", ">>", "<"}
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block."""
-
     path: Path
     line: int
     language: str
@@ -37,7 +40,6 @@ class Block:
     text: str
 
     def __str__(self) -> str:
-        """Return where it is."""
         return f"{self.path.relative_to(ROOT)}:{self.line}"
 
     def commands(self) -> Iterator[list[str]]:
@@ -98,8 +100,42 @@ def blocks_of(path: Path) -> list[Block]:
 
 
 def all_blocks() -> list[Block]:
-    """Return the fenced blocks of all documents."""
     return [block for path in DOCUMENTS for block in blocks_of(path)]
+
+
+def pages_with(tag: str) -> dict[str, list[Block]]:
+    """Return the blocks with a tag, by the documents that have some."""
+    return {
+        str(path.relative_to(ROOT)): found
+        for path in DOCUMENTS
+        if (found := [it for it in blocks_of(path) if tag in it.classes])
+    }
+
+
+def run(
+    blocks: list[Block], folder: Path, seconds: float, *places: Path, **environment: str
+) -> None:
+    """Run blocks in an empty folder, which becomes one of links to the checkout.
+
+    Args:
+        seconds: For all of them; only what hangs reaches it.
+        places: More folders with programs.
+    """
+    for path in ROOT.iterdir():
+        if path.name not in _LEFT:
+            (folder / path.name).symlink_to(path)
+    programs = map(str, (Path(sys.executable).parent, *places))
+    done = subprocess.run(
+        ["bash", "-c", script(blocks)],
+        cwd=folder,
+        env=os.environ | environment | {"PATH": os.pathsep.join([*programs, os.environ["PATH"]])},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    print(done.stdout, done.stderr, sep="\n")
+    assert done.returncode == 0
 
 
 def script(blocks: list[Block]) -> str:

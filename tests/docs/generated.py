@@ -6,7 +6,7 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from textwrap import fill
@@ -43,35 +43,37 @@ _TYPES = {
 }
 
 
+def _table(titles: str, rows: Iterable[str]) -> str:
+    """Return a table; the titles of its columns are divided by `|`."""
+    return "\n".join([f"| {titles} |", "|---" * (titles.count("|") + 1) + "|", *rows])
+
+
 def parameters() -> str:
-    """Return the table of the form of Kubeflow Pipelines."""
-    rows = ["| parameter | default | meaning |", "|---|---|---|"]
+    rows = []
     for name, parameter in PARAMETERS.items():
         value = defaults()[name]
         text = json.dumps(value) if isinstance(value, dict) else str(value)
         shown = "**required**" if parameter.is_required else f"`{text}`" if text else ""
         rows.append(f"| `{name}` | {shown} | {parameter.meaning} |")
-    return "\n".join(rows)
+    return _table("parameter | default | meaning", rows)
 
 
 def keys(name: str) -> str:
-    """Return the table of the keys of a parameter that is a dict."""
     found = explain(name, PARAMETERS[name].group)
-    rows = [row(f"`{path.partition('.')[2]}`", found[path]) for path in found]
-    return "\n".join(["| key | meaning |", "|---|---|", *rows])
+    return _table(
+        "key | meaning", (row(f"`{path.partition('.')[2]}`", found[path]) for path in found)
+    )
 
 
 def environment() -> str:
-    """Return the table of the variables of a replica."""
     names = ", ".join(f"`{name}`" for name in TrainerOptions.model_fields)
     meanings = VARIABLES_OF_A_REPLICA | {"TRAIN_OPTIONS": f"JSON object: {names}"}
-    rows = [row(f"`{name}`", meaning) for name, meaning in meanings.items()]
-    return "\n".join(["| variable | meaning |", "|---|---|", *rows])
+    rows = (row(f"`{name}`", meaning) for name, meaning in meanings.items())
+    return _table("variable | meaning", rows)
 
 
 def verdicts() -> str:
-    """Return the table of verdicts."""
-    rows = ["| verdict | what to do | a new attempt | exit code |", "|---|---|---|---|"]
+    rows = []
     for verdict in Verdict:
         own = verdict == Verdict.USER_ERROR or verdict.recoverable
         own = own and verdict != Verdict.PARTLY_PLACED
@@ -84,16 +86,13 @@ def verdicts() -> str:
                 "of the container" if own else code,
             )
         )
-    return "\n".join(rows)
+    return _table("verdict | what to do | a new attempt | exit code", rows)
 
 
 def codes() -> str:
-    """Return the table of exit codes."""
     named = {name: value for name, value in vars(exit_codes).items() if isinstance(value, int)}
     rows = [f"| {code} | `{name}` | {exit_codes.MEANING[code]} |" for name, code in named.items()]
-    return "\n".join(
-        ["| code | name | meaning |", "|---|---|---|", *rows, "| 128+n | | ended by signal n |"]
-    )
+    return _table("code | name | meaning", [*rows, "| 128+n | | ended by signal n |"])
 
 
 def step(name: str) -> str:
@@ -126,7 +125,7 @@ def step(name: str) -> str:
         for part in (
             f"## {title}",
             *(_of_the_form(found, name) if title == "Inputs" else ()),
-            "\n".join(_table(found, title == "Inputs")),
+            _of_definitions(found, title == "Inputs"),
         )
     )
 
@@ -150,21 +149,17 @@ def _of_the_form(definitions: dict[str, Any], step_name: str) -> Iterator[str]:
     yield f"As in [the form](../parameters.md#the-form): {', '.join(shown)}."
 
 
-def _table(definitions: dict[str, Any], inputs: bool) -> Iterator[str]:
-    yield from (
-        ["| input | type | default | meaning |", "|---|---|---|---|"]
-        if inputs
-        else ["| output | type | meaning |", "|---|---|---|"]
-    )
-    found = definitions.get("parameters", {})
+def _of_definitions(definitions: dict[str, Any], inputs: bool) -> str:
+    found, rows = definitions.get("parameters", {}), []
     for name in sorted(found, key=lambda name: (inputs and _is_optional(found[name]), name)):
         it, optional = found[name], _is_optional(found[name])
         default = [_default(it) if optional else "**required**"] if inputs else []
-        yield row(f"`{name}`", _TYPES[it["parameterType"]], *default, _one_line(it))
+        rows.append(row(f"`{name}`", _TYPES[it["parameterType"]], *default, _one_line(it)))
     for name, it in definitions.get("artifacts", {}).items():
         kind = it["artifactType"]["schemaTitle"].removeprefix("system.")
         default = ["" if it.get("isOptional") else "**required**"] if inputs else []
-        yield row(f"`{name}`", kind, *default, _one_line(it))
+        rows.append(row(f"`{name}`", kind, *default, _one_line(it)))
+    return _table("input | type | default | meaning" if inputs else "output | type | meaning", rows)
 
 
 def _is_optional(definition: dict[str, Any]) -> bool:
@@ -277,7 +272,6 @@ def _operations() -> dict[str, str]:
 
 
 def permissions() -> str:
-    """Return the table of IAM actions."""
     assert calls() == set(_ACTIONS), calls() ^ set(_ACTIONS)
     names = _operations()
     rows = []
@@ -285,24 +279,22 @@ def permissions() -> str:
         name, comma, where = action.partition(",")
         if name:
             rows.append(row(f"`{names[call]}`", f"`{name}`{comma}{where}", use))
-    return "\n".join(["| call | IAM action | for |", "|---|---|---|", *rows])
+    return _table("call | IAM action | for", rows)
 
 
 def settings() -> str:
-    """Return the table of the settings for writing objects."""
-    rows = [row(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
-    return "\n".join(["| name | meaning |", "|---|---|", *rows])
+    rows = (row(f"`{name}`", meaning) for name, meaning in VARIABLES.items())
+    return _table("name | meaning", rows)
 
 
 def client() -> str:
-    """Return the table of the methods of the Python client."""
-    rows = ["| method | does |", "|---|---|"]
+    rows = []
     for name, method in vars(Client).items():
         if not name.startswith("_") and inspect.isfunction(method):
             taken = [it for it in inspect.signature(method).parameters if it != "self"]
             first = inspect.getdoc(method).partition("\n\n")[0]
             rows.append(row(f"`{name}({', '.join(taken)})`", " ".join(first.split())))
-    return "\n".join(rows)
+    return _table("method | does", rows)
 
 
 PARTS: list[tuple[str, str, Callable[[], str]]] = [
@@ -324,12 +316,10 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
 
 
 def marks(name: str) -> tuple[str, str]:
-    """Return the lines around a generated part."""
     return f"<!-- generated: {name} -->\n\n", f"\n\n<!-- end: {name} -->"
 
 
 def parts_of(path: Path) -> list[str]:
-    """Return the names of the generated parts of a document."""
     lines = path.read_text().splitlines()
     return [
         line.removeprefix("<!-- generated: ").removesuffix(" -->")

@@ -66,8 +66,6 @@ class Fault:
 
 
 class Exchange(BaseHTTPRequestHandler):
-    """One connection of a client."""
-
     protocol_version = "HTTP/1.1"
     server: FaultProxy
     disable_nagle_algorithm = True
@@ -161,7 +159,6 @@ class Exchange(BaseHTTPRequestHandler):
         return True
 
     def reset(self) -> bool:
-        """Reset the connection of the client."""
         linger = struct.pack("ii", 1, 0)
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.close_connection = True

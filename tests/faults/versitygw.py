@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
 from tests.cluster import binaries
+from tests.cluster.processes import Process
 from tests.ports import free_port
 
 PROGRAM = "versitygw"
@@ -25,58 +27,69 @@ def executable() -> Path | None:
 
 
 class Versitygw:
-    """A running server."""
+    """A server, to be started; it can be stopped and started again on the same data.
 
-    def __init__(self, program: Path, folder: Path) -> None:
-        self.folder, self._program = folder, program
-        data = folder / "data"
-        data.mkdir(parents=True)
-        self._users = folder / "users"
-        self._users.mkdir()
-        self.port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+    Args:
+        folder: Everything that it stores; several processes may know the server by it.
+        logs: The folder for its log; else that one too.
+
+    Attributes:
+        secret: The folder with its address and keys, as a mounted Secret has them.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        folder: Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        logs: Path | None = None,
+    ) -> None:
+        self._program, self._folder = program, folder
+        self._address = host, port or free_port(host)
+        address = f"{host}:{self._address[1]}"
+        self.endpoint = f"http://{address}"
         self.secret = folder / "secret"
-        self.secret.mkdir()
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(24),
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.endpoint,
-        }.items():
-            (self.secret / name).write_text(value)
-        self.start()
+        if not self.secret.exists():
+            for name in ("data", "users", "secret"):
+                (folder / name).mkdir(parents=True)
+            for name, value in {
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(24),
+                "AWS_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": self.endpoint,
+            }.items():
+                (self.secret / name).write_text(value)
+        self.process = Process(
+            f"{PROGRAM}-{self._address[1]}",
+            [program, "--port", address, "--iam-dir", folder / "users", "posix", folder / "data"],
+            logs or folder,
+            folder,
+            {"ROOT_ACCESS_KEY": "test", "ROOT_SECRET_KEY": self.keys["AWS_SECRET_ACCESS_KEY"]},
+        )
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Its address and keys, by the names of the Secret's."""
+        return {path.name: path.read_text() for path in self.secret.iterdir()}
+
+    def store(self) -> Store:
+        return Store(secret=SecretVolume(self.secret), patience=Patience(30))
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        keys = {
-            "ROOT_ACCESS_KEY": "test",
-            "ROOT_SECRET_KEY": (self.secret / "AWS_SECRET_ACCESS_KEY").read_text(),
-        }
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(
-                [self._program, "--port", f"127.0.0.1:{self.port}"]
-                + ["--iam-dir", self._users, "posix", self.folder / "data"],
-                env=os.environ | keys,
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, (self.folder / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        self.process.start()
+        self.process.wait_until(
+            lambda: socket.create_connection(self._address, timeout=2).close() is None
+        )
+
+    def stop(self) -> None:
+        """End it; what it stored stays."""
+        self.process.stop()
 
     def reader(self, bucket: str) -> Path:
         """Return the Secret of a user who may list and read a bucket, and nothing else."""
-        import boto3
-
-        keys = {path.name: path.read_text() for path in self.secret.iterdir()}
         name, word = "reader", secrets.token_urlsafe(24)
-        root = ["--access", "test", "--secret", keys["AWS_SECRET_ACCESS_KEY"]]
+        root = ["--access", "test", "--secret", self.keys["AWS_SECRET_ACCESS_KEY"]]
         user = ["--access", name, "--secret", word, "--role", "user"]
         subprocess.run(
             [self._program, "admin", *root, "--endpoint-url", self.endpoint, "create-user", *user],
@@ -89,23 +102,11 @@ class Versitygw:
             "Action": ["s3:ListBucket", "s3:GetObject"],
             "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
         }
-        boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name=keys["AWS_REGION"],
-            aws_access_key_id="test",
-            aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
-        ).put_bucket_policy(
+        self.store()._client.put_bucket_policy(
             Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
         )
-        secret = self.folder / name
-        secret.mkdir()
-        keys |= {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": word}
-        for key, value in keys.items():
-            (secret / key).write_text(value)
+        secret = self._folder / name
+        shutil.copytree(self.secret, secret)
+        (secret / "AWS_ACCESS_KEY_ID").write_text(name)
+        (secret / "AWS_SECRET_ACCESS_KEY").write_text(word)
         return secret
-
-    def stop(self) -> None:
-        """End it; what it stored stays."""
-        self.process.terminate()
-        self.process.wait()

@@ -93,7 +93,6 @@ class World:
 
 
 def unfinished(store: Store, prefix: S3Address) -> list[str]:
-    """Return the keys of the unfinished uploads in parts below a prefix."""
     found = store._client.list_multipart_uploads(Bucket=prefix.bucket, Prefix=f"{prefix.key}/")
     return [upload["Key"] for upload in found.get("Uploads", [])]
 
@@ -124,8 +123,6 @@ class Table:
     lines: dict[str, Callable[[World], None]] = field(default_factory=dict)
 
     def line(self, name: str) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
-        """Add a line."""
-
         def add(function: Callable[[World], None]) -> Callable[[World], None]:
             self.lines[name] = function
             return function
@@ -150,7 +147,5 @@ class Table:
         for number, name in enumerate(self.lines):
             for way in WAYS:
                 where = f"{way[0].replace('s3', 'swift')} {way[1]}"
-                marks = [pytest.mark.fault(name, where)]
-                if way != WAYS[number % 2]:
-                    marks.append(pytest.mark.slow)
+                marks = [pytest.mark.slow] if way != WAYS[number % 2] else []
                 yield pytest.param(name, way, marks=marks, id=f"{name}, {where}")

@@ -111,7 +111,6 @@ _cells = st.one_of(
 
 @st.composite
 def csvs(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
-    """A CSV, the name of its label, and data_options."""
     header = draw(st.lists(names, min_size=1, max_size=5))
     label = draw(st.sampled_from(header) | names)
     # Mostly numbers, so that a good part of the tables gets past the first check.
@@ -193,7 +192,6 @@ _bad_rows = st.fixed_dictionaries(
 
 @st.composite
 def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
-    """A Parquet file, the name of its label, and data_options."""
     header, arrays, label = draw(_tables())
     file = io.BytesIO()
     try:
@@ -247,7 +245,6 @@ _json_values = st.one_of(
 
 @st.composite
 def jsons(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
-    """JSON Lines, the name of the label, and data_options."""
     keys = draw(st.lists(names, min_size=1, max_size=4, unique=True))
     label = draw(st.sampled_from(keys) | names)
     kinds = [draw(st.sampled_from([_json_values, st.integers(0, 9)])) for _ in keys]
@@ -275,7 +272,6 @@ code = st.one_of(
 
 @st.composite
 def zips(draw: st.DrawFn) -> bytes:
-    """A zip of code."""
     file = io.BytesIO()
     kinds = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2]
     with zipfile.ZipFile(file, "w") as archive:

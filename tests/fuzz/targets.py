@@ -39,8 +39,6 @@ from tests.unit.launch_parameters import EVERYTHING
 
 @dataclass(frozen=True)
 class Target:
-    """A door."""
-
     examples: st.SearchStrategy[Any]
     enter: Callable[[Any, Path], object]
 
@@ -75,7 +73,6 @@ class FolderStore:
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files as preflight does."""
     for name, data in files.items():
         path = names.below(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)

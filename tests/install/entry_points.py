@@ -30,7 +30,6 @@ BESIDE = {
 
 
 def entry_points(extra: str) -> list[str]:
-    """The modules that are started with an extra."""
     steps = [f"components.{name}.component" for name in STEPS.get(extra, ())]
     return [f"kfp_tfjob.{name}" for name in (*steps, *PROGRAMS[extra])]
 

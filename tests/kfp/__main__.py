@@ -7,21 +7,18 @@ docs/operations.md has the variables. Everything that is missing is said first, 
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.cluster.processes import run_pytest
 from tests.kfp import lab, prerequisites
 from tests.kfp.settings import Settings
 
 # The scenarios mostly wait for Argo, so there are more of them than cores.
 _SIDE_BY_SIDE = ["-n", "5", "--dist", "load", "--maxschedchunk", "1"]
-_END_SECONDS = 60
 
 
 def main(arguments: list[str]) -> int:
@@ -46,16 +43,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _tests(arguments: list[str], environment: dict[str, str]) -> int:
-    command = [sys.executable, "-m", "pytest", "-m", "kfp", str(Path(__file__).parent)]
-    process = subprocess.Popen([*command, *_SIDE_BY_SIDE, *arguments], env=os.environ | environment)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)  # Ctrl-C is for pytest too, which sums up
-        raise
-    finally:
-        process.kill()
+    here = ["-m", "kfp", str(Path(__file__).parent)]
+    return run_pytest([*here, *_SIDE_BY_SIDE, *arguments], environment)
 
 
 if __name__ == "__main__":

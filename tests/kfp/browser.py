@@ -63,11 +63,9 @@ class Browser:
 
     @property
     def route(self) -> str:
-        """The page that is shown."""
         return str(self.run("location.hash")).removeprefix("#")
 
     def run(self, script: str) -> Any:
-        """Return the value of a JavaScript expression."""
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -77,7 +75,6 @@ class Browser:
         return bool(self.run(f"(it => !!it && !it.disabled)({_find(wanted)})"))
 
     def wait(self, wanted: str) -> None:
-        """Wait until there is such an element."""
         until(f"{wanted!r} on {self._settings.ui}", lambda: self.has(wanted), _SECONDS)
 
     def click(self, wanted: str) -> bool:
@@ -105,7 +102,6 @@ class Browser:
         assert self.run(f"({_find(wanted)}).value") == text
 
     def choose_file(self, wanted: str, file: str) -> None:
-        """Choose a file in a field for files."""
         root = self._call("DOM.getDocument")["root"]["nodeId"]
         found = self._call("DOM.querySelector", nodeId=root, selector=wanted)["nodeId"]
         self._call("DOM.setFileInputFiles", nodeId=found, files=[file])

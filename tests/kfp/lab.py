@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -60,7 +60,6 @@ class Lab:
 
     @cached_property
     def sdk(self) -> kfp.Client:
-        """The client of Kubeflow Pipelines."""
         warnings.filterwarnings("ignore", "This client only works with")
         return kfp.Client(host=self.settings.endpoint)
 
@@ -94,11 +93,9 @@ class Lab:
         return run.run_id
 
     def state(self, run_id: str) -> str:
-        """Return the state of a run, for instance `SUCCEEDED`."""
         return str(self.sdk.get_run(run_id).state)
 
     def finished(self, run_id: str) -> str:
-        """Wait for the end of a run, and return its state."""
         over = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
         return until(
             f"the end of run {run_id}",
@@ -121,10 +118,10 @@ class Lab:
         until("the retry", lambda: self.state(run_id) not in ("FAILED", "CANCELED"))
         return began
 
-    def ends(self, run_id: str) -> list[Mapping[str, Any]]:
-        """Return the records of how the attempts of a run ended, in their order."""
+    def ends(self, run_id: str) -> list[str]:
+        """Return the verdicts of the attempts of a run, in their order."""
         keys = self.bucket.keys(f"runs/{run_id}/attempts")
-        return [self.bucket.document(key) for key in keys if key.endswith(".end.json")]
+        return [self.bucket.document(key)["verdict"] for key in keys if key.endswith(".end.json")]
 
     def copy_secret(self) -> str:
         """Create a Secret of this lab with the keys of the store, and return its name."""
@@ -138,7 +135,6 @@ class Lab:
 
 
 def until(what: str, look: Callable[[], T], seconds: float = SECONDS) -> T:
-    """Wait until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:

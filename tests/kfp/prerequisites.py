@@ -133,6 +133,5 @@ def _rights() -> Iterator[str]:
 
 
 def shown(problems: Sequence[str]) -> str:
-    """Return the problems as a numbered list."""
     lines = [f"{number}. {problem}" for number, problem in enumerate(problems, 1)]
     return "\n".join([f"test-kfp cannot run here, for {len(problems)} reasons:", *lines])

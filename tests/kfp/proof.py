@@ -33,19 +33,15 @@ class Bucket:
         return sorted(key.removeprefix(f"{self.prefix}/") for key in found)
 
     def read(self, key: str) -> bytes:
-        """Return the bytes of an object."""
         return self._client.get_object(Bucket=self.name, Key=f"{self.prefix}/{key}")["Body"].read()
 
     def document(self, key: str) -> dict[str, Any]:
-        """Return an object of JSON."""
         return json.loads(self.read(key))
 
     def write(self, key: str, data: bytes) -> None:
-        """Write an object."""
         self._client.put_object(Bucket=self.name, Key=f"{self.prefix}/{key}", Body=data)
 
     def delete_all(self) -> None:
-        """Delete every object below the prefix."""
         for key in self.keys():
             self._client.delete_object(Bucket=self.name, Key=f"{self.prefix}/{key}")
 
@@ -71,8 +67,8 @@ class Bucket:
         assert self.verified(name.removesuffix("/manifest.json"))["kind"] == "checkpoint"
         return max(steps)
 
-    def champions(self, model: str) -> list[dict[str, Any]]:
-        """Return the records of a model's champions, each proven up to its servable files."""
+    def champions(self, model: str) -> list[str]:
+        """Return the runs of a model's champions, each proven up to its servable files."""
         folder = f"models/{model}"
         keys = self.keys(f"{folder}/champions")
         records = [self.document(f"{folder}/champions/{n}.json") for n in range(1, len(keys) + 1)]
@@ -87,4 +83,4 @@ class Bucket:
                 kind, _, name = item["key"].partition("/")
                 if kind == "model":
                     assert self.read(f"{served}/{name}") == self.read(f"{version}/{item['key']}")
-        return records
+        return [record["run_id"] for record in records]

@@ -17,7 +17,7 @@ def test_terminate_and_retry(lab: Lab, row) -> None:
     assert lab.finished(run) in ("FAILED", "CANCELED")
     stored = lab.bucket.checkpoint(run)
     assert stored >= step
-    assert [it["verdict"] for it in lab.ends(run)] == ["cancelled"]
+    assert lab.ends(run) == ["cancelled"]
     why = lab.client.why(run)
     assert [it.verdict for it in why.attempts] == ["cancelled"]
     assert why.run.was_cancelled
@@ -25,7 +25,7 @@ def test_terminate_and_retry(lab: Lab, row) -> None:
 
     began = lab.retry(run)
     assert lab.finished(run) == "SUCCEEDED"
-    assert [it["verdict"] for it in lab.ends(run)] == ["cancelled", "succeeded"]
+    assert lab.ends(run) == ["cancelled", "succeeded"]
     assert lab.bucket.verified(f"runs/{run}")["attempt"] == 2
-    assert [it["run_id"] for it in lab.bucket.champions("terminate")] == [run]
+    assert lab.bucket.champions("terminate") == [run]
     row(run, "retried", began)

@@ -45,7 +45,7 @@ def test_champion(lab: Lab, row) -> None:
         assert _TOLERATION in pods[step]["tolerations"]
     assert "nodeSelector" not in pods["sync-output"]
     assert lab.bucket.verified(f"runs/{run}")["run_id"] == run
-    assert [it["run_id"] for it in lab.bucket.champions("champion")] == [run]
+    assert lab.bucket.champions("champion") == [run]
     assert lab.client.run(run).verdict == "published"
     row(run)
 
@@ -66,7 +66,7 @@ def test_rest(lab: Lab, row, repository: Path, tmp_path: Path) -> None:
     lab.started.append(run)
     assert done.returncode == 0, done.stderr
     assert run in done.stdout
-    assert [it["run_id"] for it in lab.bucket.champions("rest")] == [run]
+    assert lab.bucket.champions("rest") == [run]
     pods, compiled = _specs(run), {"cpu": "50m", "memory": "2Gi"}
     for step in _SIZED:  # the parameters do not mention them
         found = {"requests": compiled, "limits": {"memory": compiled["memory"]}}
@@ -82,7 +82,6 @@ def _specs(run_id: str) -> dict[str, dict[str, Any]]:
 
 
 def _main(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the container of the step."""
     (found,) = (it for it in spec["containers"] if it["name"] == "main")
     return found
 
@@ -94,7 +93,7 @@ def test_two_at_once(lab: Lab, row) -> None:
         assert lab.bucket.verified(f"runs/{run}")["run_id"] == run
     (champion,) = lab.bucket.champions("twins")  # the same data and seed give the same weights
     verdicts = {run: lab.client.run(run).verdict for run in runs}
-    assert verdicts.pop(champion["run_id"]) == "published"
+    assert verdicts.pop(champion) == "published"
     assert set(verdicts.values()) <= {"not blessed", "lost the race"}
     for run in runs:
         row(run)

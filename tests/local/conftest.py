@@ -207,7 +207,8 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory):
     if not program:
         pytest.skip("there is no Go to build versitygw with")
     server = Versitygw(program, tmp_path_factory.mktemp("versitygw"))
-    Store(secret=SecretVolume(server.secret)).make_bucket("test")
+    server.start()
+    server.store().make_bucket("test")
     yield server
     server.stop()
 

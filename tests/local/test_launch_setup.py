@@ -150,7 +150,6 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
     assert keys == {f"output/{path}" for path in found}
 
 
-@pytest.mark.fault("a file beside the checkpoint is missing or damaged at a restore")
 def test_a_file_that_cannot_be_had_is_left_out(
     stored: RunLayout, store: Store, proxy: FaultProxy, tmp_path: Path, caplog
 ) -> None:
@@ -168,7 +167,6 @@ def test_a_file_that_cannot_be_had_is_left_out(
     assert (output / "checkpoints/5/data").read_bytes() == b"five"
 
 
-@pytest.mark.fault("the store goes away while files beside the checkpoint are restored")
 def test_no_training_waits_for_its_logs(
     stored: RunLayout, proxy: FaultProxy, tmp_path: Path, caplog
 ) -> None:
@@ -252,7 +250,6 @@ def _points(folder: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.fault("the chief's node is lost, and its disk with it")
 def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
     jobs: Start, store: Store, base: S3Address, tmp_path: Path
 ) -> None:

@@ -132,7 +132,6 @@ def trainer(kills: int) -> Iterator[Path]:
         process.wait()
 
 
-@pytest.mark.fault("the sidecar is killed at any moment")
 @pytest.mark.parametrize("kills", [3, pytest.param(PROOF, marks=pytest.mark.slow)])
 def test_a_kill_loses_nothing(
     kills: int, proxy: FaultProxy, store: Store, base: S3Address, trainer: Path, tmp_path: Path

@@ -162,7 +162,6 @@ def test_what_was_there_before_a_checkpoint_is_stored_before_it(proxy, run, tmp_
     assert order[2:] == ["checkpoints/7/data", "checkpoints/7/manifest.json", "completion.json"]
 
 
-@pytest.mark.fault("a file beside a checkpoint cannot be stored")
 def test_a_file_that_fails_holds_back_no_checkpoint(proxy, run, tmp_path):
     proxy.faults = [Fault(slow_down, target="best", times=float("inf"))]
     write(tmp_path / "best.keras", b"best")
@@ -190,7 +189,6 @@ def test_a_step_that_was_written_anew_replaces_the_old_one(store, run, start, tm
     assert store.read(run.checkpoints / "7" / "data") == b"new!"
 
 
-@pytest.mark.fault("a checkpoint that is damaged in the store is written again")
 def test_a_damaged_step_that_is_written_anew_is_sent_anew(store, run, start, tmp_path):
     """A resumed training writes the same bytes again, so the old manifest would match them."""
     write(tmp_path / "checkpoints/7/data", b"data")
@@ -207,7 +205,6 @@ def test_a_damaged_step_that_is_written_anew_is_sent_anew(store, run, start, tmp
     assert store.read_manifest(run.checkpoints / "7" / "manifest.json").attempt == 2
 
 
-@pytest.mark.fault("a checkpoint is pruned, and a folder that cannot be read looks pruned")
 def test_a_step_is_removed_only_when_it_is_safe(store, run, start, tmp_path):
     mirror = start()
     for step in (9, 10):

@@ -213,7 +213,6 @@ class _TokenService(BaseHTTPRequestHandler):
         return
 
 
-@pytest.mark.fault("a web identity whose token expires and is rotated")
 def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
     """IRSA: no static keys; the credentials of the role expire while the process runs."""
     _TokenService.keys = {path.name: path.read_text() for path in s3.secret.iterdir()}

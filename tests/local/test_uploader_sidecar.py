@@ -40,7 +40,6 @@ def pod(tmp_path: Path, run: RunLayout, proxy: FaultProxy) -> Iterator[Pod]:
     pod.stop()
 
 
-@pytest.mark.fault("a zombie of an older attempt")
 def test_an_older_attempt_publishes_nothing_any_more(pod, store, run, proxy):
     sidecar = pod.sidecar()
     pod.checkpoint(1)
@@ -71,7 +70,6 @@ def test_an_older_attempt_publishes_nothing_any_more(pod, store, run, proxy):
     assert pod.end(restarted) == 2
 
 
-@pytest.mark.fault("a sidecar is started again in a pod that was replaced")
 def test_a_pod_that_was_replaced_does_not_take_the_run_back(store, run, tmp_path):
     def uploader(folder: str) -> Ownership:
         return Ownership(store, run, "r1", 1, tmp_path / folder)
@@ -86,7 +84,6 @@ def test_a_pod_that_was_replaced_does_not_take_the_run_back(store, run, tmp_path
     new.check(True)
 
 
-@pytest.mark.fault("SIGKILL and restart in the middle of a large file")
 def test_a_restart_sends_a_large_file_again(pod, store, run, proxy):
     size = 5 * PART
     proxy.faults = [Fault(faults.slowly(4e6), target="partNumber=[345]", times=EVER)]
@@ -107,7 +104,6 @@ def test_a_restart_sends_a_large_file_again(pod, store, run, proxy):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("SIGTERM, twice, in the middle of a large file")
 def test_sigterm_finishes_what_is_on_its_way(pod, store, run, proxy):
     proxy.faults = [Fault(faults.slowly(20e6), target="partNumber", times=EVER)]
     sidecar = pod.sidecar("--grace", "60")
@@ -121,7 +117,6 @@ def test_sigterm_finishes_what_is_on_its_way(pod, store, run, proxy):
     assert "everything is stored" in pod.log()
 
 
-@pytest.mark.fault("SIGTERM while the store hangs")
 def test_the_end_is_bounded(pod, proxy):
     sidecar = pod.sidecar("--grace", "2")
     pod.says("mirrored by")
@@ -135,7 +130,6 @@ def test_the_end_is_bounded(pod, proxy):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("stop-within shortens the grace")
 def test_stop_within(pod, proxy, tmp_path):
     podinfo = tmp_path / "podinfo"
     podinfo.mkdir()
@@ -150,7 +144,6 @@ def test_stop_within(pod, proxy, tmp_path):
     assert "1 not stored: 'model.keras'" in pod.log()
 
 
-@pytest.mark.fault("wrong credentials at the start, then rotated")
 def test_credentials_are_mended_while_it_runs(pod, s3, store, run, tmp_path, monkeypatch):
     secret = tmp_path / "secret"
     shutil.copytree(s3.secret, secret)
@@ -170,7 +163,6 @@ def test_credentials_are_mended_while_it_runs(pod, s3, store, run, tmp_path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.fault("write permission is lost and comes back")
 def test_permission_that_comes_back(pod, store, run, proxy):
     sidecar = pod.sidecar()
     pod.says("mirrored by")
@@ -189,7 +181,6 @@ def test_permission_that_comes_back(pod, store, run, proxy):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("no folder for its files: read-only output")
 def test_output_that_cannot_be_written_to(pod, store, run):
     (pod.output / ".uploader").write_text("in the way")
     pod.checkpoint(1)

@@ -113,7 +113,6 @@ def test_sigterm_stores_what_is_left(store, pod, tmp_path):
         store.read_manifest(pod.run.manifest)
 
 
-@pytest.mark.fault("the store is unreachable at the deadline")
 def test_sigterm_while_the_store_is_away_says_so(pod, tmp_path, monkeypatch):
     """Nothing answers at the port, so nothing can be stored within the grace."""
     secret = tmp_path / "secret"
@@ -135,7 +134,6 @@ def test_sigterm_while_the_store_is_away_says_so(pod, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("the store is killed and comes back")
 def test_the_store_may_be_killed_and_come_back(pod, tmp_path, monkeypatch, base):
     folder = tmp_path / "s3"
     with Server.start(folder) as server:
@@ -160,7 +158,6 @@ def test_the_store_may_be_killed_and_come_back(pod, tmp_path, monkeypatch, base)
     assert log.index("the store is unreachable") < log.index("the store answers again")
 
 
-@pytest.mark.fault("a file name that cannot be a key in S3")
 def test_any_name_and_any_size_at_the_barrier(store, pod, tmp_path):
     files = {
         "large": os.urandom(PART + 54321),
@@ -192,7 +189,6 @@ def test_any_name_and_any_size_at_the_barrier(store, pod, tmp_path):
     assert pod.end(sidecar) == 0
 
 
-@pytest.mark.fault("a request too early, of another attempt, or for other files")
 def test_what_stands_in_the_way_of_stored(store, pod):
     (pod.output / "model.keras").write_bytes(b"x")
     sidecar = pod.sidecar()

@@ -1,9 +1,6 @@
 """MLflow's real server on SQLite: register, alias, rollback, an outage, a server that lies."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 import urllib.parse
@@ -19,6 +16,7 @@ import pytest
 from kfp_tfjob.registry import mirror, prune_versions
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.cluster.processes import Process, answers, end_marked
 from tests.environments import ROOT, for_mirrors
 from tests.local.published import NAME, publish, roll_back
 from tests.ports import free_port
@@ -31,38 +29,21 @@ class Server:
     """MLflow's server as a process; it can be stopped and started on the same data."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.process = folder, None
-        self.port = free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
+        self._folder, port = folder, free_port()
+        self.uri = f"http://127.0.0.1:{port}"
+        data = f"sqlite:///{folder}/mlflow.db"
+        command = [str(for_mirrors()), "-m", "mlflow", "server", "--backend-store-uri", data]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+        command += ["--artifacts-destination", str(folder / "artifacts")]
+        fewer = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # by ten processes
+        self._process = Process("mlflow", command, folder, folder, fewer)
 
     def start(self) -> None:
-        data = f"sqlite:///{self.folder}/mlflow.db"
-        command = [str(for_mirrors()), "-m", "mlflow", "server", "--backend-store-uri", data]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        log = open(self.folder / "log", "ab")
-        self.process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=self.folder,
-            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # ten processes
-        )
-        until = time.monotonic() + 300
-        while True:
-            try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=2).read()
-                return
-            except OSError:
-                assert time.monotonic() < until, (self.folder / "log").read_text()[-3000:]
-                time.sleep(0.3)
+        self._process.start()
+        self._process.wait_until(lambda: answers(f"{self.uri}/health"), 300)
 
     def stop(self) -> None:
-        if self.process:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
+        end_marked(self._folder)  # with its workers
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,7 @@ with an empty database where KFP_TFJOB_TEST_MODEL_REGISTRY has its address.
 import json
 import os
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from kfp_tfjob.registry import mirror
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.cluster.processes import Process
 from tests.environments import ROOT, for_mirrors
 from tests.local.published import NAME, publish, roll_back
 from tests.ports import free_port
@@ -44,7 +43,6 @@ class Registry:
             return json.load(answer)["items"]
 
     def create(self, kind: str, **fields: str) -> str:
-        """Create an object, and return its id."""
         headers = {"Content-Type": "application/json"}
         asked = Request(f"{self._root}/{kind}", json.dumps(fields).encode(), headers)
         with urlopen(asked, timeout=30) as answer:
@@ -52,7 +50,7 @@ class Registry:
 
 
 @pytest.fixture(params=["v1", "v1alpha3", "real"])
-def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
     if request.param == "real":
         if _REAL not in os.environ:
             pytest.skip(f"{_REAL} names no server")
@@ -60,20 +58,14 @@ def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
         return
     port = free_port()
     program = Path(__file__).with_name("fake_model_registry.py")
-    process = subprocess.Popen([str(for_mirrors()), str(program), str(port), request.param])
+    command = [for_mirrors(), program, str(port), request.param]
+    process = Process("registry", command, tmp_path, tmp_path)
+    process.start()
     try:
-        until = time.monotonic() + 120
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < until
-                time.sleep(0.2)
+        process.wait_until(lambda: socket.create_connection(("127.0.0.1", port)).close() is None)
         yield Registry(f"http://127.0.0.1:{port}", request.param)
     finally:
-        process.kill()
-        process.wait()
+        process.stop()
 
 
 def test_register_champion_and_rollback(

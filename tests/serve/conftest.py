@@ -22,8 +22,6 @@ Start = Callable[..., ServerProcess]
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer over HTTP."""
-
     status: int
     body: Any
     version: str | None
@@ -67,6 +65,5 @@ def post(url: str, body: Any, **headers: str) -> Reply:
 
 
 def get(url: str) -> str:
-    """Return a page."""
     with urllib.request.urlopen(url, timeout=60) as reply:
         return reply.read().decode()

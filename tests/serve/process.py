@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
@@ -52,26 +53,26 @@ class ServerProcess:
 
     @property
     def memory(self) -> int:
-        """The bytes that it has in memory."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGESIZE")
+        """The most bytes that it has had in memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1000
 
     @property
     def log(self) -> str:
-        """What it has written so far."""
         return self._log.read_text(errors="replace")
 
     def ready(self) -> ServerProcess:
-        """Wait until it answers."""
-        until = time.monotonic() + START
-        while not self.is_ready():
-            assert self.process.poll() is None, self.log
-            assert time.monotonic() < until, self.log
-            time.sleep(0.1)
+        self.until(self.is_ready)
         return self
 
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait until a condition is true; the server must not end before."""
+        deadline = time.monotonic() + START
+        while not condition():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+
     def is_ready(self) -> bool:
-        """Tell whether it answers."""
         try:
             with urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5) as reply:
                 return reply.status == 200
@@ -79,16 +80,13 @@ class ServerProcess:
             return False
 
     def wait(self) -> int:
-        """Return its exit code."""
         return self.process.wait(START)
 
     def stop(self) -> int:
-        """Send SIGTERM; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """End it at once."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

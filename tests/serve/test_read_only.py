@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.store import Store
 from tests.faults.versitygw import Versitygw, executable
 from tests.serve.conftest import post
 from tests.serve.process import ServerProcess
 from tests.serve.published import COLUMNS, PETS, Publisher
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -25,13 +22,14 @@ def versitygw(publisher: Publisher, tmp_path: Path) -> Iterator[Versitygw]:
     if not program:
         pytest.skip("there is no Go to build versitygw with")
     server = Versitygw(program, tmp_path / "versitygw")
+    server.start()
     copy(publisher, server)
     yield server
     server.stop()
 
 
 def copy(publisher: Publisher, server: Versitygw) -> None:
-    root, store = publisher.layout.root, Store(secret=SecretVolume(server.secret))
+    root, store = publisher.layout.root, server.store()
     store.make_bucket(root.bucket)
     there = {item.address for item in store.list(root)}
     for item in publisher.store.list(root):
@@ -51,7 +49,7 @@ def test_keys_that_may_only_read_are_enough(
         assert before.status == 200, before.body
         version = str(publisher.pets())
         copy(publisher, versitygw)
-        until(lambda: post(url, request).version == version)
+        server.until(lambda: post(url, request).version == version)
         assert server.stop() == 0
     finally:
         server.kill()
@@ -59,5 +57,4 @@ def test_keys_that_may_only_read_are_enough(
     place = publisher.layout.model(PETS).requests
     assert str(place) in server.log and "--sample-rows" in server.log
     assert "Traceback" not in server.log
-    store = Store(secret=SecretVolume(versitygw.secret))
-    assert not list(store.list(place))
+    assert not list(versitygw.store().list(place))

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-import re
 import struct
 import threading
 import time
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pyarrow import parquet
 
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
-from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.uploader import pull
 from tests.local import mixed_dataset
 from tests.serve.conftest import Start, get, post
 from tests.serve.process import ServerProcess
-from tests.serve.published import COLUMNS, PEOPLE, PETS, TUTORIAL, Publisher
+from tests.serve.published import COLUMNS, PEOPLE, PETS, TUTORIAL, Publisher, as_sent
 
 pytestmark = pytest.mark.slow
 PET = dict.fromkeys(COLUMNS, 0.5)
@@ -37,28 +34,6 @@ def served(publisher: Publisher, name: str, folder: Path) -> ServedModel:
     pull(publisher.store, S3Address.parse(champion.version_uri), folder)
     schema = Schema.from_bytes((folder / "schema.json").read_bytes())
     return ServedModel(folder / "model", schema, name)
-
-
-def people(folder: Path, rows: int) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Test rows as JSON has them, and as the model takes them."""
-    table = parquet.read_table(folder / mixed_dataset.RAW).slice(0, rows)
-    raw = {name: table[name].to_pylist() for name in table.column_names if name != "income"}
-    epoch = datetime(1970, 1, 1)
-
-    def plain(name: str, value: Any) -> Any:
-        if name == "age":
-            return None if np.isnan(value) else value
-        if name == "signed up":
-            date = epoch + timedelta(microseconds=value) if value != NO_DATE else None
-            return date and date.isoformat() + "Z"
-        return {"true": True, "false": False, "": None}.get(value, value)
-
-    json_rows = [{name: plain(name, raw[name][at]) for name in raw} for at in range(rows)]
-    arrays = {name: np.array(values) for name, values in raw.items()}
-    return json_rows, {
-        name: values if values.dtype.kind in "fi" else values.astype(object)
-        for name, values in arrays.items()
-    }
 
 
 @pytest.mark.parametrize("write", ["export", "save"])
@@ -81,7 +56,8 @@ def test_every_protocol_answers_like_the_model(
     publisher: Publisher, start: Start, tmp_path: Path
 ) -> None:
     server = start(PEOPLE).ready()
-    rows, raw = people(publisher.folder / PEOPLE, 200)
+    raw = mixed_dataset.people(np.random.default_rng(5), 200)
+    rows = as_sent(raw)
     expected = served(publisher, PEOPLE, tmp_path / "people").predict(raw)
 
     v1 = post(f"{server.url}/v1/models/people:predict", {"instances": rows})
@@ -138,14 +114,14 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
     v1, v2 = f"{server.url}/v1/models/pets:predict", f"{server.url}/v2/models/pets/infer"
     missing = {name: 1 for name in COLUMNS[1:]}
     cases: list[tuple[str, Any, int, str]] = [
-        (v1, {"instances": [PET, missing]}, 400, "the column 'column 0' is missing"),
+        (v1, {"instances": [PET, missing]}, 400, "the column 'mean radius' is missing"),
         (v1, {"instances": []}, 400, "no rows"),
         (v1, {"rows": [PET]}, 400, "no rows"),
         (v1, [PET], 400, "no rows"),
         (v1, b"{", 400, "Unrecognized request format"),
-        (v1, b'{"instances": [{"column 0": NaN}]}', 400, "Unrecognized request format"),
+        (v1, b'{"instances": [{"mean radius": NaN}]}', 400, "Unrecognized request format"),
         (v1.replace("pets", "dogs"), {"instances": [PET]}, 404, "dogs does not exist"),
-        (v2, {"inputs": []}, 400, "'column 0' is missing"),
+        (v2, {"inputs": []}, 400, "'mean radius' is missing"),
         (v2, {"inputs": "x"}, 400, "Open Inference Protocol"),
         (v2, b"{", 400, "Open Inference Protocol"),
         (v2, b"\xff\xfe", 400, "Open Inference Protocol"),
@@ -163,16 +139,16 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
     assert post(v1, {"instances": [PET]}).status == 200
     assert "Traceback" not in server.log
 
-    before = _memory(server)
+    before = server.memory
     small = b'{"instances":[' + b"{}," * 10_000_000 + b"{}]}"  # 45 times as large when parsed
     for body, said in (
         (b" " * 100_000_000, "at most 32.0 MB"),
-        (_pieces(100), "at most 32.0 MB"),
+        ((b" " * 1_000_000 for _ in range(100)), "at most 32.0 MB"),  # without a length
         (small, "at most 1,000,000"),
     ):
         reply = _send(server, "/v1/models/pets:predict", body)
         assert reply[0] == 413 and said in reply[1], reply
-    assert _memory(server) - before < 60e6
+    assert server.memory - before < 60e6
     assert post(v1, {"instances": [PET]}).status == 200
 
 
@@ -184,7 +160,7 @@ def test_a_body_with_a_million_mistakes_is_refused_at_the_first(
     url = f"{server.url}/v2/models/pets/infer"
     wrong = b"[" + b"[]," * 1_000_000 + b"[]]"  # with more, the size is refused first
     named = b'{"x":0' + b"".join(b',"%d":[]' % at for at in range(400_000)) + b"}"
-    tensor = b'"name":"column 0","datatype":"FP64","data":[1]'
+    tensor = b'"name":"mean radius","datatype":"FP64","data":[1]'
     bodies = {
         "inputs": b'{"inputs":' + wrong + b"}",
         "outputs": b'{"inputs":[],"outputs":' + wrong + b"}",
@@ -195,10 +171,10 @@ def test_a_body_with_a_million_mistakes_is_refused_at_the_first(
     }
     post(url, {"inputs": []})
     for name, body in bodies.items():
-        before = _memory(server)
+        before = server.memory
         reply = post(url, body)
         assert reply.status == 400 and len(json.dumps(reply.body)) < 20_000, name
-        assert _memory(server) - before < 400e6, name
+        assert server.memory - before < 400e6, name
     assert server.is_ready()
 
 
@@ -219,7 +195,7 @@ def test_the_champion_is_followed_and_no_request_is_lost(
         thread.start()
     first = post(url, {"instances": [PET]}).version
     version = str(publisher.pets())
-    _until(lambda: post(url, {"instances": [PET]}).version == version, server)
+    server.until(lambda: post(url, {"instances": [PET]}).version == version)
 
     # A newer champion that is damaged never answers.
     place = publisher.layout.model(PETS)
@@ -227,18 +203,18 @@ def test_the_champion_is_followed_and_no_request_is_lost(
     whole = publisher.store.read(graph)
     publisher.store.write(graph, whole[:-1] + b"x")
     number = publisher.roll_back(PETS, 1).number
-    _until(lambda: f"champion {number} is rejected" in server.log, server)
+    server.until(lambda: f"champion {number} is rejected" in server.log)
     assert f'champion_refused{{model_name="pets"}} {number}.0' in get(f"{server.url}/metrics")
     assert post(url, {"instances": [PET]}).version == version
     publisher.store.write(graph, whole)
     newest = str(publisher.pets())
-    _until(lambda: post(url, {"instances": [PET]}).version == newest, server)
+    server.until(lambda: post(url, {"instances": [PET]}).version == newest)
     # Its record is damaged, and a person removes it; a rollback reuses its number.
     publisher.store.write(place.champion(number + 1), b"{")
-    _until(lambda: "is not a champion record" in server.log, server)
+    server.until(lambda: "is not a champion record" in server.log)
     publisher.store.delete(place.champion(number + 1))
     assert publisher.roll_back(PETS, int(version)).number == number + 1
-    _until(lambda: post(url, {"instances": [PET]}).version == version, server)
+    server.until(lambda: post(url, {"instances": [PET]}).version == version)
     end.set()
     for thread in threads:
         thread.join()
@@ -258,7 +234,7 @@ def test_open_requests_are_answered_after_sigterm(publisher: Publisher, start: S
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    _until(lambda: "kfp_tfjob_rows_total" in get(f"{server.url}/metrics"), server)
+    server.until(lambda: "kfp_tfjob_rows_total" in get(f"{server.url}/metrics"))
     time.sleep(0.3)
     assert server.stop() == 0, server.log
     for thread in threads:
@@ -274,7 +250,7 @@ def test_what_cannot_be_served_is_said(publisher: Publisher, start: Start) -> No
         (start("no/name"), 2, "model_name is not valid"),
         (start(PETS, port=busy.port), 2, "the server cannot listen"),
         (start(PETS, output="s3://no-such-bucket/x"), 2, "no-such-bucket"),
-        (start(PETS, "--sample-without", "colunm 3"), 2, "did you mean 'column 3'?"),
+        (start(PETS, "--sample-without", "mean radus"), 2, "did you mean 'mean radius'?"),
     ]
     for server, code, said in cases:
         assert server.wait() == code, server.log
@@ -291,29 +267,9 @@ def _bytes(kind: str, values: list[Any]) -> bytes:
     return np.array([np.nan if value is None else value for value in values]).tobytes()
 
 
-def _memory(server: ServerProcess) -> int:
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) * 1000
-
-
-def _pieces(count: int) -> Any:
-    return (b" " * 1_000_000 for _ in range(count))
-
-
 def _send(server: ServerProcess, path: str, body: Any) -> tuple[int, str]:
     """Send a large body, with its length or in pieces, whatever the server answers meanwhile."""
-    import http.client
-
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", path, body, {"content-type": "application/json"})
     reply = connection.getresponse()
     return reply.status, reply.read().decode()
-
-
-def _until(condition: Any, server: ServerProcess, seconds: float = 90) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert server.process.poll() is None and time.monotonic() < until, server.log
-        time.sleep(0.05)

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.local import mixed_dataset
 from tests.serve.conftest import Start, get, post
-from tests.serve.published import PEOPLE, Publisher
-from tests.serve.test_serve import people
+from tests.serve.published import PEOPLE, Publisher, as_sent
 
 pytestmark = pytest.mark.slow
 
 
 def test_requests_in_batches(publisher: Publisher, start: Start) -> None:
-    rows, _ = people(publisher.folder / PEOPLE, 96)
+    rows = as_sent(mixed_dataset.people(np.random.default_rng(5), 96))
     requests = [rows[at : at + 1 + at % 3] for at in range(0, 90)]
     wrong = {"instances": [rows[0] | {"age": "old"}]}
     found = []

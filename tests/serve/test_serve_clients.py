@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
 from kfp_tfjob.serving.monitor import monitor
+from tests.local import mixed_dataset
 from tests.serve.conftest import Start, get, post
-from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher
-from tests.serve.test_serve_sample import requests
+from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher, as_sent
 
 pytestmark = pytest.mark.slow
 OTHER = "127.0.0.2"  # of this machine, but not the address of its loopback interface
@@ -39,12 +39,14 @@ def test_uploads_that_stall_do_not_keep_others_out(publisher: Publisher, start: 
     for _ in range(12):
         stalled.append(socket.create_connection(("127.0.0.1", server.port), 60))
         stalled[-1].sendall(head + b" " * 950_000)
-    until = time.monotonic() + 60
-    statuses = [post(url, ROW).status]
-    while statuses[-1] != 200 and time.monotonic() < until:
-        time.sleep(0.2)
+    statuses: list[int] = []
+
+    def answered() -> bool:
         statuses.append(post(url, ROW).status)
-    assert set(statuses) <= {503, 200} and statuses[-1] == 200, statuses
+        return statuses[-1] == 200
+
+    server.until(answered)
+    assert set(statuses) <= {503, 200}, statuses
     found = []
     for client in stalled:
         with client:
@@ -62,7 +64,7 @@ def test_long_strings_take_little_memory_and_their_sample_is_read(
     before = datetime.now(UTC)
     server = start(PEOPLE, "--sample-rows", "100").ready()
     url = f"{server.url}/v1/models/{PEOPLE}:predict"
-    (row,) = requests(1, 1)
+    (row,) = as_sent(mixed_dataset.people(np.random.default_rng(1), 1))
 
     def ask(count: int) -> int:
         for number in range(count):

@@ -7,32 +7,18 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.request_counts import Monitored
 from tests.local import mixed_dataset
 from tests.serve.conftest import Start, post
-from tests.serve.published import PEOPLE, Publisher
+from tests.serve.published import PEOPLE, Publisher, as_sent
 
 pytestmark = pytest.mark.slow
 
 
-def requests(rows: int, seed: int, older: float = 0) -> list[dict]:
-    """Return people as a client sends them."""
-    columns = mixed_dataset.people(np.random.default_rng(seed), rows)
-    found = []
-    for at in range(rows):
-        row = {name: values[at] for name, values in columns.items()}
-        date = row["signed up"]
-        row["signed up"] = None
-        if date != NO_DATE:
-            row["signed up"] = (
-                datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(date))
-            ).isoformat()
-        row["age"] = None if np.isnan(row["age"]) else float(row["age"]) + older
-        row["member"] = {"true": True, "false": False}.get(row["member"])
-        found.append(row)
-    return found
+def requests(seed: int, older: float = 0) -> list[dict]:
+    people = mixed_dataset.people(np.random.default_rng(seed), 1000)
+    return as_sent(people | {"age": people["age"] + older})
 
 
 def test_what_is_sampled_is_compared(publisher: Publisher, start: Start) -> None:
@@ -46,7 +32,7 @@ def test_what_is_sampled_is_compared(publisher: Publisher, start: Start) -> None
         days = (datetime.now(UTC) - began) / timedelta(days=1)
         return monitor(publisher.store, publisher.layout, PEOPLE, datetime.now(UTC), days)
 
-    same = answered(requests(1000, 1))
+    same = answered(requests(1))
     assert (same.rows, same.requested, same.bad_rows) == (1000, 1000, 0)
     assert not same.moved and not same.left_out and not same.unreadable
     assert {it.name: it.kind for it in same.columns} == {
@@ -58,6 +44,6 @@ def test_what_is_sampled_is_compared(publisher: Publisher, start: Start) -> None
         "note": "text",
     }
     assert all(0.05 < it.gaps_now < 0.15 for it in same.columns if it.name != "note")
-    older = answered(requests(1000, 2, older=15), "--sample-without", "city")
+    older = answered(requests(2, older=15), "--sample-without", "city")
     assert {it.name: it.beyond for it in older.moved} == {"age": ("psi",)}
     assert older.left_out == ("city",)
