@@ -1,12 +1,12 @@
 """The example of a Dask cluster for data_options.dask, without a cluster."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client
+from kubernetes.client import ApiClient
 
+from kfp_tfjob.cluster.create_job import lost_fields
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.images import PLACEHOLDER, tools_in
 from kfp_tfjob.options.parse import parse
@@ -14,30 +14,16 @@ from kfp_tfjob.storage.credentials import MOUNT
 from kfp_tfjob.storage.errors import ConfigurationError
 
 
-def unknown(value: Any, model: str, where: str = "") -> list[str]:
-    """Return the fields that the models of the client do not have."""
-    if model.startswith("list["):
-        return [bad for item in value for bad in unknown(item, model[5:-1], where)]
-    if not model.startswith("V1"):
-        return []
-    kind = getattr(client, model)
-    names = {name: field for field, name in kind.attribute_map.items()}
-    bad = [f"{where}.{key}" for key in value if key not in names]
-    for key, item in value.items():
-        if key in names:
-            bad += unknown(item, kind.openapi_types[names[key]], f"{where}.{key}")
-    return bad
-
-
 def test_its_pods_have_the_tools_image_the_keys_of_the_store_and_tls(repository: Path) -> None:
     text = (repository / "deploy/optional/dask/dask-cluster.yaml").read_text()
     found = yaml.safe_load(text)
-    assert unknown(found["spec"]["scheduler"]["service"], "V1ServiceSpec") == []
+    service = found["spec"]["scheduler"]["service"]
+    assert not list(lost_fields(ApiClient(), service, "V1ServiceSpec"))
     address = f"tls://{found['metadata']['name']}-scheduler:8786"
     assert parse(DataOptions, "data_options", {"dask": address}).dask == address
     for role in ("scheduler", "worker"):
         pod = found["spec"][role]["spec"]
-        assert unknown(pod, "V1PodSpec") == []
+        assert not list(lost_fields(ApiClient(), pod, "V1PodSpec"))
         (container,) = pod["containers"]
         assert container["image"] == tools_in(PLACEHOLDER)
         variables = {item["name"]: item["value"] for item in container["env"]}

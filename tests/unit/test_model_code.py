@@ -1,8 +1,6 @@
 """model_code: the forms it may have, and what is wrong with code before it is ever imported."""
 
-import struct
 import zipfile
-import zlib
 from pathlib import Path
 
 import pytest
@@ -224,23 +222,6 @@ def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
     for cut in range(0, len(data), 7):
         path.write_bytes(data[:cut])
         with pytest.raises(ConfigurationError, match="zip"):
-            read(path)
-
-
-def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) -> None:
-    squeeze = zlib.compressobj(1, zlib.DEFLATED, -15)
-    body = b"".join(squeeze.compress(bytes(1 << 20)) for _ in range(400)) + squeeze.flush()
-    path = packed(tmp_path / "code.zip", ("model.py", b""), compress_type=zipfile.ZIP_STORED)
-    data = path.read_bytes()
-    start, index = 30 + len("model.py"), data.index(b"PK\1\2")
-    head, entry, end = (bytearray(x) for x in (data[:start], data[index:-22], data[-22:]))
-    for part, method, sizes in ((head, 8, 18), (entry, 10, 20)):
-        part[method : method + 2] = struct.pack("<H", zipfile.ZIP_DEFLATED)
-        part[sizes : sizes + 8] = struct.pack("<II", len(body), 100)  # it says 100 bytes
-    end[16:20] = struct.pack("<I", len(head) + len(body))
-    path.write_bytes(head + body + entry + end)
-    with bounded(seconds=5, memory=200 << 20):
-        with pytest.raises(ConfigurationError):
             read(path)
 
 

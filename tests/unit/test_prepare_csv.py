@@ -253,15 +253,6 @@ def check(tmp_path: Path, data: bytes, **options: object) -> list[str]:
     return prepared_files.check(path, **options)
 
 
-def test_a_label_of_many_digits_and_a_letter_costs_linear_time():
-    """It took 20 s for each: the digits could be divided in 20,000 ways."""
-    label = "1" * 20_000 + "a"
-    with bounded(seconds=3):
-        assert not any(map(is_number, [label, f"1.{label}", f"1e{label}"]))
-        *_, faults = _read("a,y\n" + f"1,{label}\n" * 3 + "1,u\n")
-    assert faults_of(faults)[0] == (2, "y", label[:200], "long")
-
-
 def test_a_label_of_more_than_1000_characters_is_a_fault(tmp_path: Path):
     assert _read(f"a,y\n1,{'x' * 1000}\n")[2] == ["x" * 1000]
     (said,) = check(tmp_path, f"a,y\n1,{'x' * 1001}\n".encode())
@@ -297,10 +288,4 @@ def test_a_quote_that_stays_open_costs_bounded_memory_and_is_named(tmp_path: Pat
     data = b'a,b,y\n"1,2,x\n' + line * (size // len(line))
     with bounded(seconds=20, memory=200 << 20):
         said = check(tmp_path, data)
-    assert said[0].startswith("f.csv, line 2: a quote ")
-
-
-def test_lines_that_are_all_bad_cost_bounded_memory(tmp_path: Path):
-    with bounded(seconds=10, memory=200 << 20):
-        said = check(tmp_path, b"a,b,y\n" + b"\rx\n" * (1 << 19))
     assert said[0].startswith("f.csv, line 2: a quote ")

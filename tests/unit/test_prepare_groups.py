@@ -172,23 +172,3 @@ def test_texts_that_are_views(folder: Path, split: dict[str, str]) -> None:
         return rows_of(scanned(folder, split=split)).tobytes()
 
     assert rows(lambda it: pa.array(it, pa.string_view())) == rows(pa.array)
-
-
-@pytest.mark.parametrize(
-    "form", [pa.decimal32(4), pa.decimal64(12, 2), pa.binary_view(), pa.string_view()], ids=str
-)
-def test_a_group_or_label_of_a_type_that_arrow_cannot_encode(
-    folder: Path, form: pa.DataType
-) -> None:
-    """A group was a traceback, and a label of small decimals `damaged`."""
-    ids = [i % 60 for i in range(240)]
-    groups = pa.array(ids, form) if pa.types.is_decimal(form) else pa.array(map(str, ids), form)
-    write_parquet(folder, "f.parquet", groups)
-    write_csv(folder, "f", list(map(str, ids)))
-    split, found = in_two_splits(folder, lambda row: row % 60)
-    assert split == 0 and not found.faults.bad
-    if pa.types.is_decimal(form):
-        labels = pa.array([i % 2 for i in range(240)], form)
-        pa.parquet.write_table(pa.table({"a": range(240), "y": labels}), folder / "f.parquet")
-        (folder / "f.csv").unlink()
-        assert len(rows_of(scanned(folder))) == 240

@@ -27,24 +27,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "f.parquet"
 
 
-@pytest.mark.parametrize("store_schema", [True, False])
-def test_a_text_that_is_repeated_a_million_times_is_in_memory_once(
-    path: Path, tmp_path: Path, store_schema: bool
-) -> None:
-    """A file of a few KB asked for 52 GB."""
-    rows = 800_000
-    indices = pa.array(np.zeros(rows, np.int32))
-    label = pa.DictionaryArray.from_arrays(indices, pa.array(["z" * 65_000]))
-    table = pa.table({"a": np.zeros(rows), "y": label})
-    pq.write_table(table, path, row_group_size=rows, store_schema=store_schema)
-    assert path.stat().st_size < 100_000
-    with bounded(seconds=8, memory=300 << 20):
-        (said,) = check(path)
-        assert "'y'" in said and "1,000 characters" in said
-        found = read(path)
-    assert found.faults.counts() == {"long": rows}
-
-
 def test_a_row_group_of_long_texts_comes_in_small_chunks(path: Path) -> None:
     """A million rows at a time would be gigabytes; other programs write such groups."""
     rows = 100_000

@@ -178,6 +178,13 @@ def test_a_task_that_is_named_is_kept():
     assert _labels(["0", "1"] * 50).decide("regression").classes is None
 
 
+def test_class_indices_and_counts():
+    found = _labels(["b", "1", "a", "b"], split=2)
+    label = found.decide("auto")
+    assert (label.classes, label.class_of.tolist()) == (("1", "a", "b"), [2, 0, 1])
+    assert found.class_counts(label).tolist() == [[0] * 3, [0] * 3, [1, 1, 2]]
+
+
 def test_labels_that_are_no_use():
     with pytest.raises(DataError, match="Received: 'a'"):
         _labels(["a", "a"]).decide("auto")

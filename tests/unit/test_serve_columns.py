@@ -1,6 +1,5 @@
 """The columns of requests: what is read, and what is refused with the names."""
 
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -155,22 +154,6 @@ def test_a_column_under_both_of_its_names_is_refused() -> None:
             columns.of_rows([row, both])
         (problem,) = refused.value.problems
         assert problem.path == "b_c" and problem.received == "'b_c' in instances[1]"
-
-
-def test_of_many_foreign_names_only_the_first_are_described(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compared: list[str] = []
-
-    def watched(name: str, *more: Any) -> list[str]:
-        compared.append(name)
-        return get_close_matches(name, *more)
-
-    monkeypatch.setattr("kfp_tfjob.serving.request_columns.get_close_matches", watched)
-    many = {f"foreign {at:06}": 1 for at in range(100_000)} | {"A" * 10_000: 1}
-    (named, *_, rest) = found = problems(NUMBERS, [{"a": 1, "b c": 1} | many])
-    assert len(found) == 21 and "99,981 more" in rest.what and len(str(named)) < 1000
-    assert len(compared) == 20 and max(map(len, compared)) <= 100
 
 
 @pytest.mark.parametrize("rows", [[], None, {}, "x", 5, [1], [[1, 2]], [None]])

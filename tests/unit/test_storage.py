@@ -20,7 +20,6 @@ from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART
-from tests.fuzz.bounds import bounded
 
 
 @pytest.mark.parametrize(
@@ -116,24 +115,6 @@ def test_a_malformed_manifest_is_refused(change: dict) -> None:
         Manifest.from_bytes(
             json.dumps(GOOD | change, ensure_ascii=False).encode(errors="replace")[:-1]
         )
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"[" * 1_000_000,
-        b'{"a":' * 100_000,
-        b"[" + b"[]," * (10 << 20) + b"[]]",
-        b'{"format": "kfp-tfjob/manifest/1", "a": ' + b"9" * 10_000 + b"}",
-        b" " * (33 << 20),
-        json.dumps(GOOD).encode("utf-16"),
-    ],
-    ids=["lists", "objects", "many", "digits", "large", "utf-16"],
-)
-def test_a_manifest_that_would_hurt_is_refused_within_limits(data: bytes) -> None:
-    with bounded(seconds=5, memory=200 << 20):
-        with pytest.raises(DataError, match="manifest"):
-            Manifest.from_bytes(data)
 
 
 def test_a_manifest_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
