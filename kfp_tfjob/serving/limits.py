@@ -1,4 +1,4 @@
-"""What stands before kserve: limits on the size of requests, and the count of requests."""
+"""Limits on the size of requests, before kserve and on their rows; and the count of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.serving.refusal import MOST_ROWS, RefusedRequest, answer, too_many_rows
+from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import sized
 
@@ -20,6 +20,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
+MOST_ROWS = 1_000_000  # of one request: small rows take 45 times their JSON in memory
 _CLOSED = 499  # the client left before the answer, as nginx counts it
 # Bodies of open requests together, in largest requests: JSON takes ten times as much when parsed.
 _OPEN = 8
@@ -162,3 +163,22 @@ async def _send(send: Send, refusal: RefusedRequest) -> None:
         headers.append((b"connection", b"close"))  # the rest of the body may still come
     await send({"type": "http.response.start", "status": int(refusal.status), "headers": headers})
     await send({"type": "http.response.body", "body": data})
+
+
+def refuse_many(rows: int) -> None:
+    """Refuse a request with too many rows."""
+    if rows > MOST_ROWS:
+        raise too_many_rows(rows)
+
+
+def too_many_rows(rows: int) -> RefusedRequest:
+    """Return the refusal of so many rows, or so many objects, which may be rows."""
+    return RefusedRequest(
+        Problem(
+            "the request has too many rows",
+            received=f"{rows:,} rows or objects",
+            expected=f"at most {MOST_ROWS:,}",
+            fix="send the rows in several requests",
+        ),
+        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    )

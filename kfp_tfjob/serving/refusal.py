@@ -8,7 +8,6 @@ from typing import Any
 from kfp_tfjob.storage.errors import DataError, Problem, StepError, first
 
 SHOWN = 20  # problems of one request
-MOST_ROWS = 1_000_000  # of one request: small rows take 45 times their JSON in memory
 
 
 class RefusedRequest(DataError):
@@ -28,22 +27,3 @@ def answer(error: StepError) -> dict[str, Any]:
     """Return the body of the answer: `error` for people, `problems` for programs."""
     problems = [it if isinstance(it, Problem) else Problem(it) for it in error.problems]
     return {"error": str(error), "problems": [problem.parts for problem in problems]}
-
-
-def refuse_many(rows: int) -> None:
-    """Refuse a request with too many rows."""
-    if rows > MOST_ROWS:
-        raise too_many_rows(rows)
-
-
-def too_many_rows(rows: int) -> RefusedRequest:
-    """Return the refusal of so many rows, or so many objects, which may be rows."""
-    return RefusedRequest(
-        Problem(
-            "the request has too many rows",
-            received=f"{rows:,} rows or objects",
-            expected=f"at most {MOST_ROWS:,}",
-            fix="send the rows in several requests",
-        ),
-        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    )

@@ -17,7 +17,8 @@ import numpy as np
 
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
-from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest, refuse_many
+from kfp_tfjob.serving.limits import refuse_many
+from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import counted, listed
 

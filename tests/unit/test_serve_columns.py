@@ -96,7 +96,7 @@ def test_the_first_wrong_row_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
     (problem,) = problems(NUMBERS, [{"a": 1, "b c": 1}, {"a": 1}, *[Once()] * 3])
     assert problem.path == "b c" and "instances[1]" in problem.received
-    monkeypatch.setattr("kfp_tfjob.serving.refusal.MOST_ROWS", 2)
+    monkeypatch.setattr("kfp_tfjob.serving.limits.MOST_ROWS", 2)
     columns = RequestColumns(NUMBERS)
     for call in (
         lambda: columns.of_rows([{"a": 1, "b c": 1}] * 3),
