@@ -271,7 +271,7 @@ def test_an_attempt_that_was_cancelled_does_not_seem_to_run(fake, store, base):
     run = add(fake, base)
     store.write(folder(base, run).attempt(1), b"{}")
     [attempt] = Client(fake.host).why("one").attempts
-    assert "it runs" in attempt.sentence
+    assert "it is running" in attempt.sentence
     run.state = "FAILED"
     [attempt] = Client(fake.host).why("one").attempts
     assert attempt.sentence
