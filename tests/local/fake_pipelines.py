@@ -12,12 +12,12 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import kfp_server_api as api
+
+from tests.http_server import Handler, serving
 
 BASE = "/apis/v2beta1"
 _OVER = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
@@ -51,19 +51,14 @@ class FakePipelines:
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[Any] = []
         self.broken: Callable[[str, str], None] = lambda method, path: None
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-
-    @property
-    def host(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._serving = serving(_Requests, fake=self)
 
     def __enter__(self) -> FakePipelines:
-        Thread(target=self._server.serve_forever, daemon=True).start()
+        self.host = self._serving.__enter__().url
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._serving.__exit__(None, None, None)
 
     def add(self, name: str, state: str = "RUNNING", **fields: Any) -> api.V2beta1Run:
         """Add a run as if it had been submitted."""
@@ -210,46 +205,32 @@ class FakePipelines:
         reply = type("Reply", (), {"data": json.dumps(body)})
         return api.ApiClient().deserialize(reply, model)
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        fake = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+class _Requests(Handler):
+    """Hands requests to the fake, and its answers back."""
 
-            def _serve(self) -> None:
-                url = urlsplit(self.path)
-                length = int(self.headers.get("Content-Length") or 0)
-                data = self.rfile.read(length) or b"null"
-                is_json = self.headers.get_content_type() == "application/json"
-                body = json.loads(data) if is_json else None
-                query = {name: values[0] for name, values in parse_qs(url.query).items()}
-                fake.requests.append((self.command, unquote(url.path)))
-                if body is not None:
-                    fake.bodies.append(body)
-                try:
-                    fake.broken(self.command, url.path)
-                    if fake.token and self.headers.get("Authorization") != f"Bearer {fake.token}":
-                        raise Refusal(401, "Unauthenticated: the request has no valid token")
-                    path = unquote(url.path).removeprefix(BASE)
-                    status, answer = 200, fake.answer(self.command, path, query, body)
-                except Refusal as error:
-                    status, answer = error.status, _error(error)
-                except ConnectionError:
-                    self.close_connection = True
-                    return
-                data = (answer if isinstance(answer, str) else _json(answer)).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+    def do_GET(self) -> None:
+        fake, url, data = self.server.fake, urlsplit(self.path), self.body() or b"null"
+        is_json = self.headers.get_content_type() == "application/json"
+        body = json.loads(data) if is_json else None
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        fake.requests.append((self.command, unquote(url.path)))
+        if body is not None:
+            fake.bodies.append(body)
+        try:
+            fake.broken(self.command, url.path)
+            if fake.token and self.headers.get("Authorization") != f"Bearer {fake.token}":
+                raise Refusal(401, "Unauthenticated: the request has no valid token")
+            path = unquote(url.path).removeprefix(BASE)
+            found = fake.answer(self.command, path, query, body)
+        except Refusal as error:
+            self.answer(_error(error), error.status)
+        except ConnectionError:
+            self.close_connection = True
+        else:
+            self.answer(api.ApiClient().sanitize_for_serialization(found))
 
-            do_GET = do_POST = do_DELETE = _serve
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
+    do_POST = do_DELETE = do_GET
 
 
 def _unknown(value: Any, kind: str) -> Iterator[str]:
@@ -264,10 +245,6 @@ def _unknown(value: Any, kind: str) -> Iterator[str]:
                 yield from _unknown(item, getattr(api, kind).openapi_types[names[name]])
             else:
                 yield name
-
-
-def _json(answer: Any) -> str:
-    return json.dumps(api.ApiClient().sanitize_for_serialization(answer))
 
 
 def _error(error: Refusal) -> dict[str, Any]:

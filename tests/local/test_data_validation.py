@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,12 +60,9 @@ def data(step: Step, tmp_path: Path) -> Data:
     return Data(step, tmp_path)
 
 
-def page(name: str, done, validation: Validation) -> str:
-    """Return the page; keep it where KEEP_PAGES says, to look at it."""
+def page(done, validation: Validation) -> str:
     text = render(done.schema, done.statistics, done.reused, validation)
     assert len(text.encode()) < 1_000_000
-    if folder := os.environ.get("KEEP_PAGES"):
-        Path(folder, f"{name}.html").write_text(text)
     return text
 
 
@@ -81,7 +77,7 @@ def test_no_champion_is_one_line(data: Data, caplog) -> None:
     with caplog.at_level(logging.INFO):
         validation = data.validate(done, changes="fail", limits="fail")
     assert validation.comparison is None
-    assert "income" in caplog.text and validation.alone in page("first", done, validation)
+    assert "income" in caplog.text and validation.alone in page(done, validation)
     assert validate(data.step, done, "", {}).alone.startswith("without a model_name")
 
 
@@ -99,7 +95,7 @@ def test_new_rows_of_the_same_kind_keep_the_contract(data: Data, caplog) -> None
     assert (
         validation.metrics["contract_problems"] == 0 and validation.metrics["champion_version"] == 1
     )
-    page("kept", done, validation)
+    page(done, validation)
     # The same data again: reused, and judged again with the same result.
     again = data.prepare(data.table(seed=2))
     assert again.reused and data.validate(again).comparison == comparison
@@ -171,7 +167,7 @@ def test_every_change_is_named_with_its_remedy(data: Data) -> None:
     # By default, they are warnings, and on the page.
     validation = data.validate(done)
     assert len(validation.comparison.changes) == 7
-    text = page("changed", done, validation)
+    text = page(done, validation)
     assert "it differs" in text and html("'age'") in text
 
 
@@ -223,12 +219,12 @@ def test_unseen_values_gaps_and_drift(data: Data) -> None:
     )
     metrics = validation.metrics
     assert metrics["psi/age"] > 1 and metrics["psi_label"] > 1 and metrics["contract_problems"] == 3
-    text = page("moved", done, validation)
+    text = page(done, validation)
     assert "Oslo" in text
     # Columns and limits can be left out.
     ignored = ["city", "hours", "age", "occupation", "income"]
     assert not data.validate(done, limits="fail", ignore=ignored).errors
-    bold = page("bold", done, data.validate(done, max_psi=100))
+    bold = page(done, data.validate(done, max_psi=100))
     assert text.count('class="bad"') > bold.count('class="bad"')
     none = dict.fromkeys(("max_unseen", "max_gap_rise", "max_psi"))
     assert not data.validate(done, limits="fail", **none).errors
@@ -247,7 +243,7 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
     assert {item.name for item in validation.suspicious} == {"tax", "refund"}
     assert {item.measure for item in validation.suspicious} == {leaks.AUC}
     assert "SUSPICIOUS: the column 'tax'" in caplog.text
-    text = page("leak", done, validation)
+    text = page(done, validation)
     assert "2 suspicious columns" in text and "refund" in text
 
 
@@ -258,7 +254,7 @@ def test_a_champion_without_distributions(data: Data) -> None:
     validation = data.validate(done)
     assert not validation.comparison.drift and not validation.comparison.changes
     assert validation.comparison.obstacle.endswith("distributions.json")
-    page("without", done, validation)
+    page(done, validation)
     # Limits that cannot be checked are not kept.
     (problem,) = data.validate(done, limits="fail").errors
     assert "champion 1 of income" in problem.what
@@ -282,7 +278,7 @@ def test_rows_of_test_that_are_in_train(data: Data) -> None:
     done = data.prepare(table, split={"column": "part"})
     validation = data.validate(done)
     assert done.statistics.also_in_train["test"] >= 20
-    text = page("crossing", done, validation)
+    text = page(done, validation)
     assert "two splits" in text
 
 
@@ -294,4 +290,4 @@ def test_pictures(data: Data, tmp_path: Path) -> None:
     (problem,) = validation.comparison.changes
     assert problem.received == "'cow'"
     assert validation.comparison.label.psi > 0.25 and not validation.suspicious
-    assert html("'cow'") in page("pictures", done, validation)
+    assert html("'cow'") in page(done, validation)

@@ -19,7 +19,6 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
-from kfp_tfjob.pipelines.local.output import Relay
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
@@ -95,18 +94,6 @@ def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> Non
     assert "is full" in text and "Traceback" not in text
     assert f"kfp-tfjob run --home {home} --run-id {run_id}" in text
     assert processes.carriers(token_of(home)) == []
-
-
-def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -> None:
-    disk = mount(1 << 20)
-    fill(disk)
-    script = "for i in range(50): print('x' * 10_000)"
-    printing = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    relay = Relay(printing, disk / "pipeline.log", print)
-    relay.start()
-    assert printing.wait(300) == 0
-    relay.join()
-    assert relay.is_full
 
 
 def test_what_is_published_is_done_although_its_copy_finds_no_room(

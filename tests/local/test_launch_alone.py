@@ -1,13 +1,17 @@
 """launch_tfjob without preflight: its own checks and code copy, and several tasks in one run."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from kfp import dsl
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
@@ -27,6 +31,9 @@ from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local import test_launch_jobs as jobs
+
+script, tell = jobs.script, jobs.tell
 
 # The program of a user: it leaves what it was given, and fails for the key `bad`.
 PROGRAM = """
@@ -72,17 +79,19 @@ def read(store: Store, address: S3Address) -> Any:
     return json.loads(store.read(address))
 
 
+def component(folder: Path, **given: Any) -> SimpleNamespace:
+    """Run the component; returns its outputs and artifacts."""
+    curves, job = (dsl.HTML(uri=str(folder / name)) for name in ("curves.html", "job.html"))
+    made = {"training_curves": curves, "training_job": job, "training_metrics": dsl.Metrics()}
+    return SimpleNamespace(outputs=launch_tfjob.python_func(**given, **made), **made)
+
+
 def test_a_program_of_ones_own_needs_no_dataset(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
-    curves, job = (dsl.HTML(uri=str(tmp_path / name)) for name in ("curves.html", "job.html"))
-    name, attempts, model_uri, trained_uri = launch_tfjob.python_func(
-        run_id="r1",
-        **values(base),
-        training_curves=curves,
-        training_job=job,
-        training_metrics=dsl.Metrics(),
-    )
+    name, attempts, model_uri, trained_uri = component(
+        tmp_path, run_id="r1", **values(base)
+    ).outputs
     assert (name, attempts, model_uri) == ("tfjob-r1-1", 1, "")  # it wrote no model
     output = S3Address.parse(trained_uri)
     assert output == base / "runs/r1/output"
@@ -91,6 +100,45 @@ def test_a_program_of_ones_own_needs_no_dataset(
     assert seen["DATASET_URI"] is seen["DATA_DIR"] is seen["CODE_URI"] is None
     manifest = store.read_manifest(base / "runs/r1/manifest.json")
     assert {item.key for item in manifest.objects} >= {"output/seen.json"}
+
+
+def test_the_component_trains_and_leaves_what_people_look_at(
+    s3, store, base, script, tell, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "secrets/hub").mkdir(parents=True)
+    (tmp_path / "secrets/hub/token").write_text("from-the-secret")
+    env = {"API_TOKEN": "plain-4711", "HUB_TOKEN": {"secret": "hub", "key": "token"}}
+    monkeypatch.setenv(RUN_ID, "run-of-the-component")
+    tell(chief_0="exit 0")
+    given = values(
+        base,
+        model_hyperparameters={"db": {"password": "pass-4711"}},
+        train_options={"command": ["python3", str(script), str(tmp_path)]},
+        pod={"all": {"env": env}},
+    )
+    made = component(tmp_path, run_id="1", **given)
+    name, attempts, model_uri, _ = made.outputs
+    assert (name, attempts) == ("tfjob-run-of-the-component-1", 1)
+    assert made.training_metrics.metadata == {"loss": 0.25}
+    assert "accuracy" in Path(made.training_curves.path).read_text()
+    page = Path(made.training_job.path).read_text()
+    *_, text = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", page, re.DOTALL))
+    assert yaml.safe_load(text)["metadata"]["name"] == name
+    told = {"job_name": name, "attempts": 1, "model_uri": model_uri}
+    assert made.training_job.metadata == told
+    assert store.read(S3Address.parse(model_uri) / "weights.bin") == b"w" * 1000
+    run_uri = model_uri.removesuffix("/output/model")
+    assert f"kfp-tfjob tensorboard {run_uri} --endpoint {s3.endpoint}" in page
+    # With one replica the operator sets no TF_CONFIG.
+    seen = json.loads((tmp_path / "chief-0.1.json").read_text())
+    assert "TF_CONFIG" not in seen
+    # The program is given every secret, and nothing that people look at has one.
+    assert (seen["API_TOKEN"], seen["HUB_TOKEN"]) == ("plain-4711", "from-the-secret")
+    assert json.loads(seen["HYPERPARAMETERS"]) == {"db": {"password": "pass-4711"}}
+    said = capsys.readouterr().out
+    assert "[chief-0] my token is ******" in said
+    ended = store.read(base / "runs/run-of-the-component/attempts/0001.end.json").decode()
+    assert "4711" not in said + page + ended
 
 
 def test_code_is_copied_once_and_belongs_to_the_task(store: Store, base: S3Address) -> None:
@@ -197,15 +245,10 @@ def test_two_tasks_of_a_run_publish_two_versions(store: Store, base: S3Address) 
 
 
 @pytest.mark.parametrize("key", ["Eu", "-a", "a/b", "a" * 21])
-def test_a_key_that_cannot_be_a_name_is_refused(base: S3Address, key: str, capsys: Any) -> None:
+def test_a_key_that_cannot_be_a_name_is_refused(
+    base: S3Address, tmp_path: Path, key: str, capsys: Any
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        launch_tfjob.python_func(
-            run_id="r1",
-            task_key=key,
-            **values(base),
-            training_curves=dsl.HTML(),
-            training_job=dsl.HTML(),
-            training_metrics=dsl.Metrics(),
-        )
+        component(tmp_path, run_id="r1", task_key=key, **values(base))
     assert ended.value.code == 2
     assert "task_key" in capsys.readouterr().out

@@ -2,27 +2,22 @@
 
 import json
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import yaml
-from kfp import dsl
 
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import engine
-from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
@@ -278,62 +273,6 @@ def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winne
     assert step.store.numbers(step.run.attempts) == [1]
     assert [(one.job_name, one.attempts) for one in done] == [(f"tfjob-{step.run_id}-1", 1)] * 2
     assert [path.name for path in tmp_path.glob("chief-0.*.json")] == ["chief-0.1.json"]
-
-
-def test_the_component_trains_and_leaves_what_people_look_at(
-    s3, store, base, script, tell, tmp_path, monkeypatch, capsys
-):
-    (tmp_path / "secrets/hub").mkdir(parents=True)
-    (tmp_path / "secrets/hub/token").write_text("from-the-secret")
-    (tmp_path / "secrets/keys").symlink_to(s3.secret, target_is_directory=True)
-    env = {"API_TOKEN": "plain-4711", "HUB_TOKEN": {"secret": "hub", "key": "token"}}
-    monkeypatch.setenv("KFP_TFJOB_BACKEND", "local")
-    monkeypatch.setenv("KFP_TFJOB_SECRETS", str(tmp_path / "secrets"))
-    monkeypatch.setenv("KFP_TFJOB_WORK", str(tmp_path / "work"))
-    monkeypatch.setenv("KFP_TFJOB_RUN_ID", "run-of-the-component")
-    tell(chief_0="exit 0")
-    curves = dsl.HTML(uri=str(tmp_path / "curves.html"))
-    job = dsl.HTML(uri=str(tmp_path / "job.html"))
-    metrics = dsl.Metrics()
-    name, attempts, model_uri, trained_uri = launch_tfjob.python_func(
-        run_id="1",
-        output_uri=str(base),
-        storage_secret="keys",
-        dataset_uri=str(base / "datasets/d"),
-        model_name="digits",
-        model_entry="kfp_tfjob.trainer.models:mlp",
-        model_hyperparameters={"db": {"password": "pass-4711"}},
-        train_workers=0.0,
-        train_gpus=0.0,
-        train_epochs=1.0,
-        train_batch_size=8.0,
-        train_image="none",
-        train_options={"command": ["python3", str(script), str(tmp_path)], "stage_data": False},
-        pod={"all": {"env": env}},
-        training_curves=curves,
-        training_job=job,
-        training_metrics=metrics,
-    )
-    assert (name, attempts) == ("tfjob-run-of-the-component-1", 1)
-    assert metrics.metadata == {"loss": 0.25}
-    assert "accuracy" in Path(curves.path).read_text()
-    page = Path(job.path).read_text()
-    *_, text = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", page, re.DOTALL))
-    assert yaml.safe_load(text)["metadata"]["name"] == name
-    assert job.metadata == {"job_name": name, "attempts": 1, "model_uri": model_uri}
-    assert store.read(S3Address.parse(model_uri) / "weights.bin") == b"w" * 1000
-    run_uri = model_uri.removesuffix("/output/model")
-    assert f"kfp-tfjob tensorboard {run_uri} --endpoint {s3.endpoint}" in page
-    # With one replica the operator sets no TF_CONFIG.
-    seen = json.loads((tmp_path / "chief-0.1.json").read_text())
-    assert "TF_CONFIG" not in seen
-    # The program is given every secret, and nothing that people look at has one.
-    assert (seen["API_TOKEN"], seen["HUB_TOKEN"]) == ("plain-4711", "from-the-secret")
-    assert json.loads(seen["HYPERPARAMETERS"]) == {"db": {"password": "pass-4711"}}
-    said = capsys.readouterr().out
-    assert "[chief-0] my token is ******" in said
-    ended = store.read(base / "runs/run-of-the-component/attempts/0001.end.json").decode()
-    assert "4711" not in said + page + ended
 
 
 def test_a_secret_that_is_missing_is_named(backend, spec, step):

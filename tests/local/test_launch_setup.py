@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,6 +22,7 @@ from kfp_tfjob.uploader import push
 from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
+from tests.local.sidecar import Pod
 from tests.local.test_launch_jobs import checkpoint
 from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 
@@ -226,20 +224,6 @@ def callbacks(dataset):
 """
 
 
-@contextmanager
-def _sidecar(output: Path, layout: RunLayout, attempt: int, log: Path) -> Iterator[None]:
-    output.mkdir(parents=True, exist_ok=True)
-    line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(output), str(layout.base)]
-    line += ["--interval", "0.05", "--attempt", str(attempt)]
-    with open(log, "wb") as file:
-        process = subprocess.Popen(line, stdout=file, stderr=file)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
 def _points(folder: Path) -> list[int]:
     """Return the steps of a curve that TensorBoard would show."""
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
@@ -251,11 +235,17 @@ def _points(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
-    jobs: Start, store: Store, base: S3Address, tmp_path: Path
+    jobs: Start,
+    store: Store,
+    base: S3Address,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     layout = RunLayout(base / "runs" / "moved")
     manifest = layout.checkpoints / str(3 * STEPS) / MANIFEST
-    output, log = tmp_path / "0" / "output", tmp_path / "sidecar.log"
+    pod = Pod(tmp_path / "0", layout, "")
+    request.addfinalizer(pod.stop)
+    output = pod.output
 
     def stored() -> Manifest | None:
         try:
@@ -263,17 +253,18 @@ def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
         except ObjectNotFoundError:
             return None
 
-    with _sidecar(output, layout, 1, log):
-        job: Job = jobs(
-            "moved",
-            code=CODE,
-            folder=tmp_path,
-            EPOCHS="5",
-            TRAIN_OPTIONS='{"checkpoint_seconds": 0.01}',
-            FLUSH_BARRIER="1",
-            STORE_DEADLINE=str(SECONDS),
-        )
-        job.until(lambda: stored() is not None)
+    pod.sidecar()
+    job: Job = jobs(
+        "moved",
+        code=CODE,
+        folder=tmp_path,
+        EPOCHS="5",
+        TRAIN_OPTIONS='{"checkpoint_seconds": 0.01}',
+        FLUSH_BARRIER="1",
+        STORE_DEADLINE=str(SECONDS),
+    )
+    job.until(lambda: stored() is not None)
+    pod.stop()
     job.processes[0].kill()
     job.processes[0].wait()
     best = file_crc64nvme(output / "own" / "best.keras")
@@ -284,8 +275,8 @@ def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
     assert restore(store, layout, output) == 3 * STEPS
     assert curves | {"own/best.keras", "progress.jsonl"} <= scan(output).files.keys()
     job.environment["ATTEMPT"] = "2"
-    with _sidecar(output, layout, 2, log):
-        assert job.start().end() == [0], job.log() + log.read_text()
+    pod.sidecar("--attempt", "2")
+    assert job.start().end() == [0], job.log() + pod.log()
 
     objects = {item.key: item for item in store.read_manifest(layout.manifest).objects}
     assert objects["output/own/best.keras"].crc64nvme == best

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,11 @@ def run(base) -> RunLayout:
 
 def stored(store: Store, run: RunLayout) -> list[str]:
     """Return the lines of every replica, one replica after the other."""
-    reader = LogReader(store, run, 1)
-    return sorted(f"{line.where} {line.text}" for line in reader.new_lines())
+    return expected(LogReader(store, run, 1).new_lines())
+
+
+def expected(given: Iterable[LogLine]) -> list[str]:
+    return sorted(f"{line.where} {line.text}" for line in given)
 
 
 def missing(note: str) -> int:
@@ -52,16 +56,16 @@ def missing(note: str) -> int:
     return int(note.removeprefix("(").split()[0].replace(",", ""))
 
 
-def expected(given: list[LogLine]) -> list[str]:
-    return sorted(f"{line.where} {line.text}" for line in given)
-
-
-def write(store: Store, run: RunLayout, given: list[LogLine], seconds: float = 600) -> None:
+def write(store: Store, run: RunLayout, given: list[LogLine]) -> None:
     writer = LogWriter(store, run, 1)
+    put(writer, given)
+    writer.end()
+    writer.close(600)
+
+
+def put(writer: LogWriter, given: list[LogLine]) -> None:
     for line in given:
         writer.put(line)
-    writer.end()
-    writer.close(seconds)
 
 
 def test_lines_of_several_replicas_come_back_in_the_order_of_their_times(store, run):
@@ -78,14 +82,6 @@ def test_lines_of_several_replicas_come_back_in_the_order_of_their_times(store, 
 def test_messages_of_the_kubelet_are_not_stored(store, run):
     write(store, run, [LogLine("", "chief-0", "failed to open log"), *lines(1)])
     assert stored(store, run) == expected(lines(1))
-
-
-@pytest.mark.parametrize("first", [1, 2500])
-def test_a_successor_that_reads_every_line_again_stores_the_rest(store, run, first):
-    given = lines(3000, replicas=2)
-    write(store, run, given[:first])
-    write(store, run, given)
-    assert stored(store, run) == expected(given)
 
 
 def test_a_new_pod_of_a_replica_is_read_from_its_start(store, run):
@@ -125,8 +121,7 @@ def test_a_store_that_is_away_delays_nothing_and_loses_nothing(proxy: FaultProxy
     proxy.faults.append(away)
     writer = LogWriter(Store(proxy.endpoint), run, 1)
     given = lines(5000, replicas=4)
-    for line in given:
-        writer.put(line)
+    put(writer, given)
     assert writer.flush(0.1) is False
     away.times = 0  # it comes back only when everything was put
     writer.end()
@@ -137,8 +132,7 @@ def test_a_store_that_is_away_delays_nothing_and_loses_nothing(proxy: FaultProxy
 def test_a_store_that_never_answers_ends_the_writer_within_its_bound(proxy, run, caplog):
     proxy.faults.append(Fault(faults.slow_down, method=".*", times=float("inf")))
     writer = LogWriter(Store(proxy.endpoint), run, 1)
-    for line in lines(100):
-        writer.put(line)
+    put(writer, lines(100))
     writer.end()
     began = time.monotonic()
     writer.close(1)
@@ -186,8 +180,7 @@ def test_following_reads_what_is_new(store, run):
     writer, reader = LogWriter(store, run, 1), LogReader(store, run, 1)
     found: list[str] = []
     for begin in range(0, len(given), 1000):
-        for line in given[begin : begin + 1000]:
-            writer.put(line)
+        put(writer, given[begin : begin + 1000])
         assert writer.flush(60)
         new = [f"{line.where} {line.text}" for line in reader.new_lines()]
         assert len(new) == 1000

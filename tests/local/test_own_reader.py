@@ -155,21 +155,12 @@ def test_wrong_arguments_are_named_with_the_right_ones(tmp_path: Path) -> None:
     assert "def read(stream, name)" in str(problem)
 
 
-@pytest.mark.parametrize(
-    ("code", "function", "what"),
-    [
-        ("def read(:\n", "read", "is not Python"),
-        ("def reed(stream, name):\n    yield 1\n", "read", "has no function read"),
-        (None, "read", "is wrong|does not exist|no such"),
-    ],
-)
-def test_wrong_code_is_refused_before_it_runs(
-    tmp_path: Path, code: str | None, function: str, what: str
-) -> None:
+@pytest.mark.parametrize("code", ["def read(:\n", "def reed(stream, name):\n    yield 1\n", None])
+def test_wrong_code_is_refused_before_it_runs(tmp_path: Path, code: str | None) -> None:
     if code is not None:
         (tmp_path / "mine.py").write_text(code)
     (tmp_path / "data.bin").write_bytes(b"1")
     with pytest.raises(ConfigurationError) as caught:
-        list_source(None, str(tmp_path / "data.bin"), options(tmp_path / "mine.py", function))
+        list_source(None, str(tmp_path / "data.bin"), options(tmp_path / "mine.py"))
     (problem,) = caught.value.problems
     assert problem.path == "data_options.reader" and "model_code" not in str(problem)
