@@ -420,7 +420,7 @@ def _row(row: np.ndarray) -> dict[str, float]:
 def _expected(publisher: Publisher, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the predictions of version 1 and 2, by TensorFlow without the server."""
     from kfp_tfjob.features.schema import Schema
-    from kfp_tfjob.features.served_model import Block, ServedModel
+    from kfp_tfjob.features.served_model import ServedModel
 
     found = {}
     for number in (1, 2):
@@ -428,7 +428,7 @@ def _expected(publisher: Publisher, folder: Path, rows: np.ndarray) -> dict[str,
         pull(publisher.store, version, folder / str(number))
         schema = Schema.from_bytes((folder / str(number) / SCHEMA).read_bytes())
         model = ServedModel(folder / str(number) / "model", schema, "the model")
-        found[str(number)] = model.predict(Block(COLUMNS, rows))
+        found[str(number)] = model.predict(dict(zip(COLUMNS, rows.T, strict=True)))
     return found
 
 

@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import LONGEST, Cells
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
@@ -47,7 +44,7 @@ class DistinctTexts:
         is_lost: Whether there are too many.
     """
 
-    hashes: Array = field(default_factory=lambda: np.empty(0, np.uint64))
+    hashes: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
     is_lost: bool = False
 
     def __len__(self) -> int:
@@ -111,7 +108,7 @@ class ColumnProfile:
     examples: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     only_bits: bool = True
     texts: DistinctTexts | None = field(default_factory=DistinctTexts)
-    forms: Annotated[dict[str, int], Field(exclude=True)] = field(default_factory=dict)
+    forms: dict[str, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -226,7 +223,7 @@ def too_many_others(columns: int) -> Problem:
     )
 
 
-def _forms_of(texts: pa.Array) -> np.ndarray:
+def _forms_of(texts: pa.np.ndarray) -> np.ndarray:
     """Return the form of each string, as an index of _FORMS: int64 of shape [texts]."""
     found = np.full(len(texts), _INDEX[TEXT])
     long = pc.utf8_length(texts).to_numpy(zero_copy_only=False) > LONGEST

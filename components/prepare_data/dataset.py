@@ -24,8 +24,6 @@ from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import (
     Plan,
-    ShardDone,
-    document,
     encoder_of,
     shards_of,
 )
@@ -160,7 +158,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
 
 
 def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
-    """Decide what the shards have in common, and leave it for the tasks."""
+    """Decide what the shards have in common."""
     job = scan.job
     is_class = label.classes is not None
     meanings = [
@@ -182,13 +180,13 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
     classes = len(label.classes) if label.classes is not None else None
     splits = split_of(job.edges, job.fractions)
     shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
-    runs = [(run.name, run.part) for run in scan.runs]
-    plan = Plan(job, base, label, coding, edges, runs, shards)
-    scan.exchange.write_plain(f"{job.name}/plan", plan)
-    for part, meaning in enumerate(meanings):
-        scan.exchange.write_plain(f"{job.name}/meaning-{part:06d}", meaning)
+    shared = [
+        scan.exchange.share(f"{job.name}/meaning-{part:06d}", meaning)
+        for part, meaning in enumerate(meanings)
+    ]
+    plan = Plan(job, base, label, coding, edges, scan.runs, shared, shards)
     by_class = scan.labels.class_counts(label) if is_class else np.zeros((3, 0), np.int64)
-    return plan, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted.codes, by_class)
+    return plan, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted, by_class)
 
 
 def _sample(rows: SortedRows, job: Job) -> Sorted:
@@ -206,17 +204,20 @@ def _sample(rows: SortedRows, job: Job) -> Sorted:
 
 
 def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[ManifestObject]]:
-    """Write the shards that no earlier try has written, and merge what they say of their rows."""
-    name = plan.job.name
-    items = {document(name, shard.number): (name, shard.number) for shard in plan.shards}
-    size = sum(shard.rows for shard in plan.shards) * plan.encoder.record_bytes
+    """Write the shards, and merge what they say of their rows."""
+    shared = scan.exchange.share(f"{plan.job.name}/plan", plan)
+    record_bytes = plan.encoder.record_bytes
+    progress = ProgressLog("wrote", sum(shard.rows for shard in plan.shards) * record_bytes)
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = Distributions(plan.edges)
     objects: list[ManifestObject] = []
-    for found in scan.executor.resume(_TASK, items, ShardDone, ProgressLog("wrote", size)):
+    results = scan.executor.map(_TASK, [(shared, shard.number) for shard in plan.shards])
+    for shard, found in zip(plan.shards, results, strict=True):
+        progress.add(shard.rows, shard.rows * record_bytes)
         statistics.merge(found.statistics)
         distributions.merge(found.distributions)
         objects += found.objects
+    progress.log()
     return statistics, distributions, objects
 
 

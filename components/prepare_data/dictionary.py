@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
 from kfp_tfjob.components.prepare_data.hashes import text_hash
@@ -45,10 +44,8 @@ class Dictionary:
     rows: int = 0
     bytes: int = 0
 
-    # By code, as far as they are known; a missing value is 0. A document lacks them.
-    _hashes: Annotated[
-        np.ndarray, PlainValidator(lambda plain: _no_hashes()), PlainSerializer(lambda hashes: None)
-    ] = field(default_factory=_no_hashes, compare=False)
+    # By code, as far as they are known; a missing value is 0.
+    _hashes: np.ndarray = field(default_factory=_no_hashes, compare=False)
 
     def merge(self, later: Dictionary) -> np.ndarray:
         """Add the texts of a later part; return for each of its codes the one here, int32."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, discard
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
 from kfp_tfjob.components.prepare_data.images import engine as pictures
@@ -44,7 +44,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import WORK
 
-_LARGE = 1 << 30  # bytes of a source from which on work is kept for a later try
+_LARGE = 1 << 30  # bytes of a source whose rows do not go to the disk of a node
 _GROWTH = 3  # rows as numbers may take more room than as text or packed
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def run(
     use_dataset(step.store, step.layout, digest, step.run_id)
     if done := dataset.find(step.store, base):
         log.info("dataset %s already exists and is reused", base)
-        discard(Exchange.at(str(base / WORK), lambda: step.store))  # a step was killed at its end
+        Exchange.at(str(base / WORK), lambda: step.store).clear()  # a step was killed at its end
     else:
         files, size = counted(len(source.files), "file"), source.size / 1e6
         log.info("preparing %s from %s, %.1f MB", base, files, size)
@@ -123,11 +123,11 @@ def _prepared(
         else:
             found = scan.read(source, data_label, options, executor, block, part)
             done = dataset.write(base, found, row_requirements.decide(found))
-        discard(executor.context.exchange)
+        executor.context.exchange.clear()
         return done
     except DataError as error:
         executor.close()  # nothing is written from now on
-        discard(executor.context.exchange)  # no later try could use it
+        executor.context.exchange.clear()
         # Another run may have finished the same dataset, and cleared what both of them used.
         is_lost = isinstance(error, ObjectNotFoundError)
         if is_lost and (finished := dataset.find(executor.context.store, base)):
@@ -153,8 +153,8 @@ def _prepared(
 def _exchange(source: Source, base: S3Address, folder: str) -> str:
     """Return where tasks leave data for each other.
 
-    It is the store if local disk would not do, and for a large source in the store: then a later
-    try continues where this one was ended.
+    It is the store if local disk would not do, and for a large source in the store, because the
+    disk of a node belongs to other pods, too.
     """
     room = shutil.disk_usage(folder).free
     in_store = any(isinstance(file.location, S3Address) for file in source.files)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
 import numpy as np
-from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.storage.errors import Example, Problem, first
 
@@ -53,14 +51,6 @@ _GAP = "add the string to data_options.null_values if it means a missing value i
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date")
 _DROP = "drop these rows with data_options.on_bad_row=drop"
-
-
-# Counts by column and rule; keys of JSON are text.
-Cells = Annotated[
-    Counter[tuple[str, str]],
-    PlainValidator(lambda plain: Counter({(name, rule): count for name, rule, count in plain})),
-    PlainSerializer(lambda cells: [[*key, count] for key, count in cells.items()]),
-]
 
 
 @dataclass(frozen=True, order=True)
@@ -108,7 +98,7 @@ class Faults:
 
     seen: int = 0
     rows: Counter[str] = field(default_factory=Counter)
-    cells: Cells = field(default_factory=Counter)
+    cells: Counter[tuple[str, str]] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     examples: list[Fault] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)

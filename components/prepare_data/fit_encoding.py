@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import (
@@ -27,7 +26,7 @@ from kfp_tfjob.options.data import DataOptions
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
 GROUPS = 2  # rows whose label is a number, and other rows, which are bad in a regression
-_NEVER = np.iinfo(np.int64).max
+_LATEST = 2**63 - 1
 
 
 def sample_rows(kind: np.dtype) -> int:
@@ -36,37 +35,62 @@ def sample_rows(kind: np.dtype) -> int:
 
 
 @dataclass
+class Ends:
+    """The number of dates in each column, and the smallest and the largest one, exact."""
+
+    count: np.ndarray
+    minimum: np.ndarray
+    maximum: np.ndarray
+
+    @classmethod
+    def empty(cls, columns: int) -> Ends:
+        """Return those of no values."""
+        return cls(
+            np.zeros(columns, np.int64), np.full(columns, _LATEST), np.full(columns, NO_DATE)
+        )
+
+    def add(self, values: np.ndarray) -> None:
+        """Add int64 values of shape [rows, columns], NO_DATE for a missing value."""
+        gaps = values == NO_DATE
+        least, most = np.where(gaps, _LATEST, values).min(0), values.max(0)
+        self.merge(Ends(len(values) - gaps.sum(0), least, most))
+
+    def merge(self, later: Ends) -> None:
+        """Add those of other rows."""
+        self.count = self.count + later.count
+        self.minimum = np.minimum(self.minimum, later.minimum)
+        self.maximum = np.maximum(self.maximum, later.maximum)
+
+
+@dataclass
 class Counted:
     """What rows of train say, in any order.
 
     Attributes:
-        first: The first value of each date; _NEVER without one.
         codes: For each category and text, the rows by code.
     """
 
-    first: Array
-    codes: list[Array]
+    dates: Ends
+    codes: list[np.ndarray]
 
     @classmethod
     def empty(cls, kinds: Kinds) -> Counted:
         """Return the counts of a table without rows."""
         return cls(
-            np.full(len(kinds.in_field(WHOLES)), _NEVER),
+            Ends.empty(len(kinds.in_field(WHOLES))),
             [np.zeros(0, np.int64) for _ in kinds.in_field(CODES)],
         )
 
     @property
     def is_needed(self) -> bool:
         """Whether anything of the rows counts."""
-        return bool(self.codes or len(self.first))
+        return bool(self.codes or len(self.dates.count))
 
     def add(self, rows: np.ndarray) -> None:
         """Add rows of a run."""
         if not len(rows):
             return
-        dates = rows["dates"]
-        found = np.where(dates == NO_DATE, _NEVER, dates).min(0)
-        self.first = np.minimum(self.first, found)
+        self.dates.add(rows["dates"])
         for j in range(len(self.codes)):
             self.codes[j] = added(self.codes[j], np.bincount(rows["codes"][:, j]))
 
@@ -75,7 +99,7 @@ class Counted:
 
         `maps` has for each column of codes the code here of each code there; None if equal.
         """
-        self.first = np.minimum(self.first, later.first)
+        self.dates.merge(later.dates)
         for j, (rows, codes) in enumerate(zip(later.codes, maps, strict=True)):
             if codes is not None:
                 size = min(len(codes), len(rows))  # of a lost dictionary, there are no codes
@@ -120,6 +144,6 @@ def _values(feature: Feature, counted: Counted, column: np.ndarray, j: int) -> T
     """Return the values of a column with floats or whole numbers, which is column `j` of these."""
     found = np.sort(column[~missing_in(column)])
     if feature.type.field is WHOLES:
-        first = int(counted.first[j])
-        return TrainValues(feature.gaps, found, 0 if first == _NEVER else first)
+        first = int(counted.dates.minimum[j]) if counted.dates.count[j] else 0
+        return TrainValues(feature.gaps, found, first)
     return TrainValues(feature.gaps, found.astype(np.float64))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
-from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
 from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
@@ -41,7 +40,7 @@ class Label:
     name: str
     task: str
     classes: tuple[str, ...] | None
-    class_of: Array
+    class_of: np.ndarray
 
     def problem(self, splits: Sequence[ColumnMoments]) -> Problem | None:
         """Describe a numeric label whose differences float32 does not keep.
@@ -85,10 +84,10 @@ class Labels:
     name: str
     codes: dict[str, int] = field(default_factory=dict)
     overflowed: bool = False
-    text_rows: Array = field(default_factory=lambda: np.zeros(3, np.int64))
-    number_rows: Array = field(default_factory=lambda: np.zeros(3, np.int64))
+    text_rows: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
+    number_rows: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
     text_faults: list[Fault] = field(default_factory=list)
-    counts: Array = field(default_factory=_no_counts)
+    counts: np.ndarray = field(default_factory=_no_counts)
 
     def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add the labels of a block, given the split of each row.

@@ -6,8 +6,7 @@
 
 A task converts the rows by these kinds, and counts all values by their form. If the merged counts
 show other kinds, the rows are read again. What the parts have is merged in the order of the source,
-so it does not depend on who read them. A part whose document is there from an earlier try is not
-read again.
+so it does not depend on who read them.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     parts_of,
 )
 from kfp_tfjob.components.prepare_data.source.resolve import first_block
-from kfp_tfjob.components.prepare_data.tasks import Job, PartDone, document
+from kfp_tfjob.components.prepare_data.tasks import Job, PartDone
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
@@ -131,17 +131,15 @@ class Scan:
         found.faults.shift(lines)
         found.labels.shift(lines)
         self.faults.merge(found.faults)
-        for column in found.seen:
+        for name, column in found.seen.items():
             column.shift(lines)
-            if column.name in self.seen:
-                self.seen[column.name].merge(column)
+            if name in self.seen:
+                self.seen[name].merge(column)
             else:
-                self.seen[column.name] = column
-        part = len(self.label_codes)
+                self.seen[name] = column
         self.label_codes.append(self.labels.merge(found.labels))
-        dictionaries = iter(found.dictionaries)
         codes = [
-            self.dictionaries[item.name].merge(next(dictionaries))
+            self.dictionaries[item.name].merge(found.dictionaries[item.name])
             if item.name in self.dictionaries
             else None
             for item in self.kinds.in_field(CODES)
@@ -150,7 +148,7 @@ class Scan:
         self.text_codes.append(codes)
         for counted, later in zip(self.counted, found.counted, strict=True):
             counted.merge(later, codes)
-        self.runs += [Run.read(self.exchange, name, part) for name in found.runs]
+        self.runs += found.runs
         if found.overlap:
             self.shared.append(found.overlap)
 
@@ -219,43 +217,42 @@ def read(
         kinds = scan.proven()
         if not kinds.features:
             raise DataError(_no_feature(source.files[0].name, kinds))
-        proven = replace(job, kinds=kinds, assumed=False)
         if kinds.give_rows_of(job.kinds):
-            executor.context.exchange.write_plain(f"{proven.name}/job", proven)
-            return replace(scan, job=proven)
+            return replace(scan, job=replace(scan.job, kinds=kinds, assumed=False))
         log.info("later rows have other column types than the first ones, so all are read again")
-        job = proven
+        job = replace(job, kinds=kinds, assumed=False)
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
     """Read and sort the rows of all parts."""
-    scan = Scan.empty(job, executor)
-    for found, lines in _documents(executor, job, parts):
+    # An earlier try of the step, or another run of this dataset, may still write its own rows.
+    scan = Scan.empty(replace(job, name=uuid4().hex), executor)
+    for found, lines in _parts_done(executor, scan.job, parts):
         scan.merge(found, lines)
     return scan
 
 
-def _documents(
+def _parts_done(
     executor: Executor, job: Job, parts: Sequence[Part]
 ) -> Iterator[tuple[PartDone, int]]:
     """Read all parts; yield what each has, and the lines of its file before it."""
-    exchange = executor.context.exchange
-    exchange.write_plain(f"{job.name}/job", job)
-    items = {document(job.name, part.number): (job.name, part) for part in parts}
-    documents = executor.resume(_TASK, items, PartDone, ProgressLog("read", job.source.size))
+    shared = executor.context.exchange.share(f"{job.name}/job", job)
+    progress = ProgressLog("read", job.source.size)
+    results = executor.map(_TASK, [(shared, part) for part in parts])
     ended = lines = 0
-    for part, found in zip(parts, documents, strict=True):
+    for part, found in zip(parts, results, strict=True):
         if part.follows and found.reached and found.reached[0] != ended:
             # A quoted value crosses the boundary, so the first record was guessed wrong.
             assert part.span
             again = replace(part, span=Span(ended, part.span.end, exact=True))
-            list(executor.map(_TASK, [(job.name, again)]))
-            found = exchange.read_plain(document(job.name, part.number), PartDone)
+            (found,) = executor.map(_TASK, [(shared, again)])
         lines = lines if part.follows else 0
+        progress.add(found.faults.seen, part.size)
         yield found, lines
         if found.reached:
             ended = found.reached[1]
             lines += found.reached[2]
+    progress.log()
 
 
 def _no_feature(file: str, kinds: Kinds) -> Problem:

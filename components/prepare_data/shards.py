@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
-from kfp_tfjob.components.prepare_data.executors.exchange import Array, Unstored
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, Shared
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.statistics import Statistics
-from kfp_tfjob.components.prepare_data.tasks import Job, job_of
+from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.coding import Coding
@@ -63,15 +62,16 @@ class Plan:
     Attributes:
         label: The label with its task and classes; `class_of` is not used.
         edges: The bins of the distributions.
-        runs: The name and the part of each run.
+        meanings: What the codes of each part mean; of a large source, too much for the memory.
     """
 
-    job: Unstored[Job]
+    job: Job
     base: S3Address
     label: Label
-    coding: Annotated[Coding, PlainValidator(Coding.of_plain), PlainSerializer(Coding.to_plain)]
+    coding: Coding
     edges: Edges
-    runs: list[tuple[str, int]]
+    runs: list[Run]
+    meanings: list[Shared[Meaning]]
     shards: list[Shard]
 
     @property
@@ -110,28 +110,14 @@ def shard_rows(rows: int, record_bytes: int) -> list[int]:
     return [rows // shards + (i < rows % shards) for i in range(shards)]
 
 
-def plan_of(context: Context, name: str) -> Plan:
-    """Return the plan that the step has left."""
-    key = ("plan", name)
-    if key not in context.cache:
-        plan = context.exchange.read_plain(f"{name}/plan", Plan)
-        context.cache[key] = replace(plan, job=job_of(context, name))
-    return context.cache[key]
-
-
-def rows_of(context: Context, plan: Plan) -> SortedRows:
+def rows_of(exchange: Exchange, plan: Plan) -> SortedRows:
     """Return the rows of a plan."""
-    name, job = plan.job.name, plan.job
-    key = ("runs", name)
-    if key not in context.cache:
-        context.cache[key] = [Run.read(context.exchange, *run) for run in plan.runs]
 
     def meaning(part: int) -> Meaning:
-        return context.exchange.read_plain(f"{name}/meaning-{part:06d}", Meaning)
+        return exchange.load(plan.meanings[part])
 
-    is_class = plan.label.classes is not None
-    runs = context.cache[key]
-    return SortedRows(context.exchange, runs, job.row_kind, job.edges, is_class, meaning)
+    job, is_class = plan.job, plan.label.classes is not None
+    return SortedRows(exchange, plan.runs, job.row_kind, job.edges, is_class, meaning)
 
 
 _GROUP_ROWS = 1 << 16
@@ -194,17 +180,12 @@ class ShardDone:
 
     objects: list[ManifestObject]
     statistics: Statistics
-    distributions: list[Array]
+    distributions: list[np.ndarray]
 
 
-def document(job: str, shard: int) -> str:
-    """Return the name of what the task leaves."""
-    return f"{job}/shard-{shard:06d}"
-
-
-def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
-    """Write one shard of a job to the store, by its number; return its rows and its bytes."""
-    plan = plan_of(context, item[0])
+def shard(context: Context, item: tuple[Shared[Plan], int]) -> ShardDone:
+    """Write one shard of a plan to the store, by its number."""
+    plan = context.load(item[0])
     wanted, encoder = plan.shards[item[1]], plan.encoder
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = Distributions(plan.edges)
@@ -217,7 +198,7 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
         left, skipped = wanted.rows, wanted.skipped
         waiting: list[Sorted] = []
         most = max(_FEWEST_COUNTED, _COUNTED_BYTES // plan.job.row_kind.itemsize)
-        rows = rows_of(context, plan)
+        rows = rows_of(context.exchange, plan)
         texts = raw is not None and bool(plan.job.kinds.hashed)
         for found in rows.read(wanted.first, wanted.last, texts):
             start = min(skipped, len(found.rows))
@@ -239,9 +220,7 @@ def shard(context: Context, item: tuple[str, int]) -> tuple[int, int]:
     if raw:
         raw.close()
         objects.append(_sent(context.store, plan, raw_path))
-    done = ShardDone(objects, statistics, distributions.counts)
-    context.exchange.write_plain(document(item[0], wanted.number), done)
-    return wanted.rows, wanted.rows * encoder.record_bytes
+    return ShardDone(objects, statistics, distributions.counts)
 
 
 def _joined(parts: list[Sorted]) -> tuple[np.ndarray, np.ndarray]:

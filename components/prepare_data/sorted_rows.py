@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Array, Exchange, damaged
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
 from kfp_tfjob.components.prepare_data.hashes import limits_of
 
 RUN_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
@@ -84,19 +84,26 @@ def _whole(rows: np.ndarray) -> np.ndarray:
 
 
 class RunWriter:
-    """Sorts rows and writes them as runs, whose names start with `name`.
+    """Sorts the rows of a part and writes them as runs, whose names start with `name`.
 
     `texts` is the number of columns whose texts are kept for the test split.
     """
 
     def __init__(
-        self, exchange: Exchange, name: str, kind: np.dtype, edges: np.ndarray, texts: int = 0
+        self,
+        exchange: Exchange,
+        name: str,
+        part: int,
+        kind: np.dtype,
+        edges: np.ndarray,
+        texts: int = 0,
     ) -> None:
-        self._exchange, self._name, self._kind, self._edges = exchange, name, kind, edges
+        self._exchange, self._name, self._part = exchange, name, part
+        self._kind, self._edges = kind, edges
         self._waiting: list[np.ndarray] = []
         self._texts: list[list[pa.Array]] = [[] for _ in range(texts)]
         self._size = 0
-        self.names: list[str] = []
+        self.runs: list[Run] = []
 
     def add(self, rows: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
         """Add rows, with the texts of each column; a text is null outside the test split."""
@@ -113,7 +120,7 @@ class RunWriter:
         self._waiting, self._size = [], 0
         if not len(rows):
             return
-        name = f"{self._name}-{len(self.names)}"
+        name = f"{self._name}-{len(self.runs)}"
         hashes = np.ascontiguousarray(rows["hash"])
         order = order_of(hashes)
         rows, hashes = taken(rows, order), hashes[order]
@@ -133,23 +140,14 @@ class RunWriter:
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table)
             self._exchange.write(f"{name}.texts", sink.getvalue())
-        self._exchange.write_plain(
-            f"{name}.index", _Index(counts.astype(np.int32), numbers.astype(np.int32), sums)
-        )
-        self.names.append(name)
+        small = np.min_scalar_type(counts.max())  # of a large source, there are thousands of runs
+        counts, numbers = counts.astype(small), numbers.astype(small)
+        numbers = counts if (numbers == counts).all() else numbers
+        self.runs.append(Run(name, self._part, counts, numbers, sums))
 
     def _counted(self, hashes: np.ndarray) -> np.ndarray:
         places = np.searchsorted(hashes, self._edges)
         return np.diff(np.append(places, len(hashes)))
-
-
-@dataclass(frozen=True)
-class _Index:
-    """By bin: the rows, those whose label is a number, and the checksum of the rows."""
-
-    counts: Array
-    numbers: Array
-    sums: Array
 
 
 @dataclass(frozen=True)
@@ -161,16 +159,6 @@ class Run:
     counts: np.ndarray
     numbers: np.ndarray
     sums: np.ndarray
-
-    @classmethod
-    def read(cls, exchange: Exchange, name: str, part: int) -> Run:
-        """Read its index, and keep it small: of a large source, there are thousands of runs."""
-        index = exchange.read_plain(f"{name}.index", _Index)
-        kind = np.min_scalar_type(index.counts.max(initial=0))
-        counts, numbers = index.counts.astype(kind), index.numbers.astype(kind)
-        if (numbers == counts).all():
-            numbers = counts
-        return cls(name, part, counts, numbers, index.sums)
 
 
 @dataclass
@@ -202,8 +190,8 @@ class Meaning:
         codes: For each column of texts, the code of each code; None for the code itself.
     """
 
-    classes: Array | None
-    codes: tuple[Array | None, ...]
+    classes: np.ndarray | None
+    codes: tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True)

@@ -246,12 +246,8 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _scaled(hashes: np.ndarray, width: int) -> np.ndarray:
-    """Return hashes * width / 2**64, rounded down: the high half of the product."""
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    a1, a0 = hashes >> half, hashes & low
-    b1, b0 = np.uint64(width >> 32), np.uint64(width & 0xFFFFFFFF)
-    middle = a1 * b0 + ((a0 * b0) >> half)
-    return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half)
+    """Return hashes * width / 2**64, rounded down; the product has 128 bits."""
+    return np.array([hash_ * width >> 64 for hash_ in hashes.tolist()], np.uint64)
 
 
 _BINS = 64

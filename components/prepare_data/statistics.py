@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.column_warnings import column_warnings, label_warnings
-from kfp_tfjob.components.prepare_data.executors.exchange import Array
 from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.fit_encoding import Counted
 from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
@@ -27,7 +27,6 @@ from kfp_tfjob.features.statistics import (
 from kfp_tfjob.features.types.base import (
     CODES,
     FLOATS,
-    NO_DATE,
     WHOLES,
     ColumnMoments,
     Field,
@@ -41,35 +40,6 @@ _OF_CODES = ColumnMoments(mean=0.0, std=1.0)
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20
 _CHUNK_VALUES = 1 << 20
-_LATEST = 2**63 - 1
-
-
-@dataclass
-class Ends:
-    """The number of dates in each column, and the smallest and the largest one, exact."""
-
-    count: Array
-    minimum: Array
-    maximum: Array
-
-    @classmethod
-    def empty(cls, columns: int) -> Ends:
-        """Return those of no values."""
-        return cls(
-            np.zeros(columns, np.int64), np.full(columns, _LATEST), np.full(columns, NO_DATE)
-        )
-
-    def add(self, values: np.ndarray) -> None:
-        """Add int64 values of shape [rows, columns], NO_DATE for a missing value."""
-        gaps = values == NO_DATE
-        least, most = np.where(gaps, _LATEST, values).min(0), values.max(0)
-        self.merge(Ends(len(values) - gaps.sum(0), least, most))
-
-    def merge(self, later: Ends) -> None:
-        """Add those of other rows."""
-        self.count = self.count + later.count
-        self.minimum = np.minimum(self.minimum, later.minimum)
-        self.maximum = np.maximum(self.maximum, later.maximum)
 
 
 @dataclass
@@ -81,12 +51,12 @@ class Moments:
         squares: The sum of the squares of their deviations from the mean.
     """
 
-    count: Array
-    zeros: Array
-    mean: Array
-    squares: Array
-    minimum: Array
-    maximum: Array
+    count: np.ndarray
+    zeros: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+    minimum: np.ndarray
+    maximum: np.ndarray
 
     @classmethod
     def empty(cls, columns: int) -> Moments:
@@ -158,13 +128,13 @@ class Train:
     Attributes:
         sample: The first rows of train in the order of their hashes.
         labels: Their labels, of at most SAMPLE_ROWS.
-        codes: For each column of strings, the rows of train by code.
+        counted: Of all rows of train.
         classes: int64 of shape [3, classes], rows by split and class.
     """
 
     sample: np.ndarray
     labels: np.ndarray
-    codes: list[np.ndarray]
+    counted: Counted
     classes: np.ndarray
 
     def sampled(self, at: tuple[Field, int]) -> np.ndarray:
@@ -181,7 +151,6 @@ class Statistics:
 
     Attributes:
         floats: Of the numbers of train.
-        dates: Of the dates of train.
         packed: Of the numbers in the model's input over train; None if they are those of `floats`.
         labels: Of a label that is a number, by split; none of classes.
         duplicates: Rows with the features of the row before.
@@ -192,7 +161,6 @@ class Statistics:
     """
 
     floats: Moments
-    dates: Ends
     packed: Moments | None
     labels: list[Moments]
     duplicates: int = 0
@@ -204,10 +172,9 @@ class Statistics:
     @classmethod
     def empty(cls, coding: Coding, label: Label) -> Statistics:
         """Return the statistics of no rows."""
-        floats, _, dates = coding.lengths
+        floats, _, _ = coding.lengths
         return cls(
             Moments.empty(floats),
-            Ends.empty(dates),
             None if coding.is_identity else Moments.empty(coding.numbers),
             [Moments.empty(1) for _ in SPLITS] if label.classes is None else [],
             classes=len(label.classes or ()),
@@ -227,17 +194,14 @@ class Statistics:
         if (weights := weights_of(rows)) is not None:
             self.weights[split].add(weights, labels, self.classes)
         if split == 0:
-            floats, dates = rows["features"], rows["dates"]
-            self.floats.add(floats)
-            self.dates.add(dates)
+            self.floats.add(rows["features"])
             if self.packed:
-                codes = rows["codes"].astype(np.int64)
-                self.packed.add(coding.pack_numbers(floats, codes, dates), coding.width)
+                lists = rows["features"], rows["codes"].astype(np.int64), rows["dates"]
+                self.packed.add(coding.pack_numbers(*lists), coding.width)
 
     def merge(self, later: Statistics) -> None:
         """Add the statistics of the rows that follow."""
         self.floats.merge(later.floats)
-        self.dates.merge(later.dates)
         if self.packed and later.packed:
             self.packed.merge(later.packed)
         for mine, others in zip(self.labels, later.labels, strict=True):
@@ -261,9 +225,9 @@ class Statistics:
         """Return the values of the column at a place of a row."""
         field, j = at
         if field is CODES:
-            rows = train.codes[j][1:]
+            rows = train.counted.codes[j][1:]
             return Summary(int(rows.sum()), NO_MOMENTS, None, None, np.zeros(0), rows)
-        column = self.floats if field is FLOATS else self.dates
+        column = self.floats if field is FLOATS else train.counted.dates
         count, sample = int(column.count[j]), train.sampled(at)
         ends = (None, None)
         if count:

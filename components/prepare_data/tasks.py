@@ -1,15 +1,12 @@
 """The task that reads a part of the source: it profiles the columns, and writes sorted runs.
 
-It leaves one document in the exchange when it is done, so that work is not done twice after the
-step was killed.
+Its result has everything but the rows.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -18,14 +15,14 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary
-from kfp_tfjob.components.prepare_data.executors.exchange import dump
-from kfp_tfjob.components.prepare_data.executors.executor import Context, code_version
+from kfp_tfjob.components.prepare_data.executors.exchange import Shared
+from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, columns_of
 from kfp_tfjob.components.prepare_data.labels import Labels
-from kfp_tfjob.components.prepare_data.sorted_rows import RunWriter, edges_of, kind_of
+from kfp_tfjob.components.prepare_data.sorted_rows import Run, RunWriter, edges_of, kind_of
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
@@ -37,8 +34,6 @@ from kfp_tfjob.features.types.base import CODES, FIELDS
 from kfp_tfjob.options.data import EVERY_COLUMN, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
-_NAME_LENGTH = 16  # hexadecimal digits
-
 
 @dataclass(frozen=True)
 class Job:
@@ -49,6 +44,7 @@ class Job:
         limits: With data_options.split.time, the times from which rows are in the next split.
         block: Bytes of text to parse at a time.
         assumed: Whether the kinds are those of the first block, and are compared with all values.
+        name: A folder of the exchange, which no other pass has.
     """
 
     source: Source
@@ -59,6 +55,7 @@ class Job:
     limits: tuple[float, ...] = ()
     block: int = 0
     assumed: bool = False
+    name: str = ""
 
     @cached_property
     def fractions(self) -> list[float]:
@@ -82,30 +79,13 @@ class Job:
         floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
         return kind_of(floats, codes, wholes, weighted)
 
-    @cached_property
-    def name(self) -> str:
-        """A digest of everything that decides about the results, the code among it.
 
-        So a later try takes nothing from one with another version of the image.
-        """
-        body = dump(replace(self, block=0))
-        text = json.dumps([code_version(), body], sort_keys=True)
-        return sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
-
-
-def job_of(context: Context, name: str) -> Job:
-    """Return a job that the step has written to the exchange."""
-    key = ("job", name)
-    if key not in context.cache:
-        job = context.exchange.read_plain(f"{name}/job", Job)
-        source = replace(job.source, store=context.store)
-        context.cache[key] = replace(job, source=source)
-    return context.cache[key]
-
-
-def document(job: str, part: int) -> str:
-    """Return the name of what the task has found in a part."""
-    return f"{job}/rows-{part:06d}"
+def job_of(context: Context, shared: Shared[Job]) -> Job:
+    """Return a job that the step has shared, with the store of this process."""
+    if shared not in context.cache:
+        job = context.load(shared)
+        context.cache[shared] = replace(job, source=replace(job.source, store=context.store))
+    return context.cache[shared]
 
 
 @dataclass
@@ -115,29 +95,26 @@ class PartDone:
     Attributes:
         reached: How far a range of a text was read: its start, its end, and its lines.
         seen: The counts of each column; none if the kinds are known.
-        runs: The names of the runs.
         counted: What rows of train say, for each group of rows.
         overlap: The name of what `count_overlap` counts.
     """
 
     reached: tuple[int, int, int] | None = None
-    seen: list[ColumnProfile] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
+    seen: dict[str, ColumnProfile] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
     labels: Labels = field(default_factory=lambda: Labels(""))
-    dictionaries: list[Dictionary] = field(default_factory=list)
+    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     counted: list[Counted] = field(default_factory=list)
     overlap: str | None = None
 
 
-def rows(context: Context, item: tuple[str, Part]) -> tuple[int, int]:
-    """Write the rows of one part of a job as sorted runs; return how many rows and bytes."""
+def rows(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
+    """Write the rows of one part of a job as sorted runs."""
     job, part = job_of(context, item[0]), item[1]
     found = _Found(job, context, part)
     _read(job, part, found)
-    done = found.end()
-    context.exchange.write_plain(document(job.name, part.number), done)
-    return done.faults.seen, part.size
+    return found.end()
 
 
 def _read(job: Job, part: Part, found: _Found) -> None:
@@ -187,7 +164,7 @@ class _Found:
     def __init__(self, job: Job, context: Context, part: Part) -> None:
         self._job, self._exchange = job, context.exchange
         self._converter = Converter(job.kinds, job.label, job.options.format_of(job.label))
-        self._name = document(job.name, part.number)
+        self._name = f"{job.name}/rows-{part.number:06d}"
         if part.span and part.span.exact:
             # Another run of the same dataset may still read the part from where it was guessed to
             # begin, and must not replace these rows.
@@ -195,21 +172,20 @@ class _Found:
         kinds = job.kinds
         coded = set(kinds.with_dictionaries)
         self.done = PartDone(
-            seen=[
-                ColumnProfile(name, texts=None if name in coded else DistinctTexts())
+            seen={
+                name: ColumnProfile(name, texts=None if name in coded else DistinctTexts())
                 for name in (job.columns.features if job.assumed else ())
-            ],
+            },
             labels=Labels(job.label),
             counted=[Counted.empty(kinds) for _ in range(GROUPS)],
         )
-        self._seen = {column.name: column for column in self.done.seen}
         self.texts: dict[str, Dictionary | Bins] = {
             item.name: Bins(job.options.hash_bins) if item.type.is_hashed else Dictionary()
             for item in kinds.in_field(CODES)
         }
         self.hashed = kinds.hashed
         self._runs = RunWriter(
-            context.exchange, self._name, job.row_kind, job.edges, len(self.hashed)
+            context.exchange, self._name, part.number, job.row_kind, job.edges, len(self.hashed)
         )
         self._overlap = OverlapWriter() if job.split_rules.is_needed else None
 
@@ -220,7 +196,7 @@ class _Found:
         splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
-            profile(self._seen, chunk)
+            profile(self.done.seen, chunk)
         rows = self._converter.rows(chunk)
         keep = chunk.faults.good
         codes, hashed = self._coded(rows)
@@ -264,10 +240,14 @@ class _Found:
         return found
 
     def end(self) -> PartDone:
-        """Write what is left, and return the document."""
+        """Write what is left, and return what was found."""
         self._runs.flush()
-        self.done.runs = self._runs.names
-        self.done.dictionaries = [it for it in self.texts.values() if isinstance(it, Dictionary)]
+        self.done.runs = self._runs.runs
+        for column in self.done.seen.values():
+            column.forms = {}  # only this part needs them
+        self.done.dictionaries = {
+            name: it for name, it in self.texts.items() if isinstance(it, Dictionary)
+        }
         if self._overlap:
             self.done.overlap = f"{self._name}.splits"
             self._exchange.write(self.done.overlap, self._overlap.to_bytes())

@@ -102,10 +102,6 @@ class Coding:
         types = ((adapter(BY_SCHEMA_TYPE[it["type"]]), it) for it in entries)
         return cls(tuple(type.validate_python(entry) for type, entry in types))
 
-    def to_plain(self) -> list[Learned]:
-        """Return what `of_plain` reads."""
-        return [{"name": it.name, "type": it.schema_type, **it.learned} for it in self.features]
-
     @cached_property
     def is_identity(self) -> bool:
         """Whether packed rows are raw rows: only numbers, without a rule for missing values."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,30 +30,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     Feed: TypeAlias = Callable[[Mapping[str, np.ndarray]], dict[str, tf.Tensor]]
-
-
-class Block(Mapping[str, np.ndarray]):
-    """Columns of numbers that are the columns of one array.
-
-    Args:
-        names: The columns.
-        rows: (batch, columns) float32.
-    """
-
-    def __init__(self, names: Sequence[str], rows: np.ndarray) -> None:
-        self._places, self.rows = {name: place for place, name in enumerate(names)}, rows
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Return the (batch,) values of a column."""
-        return self.rows[:, self._places[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        return len(self._places)
 
 
 class ServedModel:
@@ -140,11 +116,7 @@ class ServedModel:
         """Return all columns as one argument."""
         import tensorflow as tf
 
-        rows = (
-            features.rows
-            if isinstance(features, Block)
-            else np.stack([features[column] for column in self.schema.names], axis=1)
-        )
+        rows = np.stack([features[column] for column in self.schema.names], axis=1)
         return {name: tf.reshape(tf.cast(rows, spec.dtype), [-1, *shape])}
 
     def _fed_by_column(

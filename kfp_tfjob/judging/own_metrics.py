@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
@@ -164,8 +163,9 @@ class Evaluator:
             return {name: of_parquet(paths, name) for name in data.schema.names}
         if data.schema.picture is None:
             parts = [it.features for it in data.batches()]
-            rows = np.concatenate([it.rows for it in parts if isinstance(it, Block)])
-            return Block(data.schema.names, rows)
+            return {
+                name: np.concatenate([part[name] for part in parts]) for name in data.schema.names
+            }
         raise _RefusedError(
             "the argument features, but the rows are images",
             "only labels, predictions, weights and classes",

@@ -13,7 +13,6 @@ import numpy as np
 from kfp_tfjob.features.record_layout import Layout
 from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.features.schema import Schema, SchemaSplit
-from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
@@ -163,7 +162,8 @@ class TestData:
                     rows = np.arange(at, min(at + size, len(records)))
                     found = layout.decode(records.take(rows))
                     weights = found["weight"][:, 0] if self._weight else None
-                    yield Batch(Block(names, found["features"]), found["label"][:, 0], weights)
+                    features = dict(zip(names, found["features"].T, strict=True))
+                    yield Batch(features, found["label"][:, 0], weights)
         except ValueError as error:
             raise self._corrupt(str(error), "records that match schema.json") from error
 

@@ -6,7 +6,6 @@ An option names its function, as `model_code` names that of the model.
 from __future__ import annotations
 
 import ast
-import base64
 import importlib
 import logging
 import os
@@ -101,23 +100,6 @@ class OwnCode:
         for name in sorted(self.files):
             digest.update(f"{name}\0{sha256(self.files[name]).hexdigest()}\n".encode())
         return digest.hexdigest()
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON values; other processes have the modules of the image themselves."""
-        sent = {} if self.in_image else self.files
-        files = {name: base64.b64encode(data).decode() for name, data in sent.items()}
-        return {
-            "module": self.module,
-            "function": self.function,
-            "files": files,
-            "in_image": self.in_image,
-        }
-
-    @classmethod
-    def from_plain(cls: type[_Kind], plain: Mapping[str, Any]) -> _Kind:
-        """Return the code of `to_plain`."""
-        files = {name: base64.b64decode(data) for name, data in plain["files"].items()}
-        return cls(plain["module"], plain["function"], files, plain["in_image"])
 
     def load(self) -> Callable[..., Any]:
         """Import the function in this process; the code may raise anything."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.served_model import Block, ServedModel
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.local import tiny_dataset
@@ -41,7 +41,9 @@ def test_any_names_are_exported_scored_and_served(tmp_path: Path) -> None:
     expected = model(rows).numpy()[:, 0]
     schema = typed(keys_of(coding) | {"task": "regression"})
     export(model, dataset, tmp_path)
-    scored = ServedModel(tmp_path / "model", schema, "the model").predict(Block(NAMES, rows))
+    scored = ServedModel(tmp_path / "model", schema, "the model").predict(
+        dict(zip(NAMES, rows.T, strict=True))
+    )
     np.testing.assert_allclose(scored, expected, rtol=1e-4, atol=1e-5)
 
     mapping = signature_columns.read(tmp_path / "model")

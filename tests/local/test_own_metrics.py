@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kfp_tfjob.features.served_model import Block
 from kfp_tfjob.judging import own_metrics
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.metrics import Measures
@@ -41,7 +40,11 @@ def evaluator(tmp_path: Path) -> Made:
         schema = typed({"features": features, "label": label})
         parts = (slice(0, 2), slice(2, 5))
         batches = [
-            Batch(Block(schema.names, FEATURES[part]), LABELS[part], np.ones(len(LABELS[part])))
+            Batch(
+                dict(zip(schema.names, FEATURES[part].T, strict=True)),
+                LABELS[part],
+                np.ones(len(LABELS[part])),
+            )
             for part in parts
         ]
         data: Any = SimpleNamespace(raw=(), schema=schema, batches=lambda: batches)

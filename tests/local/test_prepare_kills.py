@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine, row_requirements
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, StoreExchange
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, StepError
@@ -115,11 +114,10 @@ def test_bad_data_leaves_no_work_behind(step, store, base):
 
 
 def test_a_store_that_deletes_nothing_hides_no_fault(step, store, base, monkeypatch):
-    def refuse(self):
+    def refuse(self, address):
         raise StepError("no right to delete")
 
-    monkeypatch.setattr(StoreExchange, "clear", refuse)
-    monkeypatch.setattr(Exchange, "clear", refuse)
+    monkeypatch.setattr(Store, "delete", refuse)
     store.write(base / "f.csv", rows("mixed", 200) + b"1,2,Rome,today,u\n")
     with pytest.raises(DataError, match="'today'"):
         engine.run(step, str(base / "f.csv"), "y", {})

@@ -16,7 +16,6 @@ import pyarrow.parquet
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
 from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.step import Step
@@ -159,47 +158,3 @@ def test_a_line_that_never_ends_is_named_by_its_place(
     (tmp_path / "data.csv").write_text("a,y\n" + "\n".join(rows) + "\n")
     with pytest.raises(DataError, match=" byte 9,394 "):
         read(tmp_path / "data.csv", 1 << 16, part=300 << 10)
-
-
-def test_a_try_continues_with_the_parts_that_are_done(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A large source in the store is prepared in the store; a smaller limit stands for it."""
-    make, write, file, given = CASES["people"]
-    write(make(), tmp_path / file)
-    store.write(base / "in/data.csv", (tmp_path / file).read_bytes())
-    part = (tmp_path / file).stat().st_size // 4
-    monkeypatch.setattr(engine, "_LARGE", 1)
-    written: list[str] = []
-    left = 0
-
-    def counted(exchange: Any, name: str, value: Any) -> None:
-        nonlocal left
-        if not left:
-            raise KeyboardInterrupt
-        left -= 1
-        kept(exchange, name, value)
-        written.append(name)
-
-    kept = Exchange.write_plain
-    monkeypatch.setattr(Exchange, "write_plain", counted)
-    step = Step("prepare_data", "r1", Layout(base / "out"), store)
-    tries = 0
-    while tries < 9:
-        tries += 1
-        left = 5 + 3 * tries  # what a try may write before it is ended
-        try:
-            done = engine.run(
-                step, str(base / "in"), "y", given, block=1 << 12, part=part, processes=1
-            )
-            break
-        except KeyboardInterrupt:
-            continue
-    found = digests(store, done.dataset_uri)
-    monkeypatch.undo()
-    again = Step("prepare_data", "r1", Layout(base / "other"), store)
-    whole = engine.run(again, str(base / "in"), "y", given)
-    assert 2 < tries < 9 and found == digests(store, whole.dataset_uri)
-    # Twice at most: again where a line end inside a value was taken for the end of a row.
-    parts = Counter(name for name in written if "/rows-" in name and "." not in name)
-    assert len(parts) == 5 and max(parts.values()) <= 2

@@ -11,7 +11,7 @@ import pytest
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
+from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.report import render
@@ -96,27 +96,6 @@ def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_pa
         pictures.PART_FILES = before
         executor.close()
     assert objects(store, done) == objects(store, other)
-
-
-def test_what_an_earlier_try_has_done_is_not_read_again(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pictures, "PART_FILES", 9)
-    tree(tmp_path / "p", animals(30))
-    whole = objects(store, prepared(store, base / "one", tmp_path / "p"))
-    source = list_source(store, str(tmp_path / "p"))
-    (tmp_path / "work").mkdir()
-    executor = Executor(Context(str(tmp_path / "work"), store.endpoint, store.region, opened=store))
-    with monkeypatch.context() as patched:
-        patched.setattr(pictures, "WRITE", "builtins:missing")
-        with pytest.raises(AttributeError):
-            pictures.prepare(executor, source, "", DataOptions(), base / "two")
-    for path in (tmp_path / "p").rglob("*.jpg"):
-        path.unlink()
-    assert whole == objects(
-        store, pictures.prepare(executor, source, "", DataOptions(), base / "two")
-    )
-    executor.close()
 
 
 FAULTS = {

@@ -1,6 +1,5 @@
 """Split, order, labels and statistics of rows."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -10,15 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, dump, load
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
+from kfp_tfjob.components.prepare_data.fit_encoding import Counted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
 from kfp_tfjob.components.prepare_data.sorted_rows import (
     Meaning,
-    Run,
     RunWriter,
     SortedRows,
     edges_of,
@@ -80,10 +79,10 @@ def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, run
     rows["codes"] = 1
     found = []
     for part, places in enumerate(np.array_split(np.arange(count), runs)):
-        writer = RunWriter(exchange, f"part-{part}", kind, edges)
+        writer = RunWriter(exchange, f"part-{part}", part, kind, edges)
         writer.add(rows[places])
         writer.flush()
-        found += [Run.read(exchange, name, part) for name in writer.names]
+        found += writer.runs
     meaning = Meaning(np.array([1, 0], np.int32), (np.array([0, 7], np.int32),))
     merged = SortedRows(exchange, found, kind, edges, True, lambda part: meaning)
     middle = data.draw(st.integers(0, len(edges)))
@@ -102,7 +101,7 @@ def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, run
 
 def test_a_damaged_run_is_noticed(tmp_path):
     exchange, kind, edges = Exchange(tmp_path), kind_of(1), edges_of(1, FRACTIONS)
-    writer = RunWriter(exchange, "part", kind, edges)
+    writer = RunWriter(exchange, "part", 0, kind, edges)
     rows = np.zeros(100, kind)
     rows["hash"] = np.arange(100, dtype=np.uint64) << np.uint64(57)
     writer.add(rows)
@@ -110,8 +109,7 @@ def test_a_damaged_run_is_noticed(tmp_path):
     body = bytearray((tmp_path / "part-0.rows").read_bytes())
     body[len(body) // 2] ^= 1
     (tmp_path / "part-0.rows").write_bytes(body)
-    runs = [Run.read(exchange, "part-0", 0)]
-    merged = SortedRows(exchange, runs, kind, edges, False, lambda part: Meaning(None, ()))
+    merged = SortedRows(exchange, writer.runs, kind, edges, False, lambda part: Meaning(None, ()))
     with pytest.raises(DataError, match="part-0.rows.*damaged"):
         list(merged.read(0, len(edges)))
 
@@ -202,7 +200,7 @@ def test_moments_are_those_of_numpy_without_gaps(values, gaps, cut):
     moments, later = Moments.empty(3), Moments.empty(3)
     moments.add(values[:cut])
     later.add(values[cut:])
-    moments.merge(load(Moments, json.loads(json.dumps(dump(later)))))
+    moments.merge(later)
     for i in range(3):
         present = values[~missing[:, i], i]
         column = moments.column(i)
@@ -237,7 +235,7 @@ def _described(
     for block, split, labels in blocks:
         statistics.add(block, split, np.array(labels), coding)
         classes[split] += np.bincount(labels, minlength=2)
-    train = Train(blocks[0][0], np.empty(0), [], classes)
+    train = Train(blocks[0][0], np.empty(0), Counted.empty(kinds), classes)
     return described(statistics, train, coding, kinds, LABEL, rows, faults or Faults())
 
 

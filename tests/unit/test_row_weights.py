@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import weights
-from kfp_tfjob.components.prepare_data.executors.exchange import dump, load
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
@@ -90,7 +89,7 @@ def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
     for part in (values[:cut], values[cut:]):
         sums = weights.WeightSums()
         sums.add(np.array(part, np.float32), np.arange(len(part)) % 2, 2)
-        parts.append(load(weights.WeightSums, dump(sums)))
+        parts.append(sums)
     first, second = parts
     first.merge(second)
     found = first.of_split()

@@ -1,17 +1,23 @@
 """Runs tasks on a Dask cluster that the user has, as futures.
 
-Nothing else of Dask is used. What tasks get and return is small: data goes through the exchange.
-Dask runs the tasks of a lost worker again on another one.
+Nothing else of Dask is used. What tasks get and return is small: rows go through the exchange. Dask
+runs the tasks of a lost worker again on another one.
 """
 
 from __future__ import annotations
 
+import importlib
+import platform
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -19,9 +25,9 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
     answer,
-    code_version,
     result_of,
 )
+from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import counted
@@ -32,9 +38,9 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 30.0
 _ALONE_SECONDS = 600.0  # without any worker; an adaptive cluster starts them for the first tasks
 _LOOK_SECONDS = 1.0
-# Tasks that are handed over at a time, so that slow ones do not hold up the rest, and a scheduler
-# does not hold a million of them.
-_AHEAD, _AT_LEAST = 8, 64
+# A task of prepare_data runs code of these.
+_PACKAGES = ("components", "features", "options", "storage", "user_code")
+_LIBRARIES = ("distributed", "numpy", "pyarrow")
 
 _one_at_a_time = threading.Lock()
 _context: Context | None = None  # of a worker
@@ -44,45 +50,35 @@ class Distributed(Executor):
     """Runs tasks on the workers of a Dask cluster, given the address of its scheduler.
 
     Raises:
-        ConfigurationError: The scheduler does not answer, or a worker has other code.
+        ConfigurationError: The scheduler does not answer.
     """
 
     def __init__(self, context: Context, address: str) -> None:
         super().__init__(context)
-        self._address, self._maps = address, 0
+        self._address = address
         self._client = _connect(address)
 
     def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item, as in `Executor.map`."""
-        client = self._client
-        if not items:
-            return
-        self._maps += 1
-        most = max(_AT_LEAST, _AHEAD * self._threads())
-        waiting: deque[Future] = deque()
-        following = iter(enumerate(items))
+        waiting = deque(self._submit(task, item) for item in items)
         try:
-            while True:
-                while len(waiting) < most and (one := next(following, None)):
-                    waiting.append(self._submit(task, *one))
-                if not waiting:
-                    return
+            while waiting:
                 found = self._answer(waiting[0], task)
                 waiting.popleft()
                 yield result_of(found)
         finally:
-            if waiting and client.status == "running":  # it may be closed before this generator
-                client.cancel(list(waiting), force=True)
+            if waiting and self._client.status == "running":  # it may be closed before this
+                self._client.cancel(list(waiting), force=True)
 
     def close(self) -> None:
         """Leave the cluster, and remove the local folder."""
         self._client.close()
         super().close()
 
-    def _submit(self, task: str, number: int, item: Any) -> Future:
+    def _submit(self, task: str, item: Any) -> Future:
         where = (self.context.place, self.context.endpoint, self.context.region)
         arguments = (code_version(), where, task, item)
-        key = f"{task.rpartition(':')[2]}-{self._maps}-{number}-{uuid4().hex}"
+        key = f"{task.rpartition(':')[2]}-{uuid4().hex}"
         return self._client.submit(remote_task, *arguments, key=key, pure=False)
 
     def _answer(self, future: Future, task: str) -> Any:
@@ -139,10 +135,27 @@ class Distributed(Executor):
                 "the connection to the Dask scheduler is lost",
                 received=f"{type(error).__name__}: {error}",
                 expected=f"a scheduler at {self._address} until the dataset is complete",
-                fix="find out why the scheduler ended, then start the run again: it continues with"
-                " the parts that are done",
+                fix="find out why the scheduler ended, then start the run again",
             )
         )
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the code that runs here, to the last byte: a tag of an image may move.
+
+    Returns:
+        For instance `0.3.0, code 0f3a5b7c9d1e, Python 3.11, numpy 2.4.1`.
+    """
+    digest = sha256()
+    for package in _PACKAGES:
+        (folder,) = importlib.import_module(f"kfp_tfjob.{package}").__path__
+        for path in sorted(Path(folder).rglob("*.py")):
+            name = f"{package}/{path.relative_to(folder).as_posix()}"
+            digest.update(f"{name}\0".encode() + sha256(path.read_bytes()).digest())
+    python = ".".join(platform.python_version_tuple()[:2])
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    return f"{VERSION}, code {digest.hexdigest()[:12]}, Python {python}, {libraries}"
 
 
 def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any) -> Any:
@@ -165,10 +178,10 @@ def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any)
 
 
 def _connect(address: str) -> Client:
-    """Return a client of a scheduler whose workers have the code of this process.
+    """Return a client of a scheduler.
 
     Raises:
-        ConfigurationError: The scheduler does not answer, or a worker has other code.
+        ConfigurationError: The scheduler does not answer.
     """
     from dask import config
     from distributed import Client
@@ -177,7 +190,7 @@ def _connect(address: str) -> Client:
     variables = {path.name: path.read_text().strip() for path in secret}
     config.update(config.config, config.collect_env(variables))
     try:
-        client = Client(
+        return Client(
             address, timeout=_CONNECT_SECONDS, set_as_default=False, direct_to_workers=False
         )
     except (OSError, TypeError, ValueError, RuntimeError) as error:  # TLS without a certificate, ..
@@ -188,13 +201,6 @@ def _connect(address: str) -> Client:
             "correct the address, start the scheduler, or set its certificates in"
             " DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..__CLIENT__CERT and ..__CLIENT__KEY",
         ) from error
-    found: Any = client.run(code_version, on_error="return")
-    for worker, version in found.items():
-        # One that was lost meanwhile is no reason.
-        if version != code_version() and not isinstance(version, OSError):
-            client.close()
-            raise _refused(f"{worker}: {version}")
-    return client
 
 
 def _refused(received: str, expected: str = "") -> ConfigurationError:

@@ -1,28 +1,24 @@
 """Runs tasks in this process; other executors run them elsewhere.
 
 A task is a function that is named by `module:function` and takes a context and a small value that
-can be pickled; so can its result. Large data goes through the exchange. So the same task runs in
-this process, in a process of its own, or on a worker of Dask.
+can be pickled; so can its result. Rows, and what many tasks need, go through the exchange. So the
+same task runs in this process, in a process of its own, or on a worker of Dask.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-import platform
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, Value
-from kfp_tfjob.options.images import VERSION
+from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, Shared, Value
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.formatting import minutes
 from kfp_tfjob.storage.store import Store
@@ -39,7 +35,7 @@ class Context:
         endpoint: Of the store; empty, like the region, for the setting of each process.
         within: Where the context's folder is; None for the usual location.
         opened: The store, if this process has opened it already.
-        cache: What tasks of this process keep for the next one, by a key of their own.
+        cache: The values that `load` has returned.
     """
 
     place: str
@@ -47,7 +43,7 @@ class Context:
     region: str = ""
     within: str | None = None
     opened: Store | None = field(default=None, compare=False)
-    cache: dict[Any, Any] = field(default_factory=dict, compare=False)
+    cache: dict[Shared[Any], Any] = field(default_factory=dict, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out of a copy what only this process can use."""
@@ -62,6 +58,12 @@ class Context:
     def exchange(self) -> Exchange:
         """Where tasks leave data for others."""
         return Exchange.at(self.place, lambda: self.store)
+
+    def load(self, shared: Shared[Value]) -> Value:
+        """Return a value of the exchange, which this process reads once."""
+        if shared not in self.cache:
+            self.cache[shared] = self.exchange.load(shared)
+        return self.cache[shared]
 
     @cached_property
     def _scratch(self) -> TemporaryDirectory[str]:
@@ -107,33 +109,6 @@ class Executor:
         """
         for item in items:
             yield _run(self.context, task, item)
-
-    def resume(
-        self, task: str, items: Mapping[str, Any], kind: type[Value], progress: ProgressLog
-    ) -> Iterator[Value]:
-        """Run a task for the items whose document no earlier try of the step has left.
-
-        Args:
-            task: It leaves a document of type `kind` in the exchange, with the code version in its
-                name, and returns the rows and the bytes of its work.
-            items: By the names of their documents, which are in one folder.
-            kind: The type of the documents.
-            progress: What is done is added to it.
-
-        Yields:
-            The documents of all items, in their order.
-        """
-        exchange = self.context.exchange
-        known = set(exchange.names(next(iter(items)).partition("/")[0]))
-        missing = [item for name, item in items.items() if name not in known]
-        if done := len(items) - len(missing):
-            log.info("%s of %s parts are left from an earlier try", done, len(items))
-        results = self.map(task, missing)
-        for name in items:
-            if name not in known:
-                progress.add(*next(results))
-            yield exchange.read_plain(name, kind)
-        progress.log()
 
     def close(self) -> None:
         """End what the executor has started, and remove its folders."""
@@ -203,33 +178,3 @@ class ProgressLog:
             f"{self._rows / seconds:,.0f}",
             f", about {minutes(left)} left" if left >= 1 else "",
         )
-
-
-# A task of prepare_data runs code of these.
-_PACKAGES = ("components", "features", "options", "storage", "user_code")
-_LIBRARIES = ("distributed", "numpy", "pyarrow")
-
-
-@cache
-def code_version() -> str:
-    """Return the version of the code that runs here, to the last byte: a tag of an image may move.
-
-    Returns:
-        For instance `0.3.0, code 0f3a5b7c9d1e, Python 3.11, numpy 2.4.1`.
-    """
-    digest = sha256()
-    for package in _PACKAGES:
-        (folder,) = importlib.import_module(f"kfp_tfjob.{package}").__path__
-        for path in sorted(Path(folder).rglob("*.py")):
-            name = f"{package}/{path.relative_to(folder).as_posix()}"
-            digest.update(f"{name}\0".encode() + sha256(path.read_bytes()).digest())
-    python = ".".join(platform.python_version_tuple()[:2])
-    libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
-    return f"{VERSION}, code {digest.hexdigest()[:12]}, Python {python}, {libraries}"
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:  # Dask, in an environment without it
-        return "is not installed"

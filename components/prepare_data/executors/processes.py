@@ -89,7 +89,10 @@ class Processes(Executor):
                         futures = {i: one for i, one in futures.items() if _is_done(one)}
                         done = number + len(futures)
                         lost, most = 1 if done > most else lost + 1, max(most, done)
-                        self._lose(error, lost)
+                        self._pool = None
+                        if lost == _MOST_LOST:
+                            raise StepError(_lost(error)) from error
+                        log.warning("a prepare_data process died (%s); its tasks run again", error)
                 del futures[number]
                 yield result_of(found)
         finally:
@@ -113,41 +116,18 @@ class Processes(Executor):
             self._pool = ProcessPoolExecutor(self._count, server, _begin, (dict(os.environ),))
         return self._pool
 
-    def _lose(self, error: Exception, times: int) -> None:
-        """Give up a pool that lost a process or cannot start one; the third time, raise."""
-        cause = _cause(error, self._pool)
-        self._pool = None
-        if times >= _MOST_LOST:
-            raise StepError(cause)
-        log.warning("a prepare_data process died (%s); its tasks run again", cause.received)
-
 
 def _is_done(future: Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _cause(error: Exception, pool: ProcessPoolExecutor | None) -> Problem:
-    """Return why processes were lost: they were killed, or could not start."""
-    processes = _processes(pool) if isinstance(error, BrokenProcessPool) else []
-    if pool and processes:
-        # Only one thread can read an exit code, and the pool's thread does.
-        pool.shutdown()
-    codes = [process.exitcode for process in processes if process.exitcode is not None]
-    if max(codes, default=0) < 0:  # one that cannot start ends by itself
-        # When one is lost, the pool ends the others with SIGTERM.
-        number = min((-code for code in codes), key=lambda found: found == signal.SIGTERM)
-        return Problem(
-            "prepare_data's processes were killed repeatedly",
-            received=signal.Signals(number).name,
-            expected="about 350 MiB of memory per process",
-            fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number"
-            " of processes",
-        )
+def _lost(error: Exception) -> Problem:
     return Problem(
-        "prepare_data's processes cannot start",
+        "prepare_data's processes were killed repeatedly, or cannot start",
         received=f"{type(error).__name__}: {error}",
-        expected="permission and memory to start more processes",
-        fix="see the log above for the reason, or set pod.prepare.cpu to 1 to work in one process",
+        expected="about 350 MiB of memory per process",
+        fix="raise pod.prepare.memory, or lower pod.prepare.cpu, which is the number of processes:"
+        " with 1, the step itself does the work",
     )
 
 

@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
+from uuid import uuid4
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.exchange import Array, damaged
+from kfp_tfjob.components.prepare_data.executors.exchange import Shared, damaged
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, ProgressLog
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.hashes import split_of
@@ -32,7 +33,7 @@ from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ranges_of
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
-from kfp_tfjob.components.prepare_data.tasks import Job, document, job_of
+from kfp_tfjob.components.prepare_data.tasks import Job, job_of
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
@@ -88,25 +89,31 @@ def prepare(
         log.warning("%s", note)
     rules = SplitRules(source, options, np.empty(0))
     # Each part has its files, as there may be millions.
-    job = Job(replace(source, files=()), label, options, Columns((), label))
-    context.exchange.write_plain(f"{job.name}/job", job)
+    job = Job(replace(source, files=()), label, options, Columns((), label), name=uuid4().hex)
+    shared = context.exchange.share(f"{job.name}/job", job)
     ranges = ranges_of([file.size for file in source.files], _PART_BYTES, PART_FILES)
     parts = [
         Part(number, list(source.files[it.start : it.end]), rules.folders)
         for number, it in enumerate(ranges)
     ]
-    items = {document(job.name, part.number): (job.name, part) for part in parts}
-    faults, indices = Faults(), []
-    for done in executor.resume(READ, items, PartDone, ProgressLog("read", source.size)):
+    faults, indices, progress = Faults(), [], ProgressLog("read", source.size)
+    results = executor.map(READ, [(shared, part) for part in parts])
+    for part, done in zip(parts, results, strict=True):
+        progress.add(len(part.files), sum(file.size for file in part.files))
         faults.merge(done.faults)
-        indices.append(done.index.view(INDEX))
+        indices.append(done.index)
+    progress.log()
     row_requirements.check_bad(faults, faults.image_problems, options)
     plan = Plan.of(indices, folders.classes, options)
     row_requirements.check(plan.rows, label, plan.classes, plan.class_counts, options, rules.rule)
     wanted = plan.input(options.pictures)
-    shards = {f"{job.name}/{it.address.name}": (job.name, it) for it in plan.shards(base)}
+    shards = list(plan.shards(base))
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
-    objects = list(executor.resume(WRITE, shards, ManifestObject, progress))
+    objects = []
+    for it in executor.map(WRITE, [(job.name, shard) for shard in shards]):
+        progress.add(len(shards[len(objects)].records), it.size)
+        objects.append(it)
+    progress.log()
     # Models take the bytes of the files, so the size of their input is not comparable.
     schema = dataset.schema_of(
         Label(label, "classification", plan.classes, np.empty(0, np.int32)),
@@ -143,11 +150,11 @@ class PartDone:
     """What the task has found.
 
     Attributes:
-        index: The images in the order of the run, as bytes of INDEX.
+        index: The images in the order of the run, as in INDEX.
         faults: The files that are no images to train on.
     """
 
-    index: Array
+    index: np.ndarray
     faults: Faults
 
 
@@ -164,8 +171,8 @@ class Shard:
     records: np.ndarray
 
 
-def read(context: Context, item: tuple[str, Part]) -> tuple[int, int]:
-    """Check the files of a part, and write its run; return their number and their bytes.
+def read(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
+    """Check the files of a part, and write its run.
 
     Raises:
         DataError: A file changed since it was listed, or cannot be read.
@@ -199,15 +206,17 @@ def read(context: Context, item: tuple[str, Part]) -> tuple[int, int]:
     index = index[order]
     index["start"] = np.cumsum(index["record"], dtype=np.uint64) - index["record"]
     run = b"".join(piece for i in order.tolist() for piece in records[i])
-    name = document(job.name, part.number)
-    context.exchange.write(f"{name}.records", run)
-    done = PartDone(index.view(np.uint8), Faults.of_files(len(part.files), faults))
-    context.exchange.write_plain(name, done)
-    return len(part.files), sum(file.size for file in part.files)
+    context.exchange.write(_run_of(job.name, part.number), run)
+    return PartDone(index, Faults.of_files(len(part.files), faults))
 
 
-def write(context: Context, item: tuple[str, Shard]) -> tuple[int, int]:
-    """Write a shard and send it to the store; return its images and its bytes.
+def _run_of(job: str, part: int) -> str:
+    """Return the name of the run of a part."""
+    return f"{job}/{part:06d}.records"
+
+
+def write(context: Context, item: tuple[str, Shard]) -> ManifestObject:
+    """Write a shard of the job of this name, and send it to the store.
 
     Raises:
         DataError: A run is damaged.
@@ -217,7 +226,7 @@ def write(context: Context, item: tuple[str, Shard]) -> tuple[int, int]:
     for number in np.unique(shard.records[:, 0]).tolist():
         # Both are in the same order, so the records of a run follow each other.
         _, starts, sizes = shard.records[shard.records[:, 0] == number].T.tolist()
-        name = f"{document(job, number)}.records"
+        name = _run_of(job, number)
         data = context.exchange.read(name, starts[0], starts[-1] + sizes[-1])
         runs[number] = name, starts[0], data
     path = context.folder / shard.address.name
@@ -232,9 +241,7 @@ def write(context: Context, item: tuple[str, Shard]) -> tuple[int, int]:
         sent = context.store.send(path, shard.address, path.name)
     finally:
         path.unlink(missing_ok=True)
-    found = ManifestObject(sent.key, sent.size, sent.crc64nvme, sent.sha256)
-    context.exchange.write_plain(f"{job}/{path.name}", found)
-    return len(shard.records), sent.size
+    return ManifestObject(sent.key, sent.size, sent.crc64nvme, sent.sha256)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Unstored
-from kfp_tfjob.components.prepare_data.source.readers.own_reader import StoredReader
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
@@ -101,16 +100,20 @@ class Source:
     Attributes:
         uri: As given.
         files: At least one.
-        store: The store to read objects from.
+        store: The store to read objects from; a copy for another process lacks it.
         reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are images; None for tables.
     """
 
     uri: str
     files: Sequence[SourceFile]
-    store: Unstored[Store]
-    reader: StoredReader | None = None
+    store: Store
+    reader: OwnReader | None = None
     pictures: Folders | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connections of this process out of a copy."""
+        return vars(self) | {"store": None}
 
     @cached_property
     def folder_splits(self) -> frozenset[str]:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import PlainSerializer, PlainValidator
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
@@ -71,12 +70,6 @@ class OwnReader(OwnCode):
     def _failed(self, name: str, received: str, expected: str, fix: str) -> DataError:
         what = f"{PATH} {self.module}:{self.function} failed on {name}"
         return DataError(Problem(what, received[:2000], expected, fix, PATH))
-
-
-# As a document of the exchange has it: the code is bytes, and the image has its own modules.
-StoredReader = Annotated[
-    OwnReader, PlainValidator(OwnReader.from_plain), PlainSerializer(OwnReader.to_plain)
-]
 
 
 class _Forward(io.RawIOBase):
