@@ -54,8 +54,9 @@ class Webhook:
                     f"{WEBHOOK_KEY} is not the address of a webhook",
                     received=wrong,
                     expected=_FORM,
-                    fix=f"correct the key {WEBHOOK_KEY} of the Secret that storage_secret names, or"
-                    " the variable of a local run; no notifications are sent until then",
+                    fix=f"correct the key {WEBHOOK_KEY} in the Secret that storage_secret names"
+                    " or, for"
+                    " a local run, the environment variable; until then, no notifications are sent",
                 )
             )
         return cls(url)

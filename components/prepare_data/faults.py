@@ -180,10 +180,10 @@ class Faults:
             return None
         example = next(fault for fault in self.examples if fault.rule == "columns")
         return Problem(
-            f"{self.rows['columns']:,} of {self.seen:,} rows have more or fewer values"
-            f" than the header of {example.file} has columns",
+            f"{self.rows['columns']:,} of {self.seen:,} rows do not have one value for"
+            f" each column in the header of {example.file}",
             received=f"line {example.line}: {example.value!r}",
-            expected="one value for each column in the first line",
+            expected="as many values as the first line has columns",
             fix="correct the header, add one if the first line is data, or correct"
             " data_options.delimiter",
         )

@@ -281,7 +281,7 @@ def _runs(store: Store, layout: Layout) -> dict[str, _Stored]:
         try:
             placed[outcome.result().key] = outcome.result(), run_id
         except DataError as error:
-            log.warning("a run is kept: %s", error)
+            log.warning("a run is kept, because it cannot be read: %s", error)
     records = {layout.folder_record(run_id): base for base, run_id in placed.values()}
     for item in store.list(top):
         if base := records.get(item.address):

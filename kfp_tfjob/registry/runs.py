@@ -54,7 +54,7 @@ def runs_of(store: Store, layout: Layout, model_name: str) -> list[EvaluatedRun]
         try:
             run = find(store, layout, run_id) if run_id in placed else layout.run(run_id)
         except DataError as error:
-            log.warning("a run is skipped: %s", error)
+            log.warning("run %s is skipped: %s", run_id, error)
             return []
         return list(_of_run(store, run, model_name, run_id, versions))
 

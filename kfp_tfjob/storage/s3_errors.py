@@ -166,9 +166,9 @@ def explain(
     if code == "RequestTimeTooSkewed":
         return ConfigurationError(
             Problem(
-                f"cannot {what}: the clocks of this machine and of the store differ too much",
+                f"cannot {what}: this machine's clock and the store's differ too much",
                 received=received,
-                fix="set the clock of this machine, for instance with NTP",
+                fix="set this machine's clock, for instance with NTP",
             )
         )
     if code in _DENIED:

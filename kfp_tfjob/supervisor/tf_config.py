@@ -62,7 +62,8 @@ class Topology:
                 if cluster.members
                 else "there is no TF_CONFIG, so this replica is alone",
                 expected=f"{expected} replicas (EXPECTED_REPLICAS)",
-                fix=_LOOK + ": the training operator did not build the cluster of the job manifest",
+                fix=_LOOK
+                + ": the training operator did not set up the replicas in the job manifest",
             )
         wrong = cluster._contradiction()
         if wrong:
@@ -70,7 +71,7 @@ class Topology:
                 _TF_CONFIG,
                 f"TF_CONFIG is not valid: {wrong}",
                 str(variables.get(_TF_CONFIG) or variables.get(_TOPOLOGY))[:500],
-                "a different address name:port for each replica, and this replica among them",
+                "another address, name:port, for each replica, including this one",
                 _LOOK,
             )
         return cluster

@@ -74,7 +74,7 @@ def submit(
         found = named(back_end, used)
         if not found:
             raise
-        log.warning("the answer was lost, but the run was started")
+        log.warning("the response was lost, but the run was started")
         made = found[0].run_id
     return read_run(back_end, made)
 

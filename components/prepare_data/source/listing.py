@@ -133,7 +133,7 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
             Problem(
                 "data_uri names files more than once",
                 received=listed(twice, 5),
-                expected="each file once, and no link to another one",
+                expected="each file once, and no links to other files in data_uri",
                 fix="correct data_uri, or remove the link",
                 path="data_uri",
             )
