@@ -22,7 +22,7 @@ from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
-_OWN_KEYS = "so pods use the keys of their node or service account"
+_OWN_KEYS = "so pods use the keys of their node or service account instead"
 
 
 def account_of(api: ClusterClient) -> str:
@@ -195,7 +195,7 @@ def secrets(subject: Subject) -> Iterator[Finding]:
         fix = secret_fix(lacking, found is not None, api.namespace)
         of_the_store = {it.parameter for it in lacking} == {"storage_secret"}
         if of_the_store and (found is not None or name == PARAMETERS["storage_secret"].default):
-            yield warning(f"{what}: {_OWN_KEYS}", fix)
+            yield warning(f"{what}, {_OWN_KEYS}", fix)
         else:
             yield waits(what, fix)
 

@@ -35,7 +35,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
                 fix="update the store, or set another one in output_uri and storage_endpoint",
             )
         )
-    return [ok(f"{root} can be written, read and deleted; of several creates, one wins")]
+    return [ok(f"{root} can be written, read and deleted, and supports conditional creates")]
 
 
 def _creates_once(store: Store, prefix: S3Address) -> bool:
