@@ -86,21 +86,6 @@ class Cluster(Access):
         self._controllers: list[Process] = []
         self._lock: IO[str] | None = None
 
-    def start(self) -> None:
-        """Start everything and wait until a TFJob can be created and its pods run.
-
-        Raises:
-            ConfigurationError: Something is missing on this host, or it has such a cluster already.
-            StepError: A server did not start; with the end of its log.
-        """
-        self._take_lock()
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        log.info("the test cluster is ready")
-
     @classmethod
     def attached(cls) -> Cluster | None:
         """Return the cluster that another process has started on this host, if there is one."""
@@ -110,18 +95,27 @@ class Cluster(Access):
         found._describe(binaries.build())
         return found
 
-    def stop(self) -> None:
+    def __enter__(self) -> Cluster:
+        """Start everything, and wait until a TFJob can be created and its pods run.
+
+        Raises:
+            ConfigurationError: Something is missing on this host, or it has such a cluster already.
+            StepError: A server did not start; with the end of its log.
+        """
+        self._take_lock()
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        log.info("the test cluster is ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """End every process, and leave nothing but the logs."""
         _clean()
         if self._lock is not None:
             self._lock.close()
-
-    def __enter__(self) -> Cluster:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def program(self, name: str) -> Path:
         return Path(self._programs[name])
@@ -211,11 +205,6 @@ class Cluster(Access):
         host.remove_address(node.address)
         host.remove(STATE / node.name)
         del self.nodes[node.name]
-
-    def load_image(self, archive: Path) -> None:
-        """Import the images of a docker-archive on every node."""
-        for node in self.nodes.values():
-            node.load_image(archive)
 
     def storage_secret(self, namespace: str, store: Versitygw | None = None) -> None:
         """Make the Secret with the address and keys of an S3 server: the cluster's, or a test's."""

@@ -118,13 +118,9 @@ class ApiServer:
         certificate = self._authority.certificate
         self._server.wait_until(lambda: answers(f"{SERVER}/readyz", certificate))
 
-    def stop(self) -> None:
-        """End the API server; etcd keeps the data, and `start` brings it back."""
-        self._server.stop(grace=1)  # it would wait for its watches, which never end
-
     def restart(self) -> None:
-        """End the API server, with every watch, and start it again."""
-        self.stop()
+        """End the API server, with every watch, and start it again; etcd keeps the data."""
+        self._server.stop(grace=1)  # it would wait for its watches, which never end
         self.start()
 
 

@@ -106,15 +106,11 @@ class Node:
         seed.plant(self._folder / "images")
         self._containerd.start()
         self._containerd.wait_until(lambda: self._ctr("version"))
-        self.load_image(node_images.current().archive)
+        self._ctr("images", "import", node_images.current().archive, check=True)
 
     def start_kubelet(self) -> None:
         """Start the kubelet, which registers the node; the runtime must be there."""
         self._kubelet.start()
-
-    def load_image(self, archive: Path) -> None:
-        """Import the images of an archive; layers that the node has may be missing in it."""
-        self._ctr("images", "import", archive, check=True)
 
     def freeze(self) -> None:
         """Stop the kubelet's clock: the node becomes NotReady while its pods run on."""

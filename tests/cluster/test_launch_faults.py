@@ -13,7 +13,6 @@ import pytest
 from kubernetes import client
 
 from kfp_tfjob.jobs.jobset import JOBSET
-from kfp_tfjob.jobs.manifest import Identity, build_job
 from tests.cluster.admission import webhook
 from tests.cluster.launches import UNTIL_GO, Launch, on_both_kinds, rules
 from tests.cluster.workloads import container, pod
@@ -185,27 +184,6 @@ def test_out_of_disk(launch):
     small = {"ephemeral_storage": "20Mi"}
     launch.run(launch.spec(body, gpus=1, pod={"all": small}))
     launch.ended_with("out_of_disk", 2, jobs=1)
-
-
-def test_same_name_of_another_run(launch):
-    spec = launch.spec(gpus=1)
-    theirs = build_job(spec, Identity("other", 1))
-    theirs["metadata"]["name"] = launch.name()
-    place = theirs["spec"] if launch.kind is JOBSET else theirs["spec"]["runPolicy"]
-    place["suspend"] = True
-    launch.cluster.custom.create_namespaced_custom_object(*launch.place, theirs)
-    launch.run(spec)
-    launch.ended_with("user_error", 2, jobs=1)
-
-
-def test_user_error_is_repeated_by_pipelines_and_tried_again_by_a_person(launch):
-    spec = launch.spec("sys.exit(1)", gpus=1)
-    launch.run(spec)
-    assert launch.run(spec, retry=True).verdict == "user_error"
-    assert launch.step.store.numbers(launch.step.run.attempts) == [1]
-    launch.run(spec)
-    assert launch.step.store.numbers(launch.step.run.attempts) == [1, 2]
-    launch.ended_with("user_error", 1, jobs=2)
 
 
 def test_preempted_by_a_more_important_pod(launch, scarce):
