@@ -22,11 +22,7 @@ _QUICK = "cluster and not slow"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests.
-
-    Returns:
-        The exit code: pytest's, or 2 with the reasons where no control plane can be had.
-    """
+    """Run the tests; the exit code is pytest's, or 2 where no control plane can be had."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     signal.signal(signal.SIGTERM, _terminate)
     # A shell of root may lack the folders in which Debian keeps iptables and debootstrap.

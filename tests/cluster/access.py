@@ -58,14 +58,7 @@ class Access:
     def kubeconfig_for(
         self, namespace: str, account: str, rules: Sequence[Mapping[str, Sequence[str]]]
     ) -> Path:
-        """Write the kubeconfig of a ServiceAccount that has these rights and no others.
-
-        Args:
-            namespace: Where the account, its Role and its RoleBinding are made.
-
-        Returns:
-            A file the caller may remove.
-        """
+        """Make a ServiceAccount that has these rights and no others; return its kubeconfig."""
         metadata = {"name": account}
         rbac = client.RbacAuthorizationV1Api(self.api)
         self.core.create_namespaced_service_account(namespace, {"metadata": metadata})

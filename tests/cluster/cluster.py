@@ -121,11 +121,7 @@ class Cluster(Access):
         return Path(self._programs[name])
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator.
-
-        Returns:
-            What it printed.
-        """
+        """Run kubectl as the administrator; return what it printed."""
         done = subprocess.run(
             [self._programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin,
@@ -303,10 +299,7 @@ class Cluster(Access):
 
 
 def make_everything() -> Mapping[str, Path]:
-    """Install, build and make whatever is not there yet; the images while programs are built.
-
-    Returns:
-        What `binaries.build` returns.
+    """Install, build and make whatever is not there yet; return what `binaries.build` does.
 
     Raises:
         ConfigurationError: Something is missing on this host, or cannot be had.

@@ -88,12 +88,7 @@ class Compiled:
         self._settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
 
     def run(self, parameters: Mapping[str, Any], placeholders: Mapping[str, str], run: Run) -> None:
-        """Run the tasks one after the other; each condition must hold.
-
-        Args:
-            parameters: Run parameters; the form's defaults count where one is not given.
-            run: Runs a task and returns its output parameters.
-        """
+        """Run the tasks one after the other, with the form's defaults; each condition must hold."""
         root = self._pipeline["root"]
         form = root["inputDefinitions"]["parameters"]
         unknown = set(parameters) - set(form)
@@ -107,9 +102,7 @@ class Compiled:
     def steps(self, inputs: Mapping[str, Any]) -> list[Task]:
         """Return every step as it is in the pipeline, with inputs that no other step has made.
 
-        Args:
-            inputs: Values by name, for the inputs that have no default, and for outputs of
-                preflight: `pipelinechannel--preflight-NAME`.
+        Outputs of preflight are called `pipelinechannel--preflight-NAME`.
         """
         made = {key: value for key, value in inputs.items() if key.startswith("pipelinechannel")}
         found = []

@@ -33,11 +33,7 @@ class Authority:
     def issue(
         self, name: str, subject: str, addresses: tuple[str, ...] = (), hosts: tuple[str, ...] = ()
     ) -> tuple[Path, Path]:
-        """Issue a certificate.
-
-        Returns:
-            The certificate and the key.
-        """
+        """Issue a certificate; return it and its key."""
         key, certificate = self.folder / f"{name}.key", self.folder / f"{name}.crt"
         if certificate.exists():
             return certificate, key
@@ -64,11 +60,7 @@ class Authority:
         return private, public
 
     def kubeconfig(self, name: str, subject: str, server: str) -> Path:
-        """Issue a client certificate and write a kubeconfig with it.
-
-        Returns:
-            The kubeconfig.
-        """
+        """Issue a client certificate, and return a kubeconfig with it."""
         path = self.folder / f"{name}.conf"
         if path.exists():
             return path
@@ -81,14 +73,7 @@ class Authority:
 
 
 def write_kubeconfig(path: Path, server: str, authority: Path, user: dict[str, str]) -> Path:
-    """Write a kubeconfig for one user of one server.
-
-    Args:
-        user: The user's credentials in the form of a kubeconfig.
-
-    Returns:
-        The file.
-    """
+    """Write a kubeconfig for one user of one server, with the credentials as it has them."""
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     path.touch(mode=0o600)
     path.write_text(

@@ -123,11 +123,7 @@ class Process:
 
 
 def wait_until(true: Callable[[], object], seconds: float) -> bool:
-    """Poll until `true()`; an OSError, such as a refused connection, counts as no.
-
-    Returns:
-        False when the time was over before.
-    """
+    """Poll until `true()`, and return whether it was in time; an OSError counts as no."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -21,11 +21,7 @@ def container(
     image: str = TRAINER,
     name: str = "tensorflow",
 ) -> dict[str, object]:
-    """Return a container that runs Python code.
-
-    Args:
-        gpus: How many it asks for, by the name of the resource.
-    """
+    """Return a container that runs Python code, with GPUs by the names of their resources."""
     resources = {"cpu": "50m", "memory": "64Mi"}
     resources |= {resource: str(count) for resource, count in (gpus or {}).items()}
     return {

@@ -117,9 +117,7 @@ def run(
 ) -> None:
     """Run blocks in an empty folder, which becomes one of links to the checkout.
 
-    Args:
-        seconds: For all of them; only what hangs reaches it.
-        places: More folders with programs.
+    Only what hangs reaches `seconds`; `places` are more folders with programs.
     """
     for path in ROOT.iterdir():
         if path.name not in _LEFT:

@@ -194,11 +194,7 @@ TARGETS = {
 
 
 def enter(target: Target, example: Any, scratch: Path) -> bool:
-    """Let an example in.
-
-    Returns:
-        Whether it was accepted; otherwise it was refused with a message.
-    """
+    """Let an example in, and return whether it was accepted and not refused with a message."""
     inside = scratch / "a" / "b" / "inside"
     inside.mkdir(parents=True)
     try:

@@ -19,11 +19,7 @@ START = 180  # seconds; TensorFlow takes 5 to 20 of them, on a busy machine more
 
 
 class ServerProcess:
-    """`kfp-tfjob serve` as a process.
-
-    Args:
-        secret: The folder of the keys of the store.
-    """
+    """`kfp-tfjob serve` as a process, with the folder of the keys of the store."""
 
     def __init__(
         self,

@@ -57,11 +57,7 @@ class Publisher:
         return self._publish(PEOPLE, lambda to: self._export(folder, to))
 
     def tutorial(self, write: str) -> np.ndarray:
-        """Publish the model that a program with Keras 2 leaves, and return its weights.
-
-        Args:
-            write: `export`, or `save` with its traces of training.
-        """
+        """Publish a model as `export` or `save` of Keras 2 writes it; return its weights."""
         name = f"{TUTORIAL}-{write}"
         self._datasets[name] = self._datasets[PETS]
         shape = len(COLUMNS), len(tiny_dataset.CLASSES)
