@@ -77,12 +77,13 @@ def test_the_table_is_whole():
     assert set(TABLE) == set(Found)
 
 
+@pytest.mark.parametrize("change", [HASH, FOREIGN], ids=["other version", "other run"])
 @pytest.mark.parametrize("attempts", [[1], []], ids=["of an earlier start", "made just before"])
-def test_a_running_job_of_a_different_version_is_refused_and_left_alone(attempts):
+def test_a_running_job_that_is_not_ours_is_refused_and_left_alone(attempts, change):
     claim = Claim.first(1, 0).to_bytes(RUN_ID, "the job", "its hash")
     store = Mock(numbers=Mock(return_value=attempts), read=Mock(return_value=claim))
     store.read_manifest.side_effect = ObjectNotFoundError("the output is not complete")
-    backend = Mock(get=Mock(return_value=job("Running", **HASH)), pods=Mock(return_value=[]))
+    backend = Mock(get=Mock(return_value=job("Running", **change)), pods=Mock(return_value=[]))
     backend.create.side_effect = JobExistsError("there is one")
     step = Step("launch_tfjob", RUN_ID, Layout.parse("s3://kfp-tfjob"), store)
     launcher = Launcher(Launch(step, JobSpec.parse(**DEFAULTS), backend, OWNER))
