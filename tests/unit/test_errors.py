@@ -1,11 +1,5 @@
 """What a person reads when something is wrong."""
 
-import json
-import pickle
-from dataclasses import asdict
-
-import pytest
-
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, first
@@ -25,12 +19,6 @@ def test_a_problem_names_its_parameter_and_what_to_type_in_fields() -> None:
     unlike = unknown_key("", "xyz", ["gate"])
     assert (unlike.path, unlike.suggestion, unlike.is_misnamed) == ("xyz", "", True)
     assert not WRONG.is_misnamed and not Problem("gone").is_misnamed
-
-
-@pytest.mark.parametrize("problem", [WRONG, unknown_key("gate", "mod", ["mode"])])
-def test_the_fields_survive_other_processes(problem: Problem) -> None:
-    assert pickle.loads(pickle.dumps(problem)) == problem
-    assert Problem(**json.loads(json.dumps(asdict(problem)))) == problem
 
 
 def test_of_many_problems_the_first_are_shown() -> None:

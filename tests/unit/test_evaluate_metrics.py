@@ -378,14 +378,10 @@ def test_more_than_thirty_classes_have_no_auc_but_everything_else() -> None:
 
 
 @pytest.mark.parametrize("level", [0.05, 0.975])
-def test_quantiles_of_t_are_those_of_scipy(level: float) -> None:
+def test_quantiles_and_tails_of_t_are_those_of_scipy(level: float) -> None:
     for freedom in range(1, 31):
         wrong = {1: 1e-9, 2: 1e-9, 3: 1e-2}.get(freedom, 3e-3)
         expected = student.ppf(level, freedom)
         assert t_quantile(level, freedom) == pytest.approx(expected, rel=wrong, abs=1e-9)
-
-
-@pytest.mark.parametrize(("value", "freedom", "tail"), [(1.8331, 9, 0.05), (2.0452, 29, 0.025)])
-def test_tails_of_t_are_those_of_the_tables(value: float, freedom: int, tail: float) -> None:
-    assert t_tail(value, freedom) == pytest.approx(tail, rel=1e-2)
-    assert t_tail(-value, freedom) == pytest.approx(1 - tail, rel=1e-2)
+        if freedom >= 9:
+            assert t_tail(expected, freedom) == pytest.approx(1 - level, rel=1e-2)

@@ -90,15 +90,6 @@ def test_timestamps_of_spark_reach_beyond_2262(path: Path) -> None:
     assert chunk.columns["a"].cast(pa.timestamp("us")).equals(times)
 
 
-def test_a_year_that_python_does_not_have_is_a_fault(path: Path) -> None:
-    """It ended the step with an OverflowError."""
-    times = pa.array([-62_167_219_200_000_001, *range(59)], pa.timestamp("us"))
-    pq.write_table(pa.table({"a": times, "y": [0, 1] * 30}), path)
-    (fault,) = read(path).faults.examples
-    assert (fault.rule, fault.value) == ("date", "-0001-12-31 23:59:59.999999")
-    assert read(path, split={"time": "a"}).faults.bad == 1
-
-
 def test_a_column_without_a_type_has_only_gaps(path: Path) -> None:
     """pandas writes it if every value of one file is None."""
     table = pa.table({"a": pa.nulls(30), "b": np.arange(30.0), "y": ["u", "v", "v"] * 10})
