@@ -39,23 +39,50 @@ ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan", 
 ROOT = Path(__file__).parents[2]
 
 
-def data_page(features: int, classes: int, kinds: bool = False, judged: bool = False) -> str:
-    """Return the page of a dataset in which every name is hostile.
+NUMBERS = dict(count=1, mean=1.5, std=0.0, min=-1e300, max=2, zeros=5)
+HISTOGRAM = {"histogram": [1] * 20}
+_HEAD = {"count": 9, "missing": 1_234}
+_TOP = [[f"{HOSTILE} {at}", 10 - at] for at in range(10)]
+_MISSING = {"missing": {"rule": "constant", "value": 1}}
+# The type in the schema, what the encoding learned, and the statistics of a column of every kind.
+KINDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("float32", _MISSING, _HEAD | {"kind": "number"} | NUMBERS | HISTOGRAM),
+    (
+        "category",
+        {"dictionary": [HOSTILE], "vocabulary": []},
+        _HEAD | {"kind": "category", "distinct": 99, "vocabulary": 9, "rare": 2, "top": _TOP},
+    ),
+    ("boolean", _MISSING, _HEAD | {"kind": "boolean", "true": 4, "false": 5}),
+    (
+        "date",
+        _MISSING | {"origin": 0},
+        _HEAD | {"kind": "date", "min": "2015-01-02", "max": "2024-12-28"} | HISTOGRAM,
+    ),
+    (
+        "date",
+        _MISSING | {"origin": 0},
+        {"kind": "date", "count": 0, "min": None, "max": None, "histogram": []},
+    ),
+    ("text", {"bins": 7}, _HEAD | {"kind": "text", "bins": 7}),
+]
 
-    With `kinds`, the columns are of every kind; with `judged`, it is compared with another one.
+
+def data_page(numbers: int, classes: int, judged: bool = False) -> str:
+    """Return the page of a dataset with columns of every kind in which every name is hostile.
+
+    With `judged`, it is compared with another one.
     """
-    names = [f"{HOSTILE} {index}" for index in range(classes)]
+    columns = {f"{HOSTILE} {at}": it for at, it in enumerate([KINDS[0]] * numbers + KINDS)}
+    names = [f"{HOSTILE} {at}" for at in range(classes)]
     splits = {"train": {"rows": 80}, "validation": {"rows": 10}, "test": {"rows": 10}}
-    numbers = dict(count=1, mean=1.5, std=0.0, min=-1e300, max=2, zeros=5)
-    label: dict[str, Any] = {split: numbers for split in splits} | {"histogram": [0, 3, 1]}
+    label: dict[str, Any] = dict.fromkeys(splits, NUMBERS) | {"histogram": [0, 3, 1]}
     if classes:
         label = {"counts": {split: dict.fromkeys(names, 7) for split in splits}}
     schema = {
         "task": "classification" if classes else "regression",
         "label": {"name": HOSTILE, "classes": names or None},
-        "features": [
-            {"name": f"{HOSTILE} {index}", "type": "float32"} for index in range(features)
-        ],
+        "features": [{"name": name, "type": kind} for name, (kind, _, _) in columns.items()],
+        "coding": [learned for _, learned, _ in columns.values()],
         "splits": splits,
         "split": {"fractions": {"train": 0.8, "validation": 0.1, "test": 0.1}},
     }
@@ -65,43 +92,9 @@ def data_page(features: int, classes: int, kinds: bool = False, judged: bool = F
         "duplicates": 0,
         "warnings": [HOSTILE],
         "label": label,
-        "features": {it["name"]: numbers | {"histogram": [1] * 20} for it in schema["features"]},
+        "features": {name: it for name, (_, _, it) in columns.items()},
     }
-    if kinds:
-        head = {"count": 9, "missing": 1_234}
-        top = [[f"{HOSTILE} {at}", 10 - at] for at in range(10)]
-        histogram = {"histogram": [1] * 20}
-        dates = {"min": "2015-01-02", "max": "2024-12-28"}
-        statistics["features"] = {
-            f"{HOSTILE} {at}": head | column
-            for at, column in enumerate(
-                [
-                    {"kind": "number"} | numbers | histogram,
-                    {"kind": "category", "distinct": 99, "vocabulary": 9, "rare": 2, "top": top},
-                    {"kind": "boolean", "true": 4, "false": 5},
-                    {"kind": "date"} | dates | histogram,
-                    {"kind": "date", "count": 0, "min": None, "max": None, "histogram": []},
-                    {"kind": "text", "bins": 7},
-                ]
-            )
-        }
-        missing = {"missing": {"rule": "constant", "value": 1}}
-        learned = {
-            "number": missing,
-            "category": {"dictionary": [HOSTILE], "vocabulary": []},
-            "boolean": missing,
-            "date": missing | {"origin": 0},
-            "text": {"bins": 7},
-        }
-        columns = statistics["features"].items()
-        types = {"number": "float32"}
-        schema["features"] = [
-            {"name": name, "type": types.get(it["kind"], it["kind"])} for name, it in columns
-        ]
-        schema["coding"] = [learned[it["kind"]] for _, it in columns]
-    validation = Validation()
-    if judged:
-        validation = judgement(list(statistics["features"]), classes)
+    validation = judgement(list(columns), classes) if judged else Validation()
     return dataset.render(
         typed(schema), statistics_of(statistics), reused=bool(classes), validation=validation
     )
@@ -171,11 +164,9 @@ PAGES = {
     "evaluation of hostile names": lambda _: evaluation_page("ten classes", nasty=True),
     "dataset, classification": lambda _: data_page(250, 120),
     "dataset, regression": lambda _: data_page(3, 0),
-    "dataset, every kind": lambda _: data_page(0, 2, kinds=True),
     "dataset, judged": lambda _: data_page(250, 120, judged=True),
     "dataset, judged, two classes": lambda _: data_page(3, 2, judged=True),
     "dataset, judged, regression": lambda _: data_page(3, 0, judged=True),
-    "dataset, every kind, judged": lambda _: data_page(0, 2, kinds=True, judged=True),
     "training": lambda _: training_page(),
     "training without epochs": lambda _: curves_html(TrainingHistory(), HOSTILE),
     "job": lambda _: job_html(
