@@ -25,11 +25,7 @@ def test_of_many_problems_the_first_are_shown() -> None:
     problems = [Problem(f"column {number}") for number in range(1200)]
     assert first(problems, 1200, "more") == problems
     shown = first(problems, 2, "columns")
-    assert [item.what for item in shown] == [
-        "column 0",
-        "column 1",
-        "1,198 more columns",
-    ]
+    assert [item.what for item in shown] == ["column 0", "column 1", "1,198 more columns"]
 
 
 def test_a_list_of_choices_begins_with_the_suggestion_and_is_cut():

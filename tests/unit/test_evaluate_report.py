@@ -17,11 +17,7 @@ from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.judging.gate import Rival, decide
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import (
-    ClassPredictions,
-    Predictions,
-    ValuePredictions,
-)
+from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.judging.verdict import build
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import PER_CLASS

@@ -8,11 +8,7 @@ import pytest
 
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import (
-    ClassPredictions,
-    Predictions,
-    ValuePredictions,
-)
+from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, check_metrics, parse_gate
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -220,10 +216,7 @@ def test_a_constant_model_is_never_blessed() -> None:
         ({"thresholds": {"own/cost": {"max": 1}}}, "'cost'"),
         ({"evaluator": "m:f", "primary_metric": "own/cost"}, "direction for own/cost"),
         ({"evaluator": "m:f", "direction": "minimize"}, "primary metric of"),
-        (
-            {"evaluator": "m:f", "primary_metric": "auc", "direction": "minimize"},
-            "auc already",
-        ),
+        ({"evaluator": "m:f", "primary_metric": "auc", "direction": "minimize"}, "auc already"),
         ({"evaluator": "m:f", "direction": "down"}, '"maximize" or "minimize"'),
         ({"thresholds": {"top_1_accuracy": {"min": 0.5}}}, "'top_<k>_accuracy'"),
         ({"primary_metric": "ece"}, "a threshold"),
@@ -232,10 +225,7 @@ def test_a_constant_model_is_never_blessed() -> None:
         ({"thresholds": {"rmse": {"max": -1}}}, "0 to inf"),
         ({"thresholds": {"rmse": {"min": 0}}}, "can miss"),
         ({"thresholds": {"auc": {"min": 0, "max": 1}}}, "can miss"),
-        (
-            {"thresholds": {"auc": {"min": 0.5}, "rmse": {"max": 9}}},
-            "classification and rmse",
-        ),
+        ({"thresholds": {"auc": {"min": 0.5}, "rmse": {"max": 9}}}, "classification and rmse"),
         ({"thresholds": {"f1": {"min": 1}}}, "precision/<class>"),
         ({"thresholds": {"auc": {}}}, '{"min": number}'),
         ({"thresholds": {"auc": {"min": 0.9, "max": 0.8}}}, "above max"),

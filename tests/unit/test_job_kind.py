@@ -38,11 +38,7 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.jobs.status import (
-    is_over,
-    is_suspended,
-    job_condition,
-)
+from kfp_tfjob.jobs.status import is_over, is_suspended, job_condition
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.storage.errors import ConfigurationError

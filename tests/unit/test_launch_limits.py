@@ -82,12 +82,7 @@ ON_LOST_NODE[1]["status"]["conditions"].append(
             "tensorflow of chief-0: ImagePullBack",
         ),
         (Snapshot(job("Created"), BROKEN), 20, "user_error", "CreateContainerConfigError: said"),
-        (
-            Snapshot(job("Suspended", suspend=True), []),
-            500,
-            "unschedulable",
-            "queue",
-        ),
+        (Snapshot(job("Suspended", suspend=True), []), 500, "unschedulable", "queue"),
         (
             Snapshot(job("Running"), [pod("chief-0", "Succeeded")]),
             60,
@@ -102,12 +97,7 @@ ON_LOST_NODE[1]["status"]["conditions"].append(
         ),
         (Snapshot(job("Running"), BOTH), 260, "deadline", "longer than its deadline"),
         (Snapshot(job(), [], events=FORBIDDEN), 5, "refused", "violates PodSecurity"),
-        (
-            Snapshot(job("Created"), NO_SECRET),
-            5,
-            "user_error",
-            "key k; chief-0",
-        ),
+        (Snapshot(job("Created"), NO_SECRET), 5, "user_error", "key k; chief-0"),
         (
             Snapshot(job("Running"), ON_LOST_NODE),
             50,

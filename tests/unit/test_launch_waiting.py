@@ -156,12 +156,7 @@ def test_the_line_is_short_however_many_pods_there_are():
             "3 node(s) didn't match Pod's node affinity/selector.",
             "correct pod.all.node_selector",
         ),
-        (
-            spec(),
-            "chief",
-            "3 node(s) had untolerated taint {gpu: yes}.",
-            "tolerate the taints",
-        ),
+        (spec(), "chief", "3 node(s) had untolerated taint {gpu: yes}.", "tolerate the taints"),
         (
             spec(chief={"output_claim": "c"}),
             "chief",

@@ -11,11 +11,7 @@ from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import crc64nvme, file_crc64nvme
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import (
-    ConfigurationError,
-    DataError,
-    StoreUnavailableError,
-)
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StoreUnavailableError
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience
