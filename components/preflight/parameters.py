@@ -105,8 +105,8 @@ def table(values: RunParameters, spec: JobSpec) -> str:
     return "\n\n".join(
         [
             "# Parameters of this run",
-            f"{counted(replicas, 'replica')} with {counted(gpus, 'GPU') if gpus else 'no GPUs'}"
-            f" in all; {spec.batch_size} rows per step.",
+            f"{counted(replicas, 'replica')} with {counted(gpus, 'GPU') if gpus else 'no GPUs'} in"
+            f" total; {spec.batch_size} rows per step.",
             *(
                 f"**{code(name)}:** {code(_written(masked(values[name])))}  \n{it.meaning}"
                 for name, it in PARAMETERS.items()

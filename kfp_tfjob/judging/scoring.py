@@ -66,10 +66,11 @@ def _check_alone(model: ServedModel, batch: Batch, outputs: np.ndarray) -> None:
         if np.array_equal(alone, again) and (np.abs(alone - outputs[at]) > room).any():
             raise DataError(
                 Problem(
-                    "the model answers differently for a row when other rows are beside it",
+                    "the model's prediction for a row depends on the other rows in the batch",
                     received=f"row {at + 1} of the test: {alone} alone, {outputs[at]} among"
                     f" {len(outputs)} rows",
-                    expected="the same answer, however many rows a request has",
+                    expected="the same prediction for a row, whatever other rows a request"
+                    " contains",
                     fix="let no layer compute over axis 0 when the model predicts, and export it"
                     " with training=False",
                 )

@@ -216,7 +216,7 @@ def _spawn(folder: Path, lock: IO[str]) -> subprocess.Popen[bytes]:
             Problem(
                 "the models of local runs are in an embedded store, which is not installed",
                 received="no package swift",
-                expected="the extra `local`, or beside the extra `serve`: pip install swift",
+                expected="the extra `local` or, with the extra `serve`, pip install swift",
                 fix="install it, or name the store with --output s3://BUCKET/PREFIX",
             )
         )

@@ -163,7 +163,7 @@ def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_
     assert done.schema.picture.height == 128
     assert (done.statistics.duplicates, done.statistics.conflicts) == (2, 1)
     said = "; ".join(done.statistics.warnings)
-    for words in ("1 of 85 pictures: an alpha", "16 bits", "different label", "half as large"):
+    for words in ("1 of 85 images: an alpha", "16 bits", "different label", "half as large"):
         assert words in said
     with pytest.raises(DataError, match=r"dog/cmyk.jpg"):
         prepared(store, base, tmp_path / "p", pictures={"channels": 1})

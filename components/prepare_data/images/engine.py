@@ -367,18 +367,16 @@ class Plan:
         )
         counts = {
             "the same image as an earlier one, with a different label": conflicts,
-            "EXIF asks for a rotation, which training and the exported model ignore": (
-                described.turned
-            ),
+            "an EXIF rotation, which training and the exported model ignore": (described.turned),
             "an alpha channel, which is dropped": alpha,
             "16 bits per value; the model receives 8": deep,
-            "in colour; the model receives grey": colour if input.channels == 1 else 0,
+            "in color; the model receives grayscale": colour if input.channels == 1 else 0,
             f"less than half as large as the model's input of {input.height} x {input.width}"
             " pixels": small,
         }
         for what, count in counts.items():
             if count:
-                yield f"{count:,} of {len(self.index):,} pictures: {what}"
+                yield f"{count:,} of {len(self.index):,} images: {what}"
         for i, split in enumerate(SPLITS[1:], 1):
             row = self.class_counts[i]
             lacking = [name for name, count in zip(self.classes, row, strict=True) if not count]

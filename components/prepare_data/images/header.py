@@ -169,7 +169,7 @@ def _png(content: bytes) -> Header | Unusable:
     if kind != b"IHDR" or length != 13 or zlib.crc32(content[12:29]) != checksum:
         return Unusable("broken", "no valid IHDR")
     if colour not in _PNG_MODES or not width or not height:
-        return Unusable("broken", f"{width} x {height} pixels of the colour type {colour}")
+        return Unusable("broken", f"{width} x {height} pixels of color type {colour}")
     if not content.endswith(_PNG_END) and content.rfind(_PNG_END) < 0:
         return Unusable("truncated", f"{len(content):,} bytes without the end of the PNG")
     deep = ", 16 bits" if bits == 16 and colour != _PALETTE else ""

@@ -180,8 +180,8 @@ class Category(ColumnType):
                 text = next(iter(top))
                 found.append(
                     f"the values of the category {name!r} are written like {text}, as pandas writes"
-                    f" whole numbers if one is missing; {text[:-2]} in other data is another value"
-                    " to the model; write them as whole numbers (in pandas, Int64)"
+                    f" whole numbers if one is missing; {text[:-2]} in other data would be another"
+                    " category, so write them as whole numbers (in pandas, Int64)"
                 )
             if len(others) == 1 and len(top) > 2:
                 found.append(

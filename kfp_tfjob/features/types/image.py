@@ -156,6 +156,6 @@ class Image(ColumnType):
                     wrong.append((row, "not base64"))
                     continue
             if not data.startswith(_HEADS):
-                wrong.append((row, "no JPEG or PNG"))
+                wrong.append((row, "not a JPEG or PNG"))
             found[row] = data
         return found, wrong

@@ -282,7 +282,7 @@ class Number(ColumnType):
         if large:
             found.append(
                 "values are rounded to float32 (7 digits); an identifier is not a feature:"
-                f" {listed(large, 10)}; leave it out with data_options.drop, or subtract a constant"
+                f" {listed(large, 10)}; drop it with data_options.drop, or subtract a constant"
             )
         alike = [
             name
@@ -292,7 +292,7 @@ class Number(ColumnType):
         if alike:
             found.append(
                 "a different whole number in every row, like an identifier or a row number:"
-                f" {listed(alike, 10)}; if it says nothing about new rows, leave it out with"
+                f" {listed(alike, 10)}; if it does not help with new rows, drop it with"
                 f" data_options.drop={json.dumps(alike[:10], ensure_ascii=False)}"
             )
         return found
