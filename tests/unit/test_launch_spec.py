@@ -36,7 +36,7 @@ def problems(**changes) -> list[str]:
         ({"dataset_uri": "/tmp/x"}, "dataset_uri"),
         ({"train_options": {"sed": 1}}, "'sed'.*'seed'"),
         ({"train_options": {"early_stopping": {"patient": 1}}}, "'patience'"),
-        ({"train_options": {"reduce_lr_on_plateau": {"factor": 2}}}, "reduce_lr_on_plateau.factor"),
+        ({"train_options": {"reduce_lr_on_plateau": {"factor": 1}}}, "reduce_lr_on_plateau.factor"),
         ({"train_options": {"checkpoint_seconds": "Infinity"}}, "train_options.checkpoint_seconds"),
         ({"train_options": {"max_attempts": 0}}, "train_options.max_attempts"),
         ({"train_options": {"ttl_seconds": 0}}, "train_options.ttl_seconds.*60"),

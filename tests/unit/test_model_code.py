@@ -261,16 +261,6 @@ def test_links_are_followed_inside_of_the_folder_only(
         read(folder)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [b"-" * 100_000 + b"1", b"a" + b".b" * 100_000, b"(" * 5000, b"\0", b"# coding: nothing\n"],
-)
-def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
-    with bounded(seconds=5, memory=300 << 20):
-        (problem,) = Code("m", {"m.py": source}).problems("f", {})
-    assert problem.what
-
-
 def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:
     for name, files, module, kept in (
         ("package", {"own/__init__.py": GOOD, "own/a.py": b""}, "own", "own/a.py"),

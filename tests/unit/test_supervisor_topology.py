@@ -13,7 +13,6 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.supervisor.environment import Refused
 from kfp_tfjob.supervisor.tf_config import Topology
 from tests.unit.launch_parameters import DEFAULTS
 
@@ -95,24 +94,6 @@ def test_one_replica_alone_has_no_cluster(kind):
         "RANK": "0",
         "WORLD_SIZE": "1",
     }
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"TOPOLOGY": "{"},
-        {"TOPOLOGY": '{"role": "chief"}'},
-        {"TOPOLOGY": '{"replicas": {"chief": [2, "a-{}:1"]}, "role": "chief"}'},
-        {
-            "TOPOLOGY": '{"replicas": {"chief": [2, "a-{}:1"]}, "role": "chief"}',
-            "REPLICA_INDEX": "2",
-        },
-        {"TOPOLOGY": '{"replicas": {"chief": [2, "a:1"]}, "role": "chief"}', "REPLICA_INDEX": "0"},
-    ],
-)
-def test_a_damaged_topology_is_refused(wrong):
-    with pytest.raises(Refused):
-        Topology.read(wrong)
 
 
 def test_an_operators_variable_comes_first():

@@ -21,7 +21,6 @@ from kfp_tfjob.features.types.date import Date, date_parts
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
 from kfp_tfjob.storage.errors import DataError
-from tests.typed_schema import typed
 
 _CITIES = ("Rome", "Bonn", "Paris")
 _CODING = Coding(
@@ -128,25 +127,6 @@ def test_a_code_outside_its_dictionary_is_damage(code: list[int], name: str) -> 
     with pytest.raises(DataError) as caught:
         _pack([[0, 0]], [code], [[0]])
     assert repr(name) in caught.value.problems[0].what
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"features": [{"name": "a", "type": "float64"}], "coding": [{}]},
-        {"features": [{"name": "a", "type": "category"}], "coding": [{}]},
-        {"features": [{"name": "a", "type": "boolean"}]},
-        {"features": [{"name": "a", "type": "float32"}], "coding": [{}, {}]},
-        {"features": [{"name": "a", "type": "text"}], "coding": [{"bins": 2**24}]},
-        {
-            "features": [{"name": "a", "type": "category"}],
-            "coding": [{"dictionary": ["x"], "vocabulary": ["x", "x"]}],
-        },
-    ],
-)
-def test_a_wrong_schema(change: dict[str, object]) -> None:
-    with pytest.raises((ValueError, KeyError)):
-        assert typed(change).encoding
 
 
 # From the reference implementation of SipHash-2-4: the text of n bytes is 00 01 02 ...

@@ -77,16 +77,6 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
         ("HYPERPARAMETERS", "[1]", ""),
         ("TRAIN_OPTIONS.sed", '{"sed": 1}', "seed"),
         ("TRAIN_OPTIONS.seed", '{"seed": -1}', ""),
-        (
-            "TRAIN_OPTIONS.early_stopping.patients",
-            '{"early_stopping": {"patients": 1}}',
-            "patience",
-        ),
-        (
-            "TRAIN_OPTIONS.reduce_lr_on_plateau.factor",
-            '{"reduce_lr_on_plateau": {"factor": 1}}',
-            "",
-        ),
         ("TRAIN_OPTIONS.mixed_precision", '{"mixed_precision": "half"}', ""),
         ("TRAIN_OPTIONS.tf32", '{"tf32": 2}', ""),
         ("TRAIN_OPTIONS.checkpoint_keep", '{"checkpoint_keep": 0}', ""),
