@@ -125,7 +125,7 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     if champion:
         yield f"**Champion:** version {champion.version}, {code(champion.version_uri)}"
         record = step.layout.model(model_name).champion(champion.number)
-        yield f"**Record of the champion:** {code(record)}"
+        yield f"**Champion record:** {code(record)}"
     else:
         yield "**Champion:** none yet"
     yield f"**Dataset:** {code(dataset)}"

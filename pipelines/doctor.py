@@ -97,7 +97,7 @@ def _reach(question: Question, reached: list[Subject]) -> list[Finding]:
     pods = step_pods(question.spec.pod, DEFAULTS)
     pods = asked_for(pods) or [pods["prepare_data"]]
     subject = Subject(api, question.spec, question.account, step_pods=pods)
-    found = findings("the version of Kubernetes", partial(version, subject))
+    found = findings("the Kubernetes version", partial(version, subject))
     if not only(found, Status.PROBLEM):
         reached.append(replace(subject, account=question.account or _account(api)))
     return found
@@ -142,7 +142,7 @@ def judge_version(version: str, where: str, level: str, account: str = "") -> It
         )
     elif known < _USER_ID and level == "restricted":
         yield Finding(
-            f"{said}: it ignores the user id of a step, so Pod Security restricted refuses its pod",
+            f"{said}: it ignores a step's user id, so Pod Security restricted refuses its pod",
             fix="set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.16 or later",
         )
     elif known < _USER_ID:

@@ -57,12 +57,12 @@ def _watch(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kfp_tfjob.uploader")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    text = "mirror the output of the chief while it trains"
+    text = "mirror the chief's output while it trains"
     watch = commands.add_parser("watch", help=text, description=text)
     add = watch.add_argument
-    add("folder", type=Path, help="OUTPUT_DIR of the chief")
+    add("folder", type=Path, help="the chief's OUTPUT_DIR")
     add("address", help="the run: s3://BUCKET/.../runs/RUN_ID")
-    add("--endpoint", default="", help="URL of the store; default: the Secret's")
+    add("--endpoint", default="", help="the store's URL; default: the one in the Secret")
     add("--run-id", default=os.environ.get("RUN_ID", ""), help="default: RUN_ID, or the address's")
     add("--attempt", default=os.environ.get("ATTEMPT", ""), help="default: ATTEMPT")
     add("--interval", type=float, default=1.0, help="seconds between two scans; default 1")

@@ -12,11 +12,11 @@ class Contract(Group):
 
     changes: Literal["warn", "fail"] = option(
         "warn",
-        "What happens if columns, column types, classes or the split differ from the champion's"
-        " data, so that evaluate cannot compare the models: a warning, or the step fails.",
+        "Whether to warn or fail if columns, column types, classes or the split differ from the"
+        " champion's data, so that evaluate cannot compare the models.",
     )
     limits: Literal["warn", "fail"] = option(
-        "warn", "What happens if values are beyond the limits below: a warning, or the step fails."
+        "warn", "Whether to warn or fail if values are beyond the limits below."
     )
     max_unseen: float | None = option(
         0.05,

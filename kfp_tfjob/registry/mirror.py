@@ -180,7 +180,7 @@ def _sync(
         return outcome(False, f"its client cannot be started: {error}")
     said = (ended.stdout.strip().splitlines() or ["the client printed nothing"])[-1]
     if ended.returncode == 3:
-        fix = f"install the extra {mirror.extra} in the image of the step"
+        fix = f"install the extra {mirror.extra} in the step's image"
         return outcome(False, f"its client is not installed ({said}). Fix: {fix}")
     return outcome(ended.returncode == 0, said)
 

@@ -207,7 +207,7 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
     # After a rollback, the next one goes further back than the versions that were left.
     before = dict.fromkeys(it.version for it in walk_back(now, earlier))
     needed = [*list(newest)[:most], *list(before)[:most]]
-    return {now.version: "is the champion"} | {it: "can come back by a rollback" for it in needed}
+    return {now.version: "is the champion"} | {it: "may be restored by a rollback" for it in needed}
 
 
 def _is_held(store: Store, place: ModelLayout, version: int) -> bool:

@@ -27,10 +27,10 @@ from kfp_tfjob.storage.errors import (
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
 _DENIED = {
-    "AccessDenied": "the credentials may not do this",
-    "403": "the credentials may not do this",
-    "InvalidAccessKeyId": "the store does not know this access key",
-    "XAdminUserNotFound": "the store does not know this access key",  # versitygw's name for it
+    "AccessDenied": "the credentials do not allow this",
+    "403": "the credentials do not allow this",
+    "InvalidAccessKeyId": "the store does not recognize this access key",
+    "XAdminUserNotFound": "the store does not recognize this access key",  # versitygw's name for it
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
     "ExpiredToken": "the session token has expired",
     "InvalidToken": "the session token is not valid",
@@ -100,7 +100,7 @@ def _without_a_secret() -> str:
     if os.environ.get("KFP_POD_NAME") and not SecretVolume.from_environment().folder.is_dir():
         # A component of KFP cannot bring a volume with it.
         return (
-            "mount the Secret of the store into this task of your pipeline: load the compiled YAML"
+            "mount the store's Secret into this task of your pipeline: load the compiled YAML"
             " of the step, or call kfp_tfjob.pipelines.task.with_store(task)"
         )
     return (
@@ -130,7 +130,7 @@ def explain(
             )
         )
     if not isinstance(error, ClientError):
-        fix = "set AWS_CA_BUNDLE to a file with the CA certificate of the store"
+        fix = "set AWS_CA_BUNDLE to a file with the store's CA certificate"
         certificate = "CERTIFICATE_VERIFY_FAILED" in str(error)
         return ConfigurationError(
             Problem(f"cannot {what}", received=str(error), fix=fix if certificate else "")

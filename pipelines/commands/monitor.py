@@ -30,7 +30,7 @@ class _Limit(click.FloatRange):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return the number."""
         found = super().convert(value, param, ctx)
-        return found if math.isfinite(found) else self.fail(f"{found} is no limit", param, ctx)
+        return found if math.isfinite(found) else self.fail(f"{found} is not a limit", param, ctx)
 
 
 _DEFAULTS = Contract()
@@ -163,7 +163,7 @@ def _notes(found: Monitored) -> Iterator[str]:
     if not found.judged:
         yield "There are too few rows to report drift."
     elif not found.moved:
-        yield "The requests are like the training data."
+        yield "The requests resemble the training data."
     else:
         names = ", ".join(column.name for column in found.moved)
         yield f"Moved: {names}. Check their source; if it is correct, train on newer data."

@@ -118,7 +118,10 @@ def _make(
         show("\nKubeflow Pipelines answers:")
     _tell(made, json_)
     for it in () if json_ else kept:
-        show(f"note: {_called(it)} stays, paused{_flight(it)}: deleting it now would end its runs")
+        show(
+            f"note: {_called(it)} stays, paused{_flight(it)}, because deleting it now would end"
+            " its runs"
+        )
 
 
 def _called(found: Schedule) -> str:

@@ -22,7 +22,7 @@ _REPEATED = _PASSING | {500}  # also what the back end says while its database i
 _ACCOUNT = re.compile(r"(?<!system:)service[ _-]?accounts?(?!:)", re.IGNORECASE)
 ALLOW_ACCOUNT = (
     "list it in the variable ALLOWEDSERVICEACCOUNTS of the Deployment ml-pipeline; on a multi-user"
-    " back end, you also need the right `use` on the serviceaccount. Or omit --service-account"
+    " back end, you also need the permission `use` on the serviceaccount. Or omit --service-account"
 )
 _QUOTED = re.compile(r"^\w+\(host=[^)]*\): ")
 

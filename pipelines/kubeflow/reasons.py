@@ -285,7 +285,7 @@ def _wait_remedy(waits: str) -> str:
         )
     if "secret" in waits.lower() and "not found" in waits:
         return "create the Secret; the pod then tries again on its own"
-    return "free what it waits for, or cancel it and ask for less"
+    return "free the resources that it waits for, or cancel the run and request less"
 
 
 def progress_line(progress: Progress) -> str:

@@ -71,7 +71,7 @@ class Records:
         output = str(run.parameters.get("output_uri", ""))
         self._layout = self._open(lambda: Layout.parse(output)) if output else None
         if not output:
-            self.trouble = "it has no parameter output_uri, which says where they are"
+            self.trouble = "it has no parameter output_uri, so they cannot be found"
         url = endpoint_of(str(run.parameters.get("storage_endpoint") or ""), endpoint)
         region = str(run.parameters.get("storage_region", ""))
         self._store = self._open(lambda: Store(url, region, patience=REACHABLE))

@@ -75,7 +75,7 @@ def test_an_object_that_changes_while_it_is_read(step, store, base, after_the_fi
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("AccessDenied", "the credentials may not do this"),
+        ("AccessDenied", "the credentials do not allow this"),
         ("ExpiredToken", "the session token has"),
     ],
 )

@@ -171,7 +171,7 @@ def test_permission_that_comes_back(pod, store, run, proxy):
     for number in range(20):
         pod.write(f"model/{number}", b"x")
     pod.checkpoint(1)
-    pod.says("the credentials may not do this")
+    pod.says("the credentials do not allow this")
     sidecar.terminate()
     pod.says("the trainer has ended")
     proxy.faults = []
