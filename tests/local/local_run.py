@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -89,16 +88,17 @@ class Run:
 
     def find(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
         """Return the one process of the run, or its server, that is wanted, once there is one."""
-        token = token_of(self.home)
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            running = [*processes.carriers(token), *servers(self.home / "s3")]
-            for process in running:
+        token, found = token_of(self.home), []
+
+        def look() -> bool:
+            for process in [*processes.carriers(token), *servers(self.home / "s3")]:
                 with suppress(psutil.NoSuchProcess):  # it has just ended
                     if wanted(process):
-                        return process
-            time.sleep(0.05)
-        raise AssertionError("the process was not found")
+                        found.append(process)
+            return bool(found)
+
+        until(look)
+        return found[0]
 
     def assert_nothing_left(self) -> None:
         token = token_of(self.home)
@@ -107,15 +107,9 @@ class Run:
 
 def servers(folder: Path) -> list[psutil.Process]:
     """Return the embedded servers of a folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            command = process.cmdline()
-        except psutil.Error:
-            continue  # it has just ended
-        if "kfp_tfjob.pipelines.local.s3_server" in command and str(folder) in command:
-            found.append(process)
-    return found
+    wanted = {"kfp_tfjob.pipelines.local.s3_server", str(folder)}
+    known = psutil.process_iter(["cmdline"])
+    return [process for process in known if wanted <= set(process.info["cmdline"] or ())]
 
 
 def token_of(home: Path) -> str:

@@ -13,18 +13,17 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from kfp_tfjob import uploader
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
+from kfp_tfjob.pipelines.local.output import Relay
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.local_run import token_of
-from tests.local.published import VERDICT
+from tests.local.published import VERDICT, publish_files
 
 Mount = Callable[..., Path]
 
@@ -96,20 +95,25 @@ def test_a_run_whose_disk_fills_up_is_ended(mount: Mount, tmp_path: Path) -> Non
     assert processes.carriers(token_of(home)) == []
 
 
+def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -> None:
+    disk = mount(1 << 20)
+    fill(disk)
+    script = "for i in range(50): print('x' * 10_000)"
+    printing = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    relay = Relay(printing, disk / "pipeline.log", print)
+    relay.start()
+    assert printing.wait(300) == 0
+    relay.join()
+    assert relay.is_full
+
+
 def test_what_is_published_is_done_although_its_copy_finds_no_room(
-    mount: Mount, tmp_path: Path, store: Store, base: S3Address
+    mount: Mount, store: Store, base: S3Address
 ) -> None:
     step = Step("finish", "r", Layout(base), store)
-    version = base / "models/m/versions/1"
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "weights").write_bytes(os.urandom(2 << 20))
-    uploader.push(store, model, version, "model")
-    metrics = {"accuracy": 0.9}
-    champion = Champion(1, 1, str(version), "r", "w", "s", "d", metrics, "v")
-    store.write(base / "models/m/champions/1.json", champion.to_bytes())
-    verdict = VERDICT | {"metrics": metrics}
-    store.write(step.run.evaluation / "verdict.json", json.dumps(verdict).encode())
+    version = publish_files(store, step.layout, "m", 1, {"w": os.urandom(2 << 20)}).version_uri
+    verdict = VERDICT | {"metrics": {"accuracy": 0.9}}
+    store.write(step.run.verdict, json.dumps(verdict).encode())
     home = Home(mount(1 << 20) / "home")
     home.run("r").mkdir(parents=True)
     said: list[str] = []

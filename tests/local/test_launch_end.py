@@ -37,7 +37,7 @@ def _ends_of(step: Step) -> dict[int, AttemptEnd | None]:
 
 
 @pytest.fixture
-def process(tmp_path, s3, base, script, repository, step):
+def process(tmp_path, backend, base, script, repository, step):
     """A launcher in a process of its own, as a step has it; its job waits for an order."""
     body = f"""
 import kfp_tfjob.components.launch_tfjob.engine as engine
@@ -50,10 +50,7 @@ engine.run(step, dict(output_uri="{base}", storage_secret="objstore-cred", model
     train_batch_size=64, train_image="none", pod={{}}, model_code="",
     train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job")
 """
-    secrets = tmp_path / "own-secrets"
-    secrets.mkdir()
-    (secrets / "objstore-cred").symlink_to(s3.secret, target_is_directory=True)
-    values = {"KFP_TFJOB_BACKEND": "local", "KFP_TFJOB_SECRETS": str(secrets)}
+    values = {"KFP_TFJOB_BACKEND": "local", "KFP_TFJOB_SECRETS": str(tmp_path / "secrets")}
     values |= {"KFP_TFJOB_WORK": str(tmp_path / "work")}
     values |= {"PYTHONPATH": str(repository), MARK: str(tmp_path)}
     found = subprocess.Popen([sys.executable, "-c", body], env=os.environ | values)

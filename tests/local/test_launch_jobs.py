@@ -33,7 +33,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.failure_record import Failure
-from kfp_tfjob.storage.layout import MANIFEST, Layout, RunLayout
+from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from tests.waiting import until
@@ -94,15 +94,13 @@ def backend(tmp_path: Path, s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def _left(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            own = process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE
-            if not own and process.environ().get(MARK) == mark:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return [
+        process
+        for process in psutil.process_iter(["environ", "status"])
+        if process.info["status"] != psutil.STATUS_ZOMBIE
+        and (process.info["environ"] or {}).get(MARK) == mark
+        and process.pid != os.getpid()
+    ]
 
 
 @pytest.fixture
@@ -359,12 +357,12 @@ def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, sc
     assert step.store.numbers(step.run.attempts) == [1, 2, 3]
 
 
-def checkpoint(store: Store, run: RunLayout, number: int) -> None:
+def checkpoint(step: Step, number: int) -> None:
     """Store a checkpoint as the sidecar does."""
-    folder = run.checkpoints / str(number)
-    store.write(folder / "state", bytes([number]))
-    entry = store.entry(folder / "state", "state")
-    store.create(folder / MANIFEST, Manifest.of("checkpoint", [entry]).to_bytes())
+    folder = step.run.checkpoints / str(number)
+    step.store.write(folder / "state", bytes([number]))
+    entry = step.store.entry(folder / "state", "state")
+    step.store.create(folder / MANIFEST, Manifest.of("checkpoint", [entry]).to_bytes())
 
 
 def test_two_kills_of_a_training_that_progressed_each_time_end_green(
@@ -373,7 +371,7 @@ def test_two_kills_of_a_training_that_progressed_each_time_end_green(
     def progress_and_die() -> None:
         for attempt, last in ((1, "die 1"), (2, "die 2"), (3, "exit 0")):
             until((tmp_path / f"chief-0.{attempt}.json").exists)
-            checkpoint(step.store, step.run, attempt)
+            checkpoint(step, attempt)
             tell(chief_0=last)
 
     threading.Thread(target=progress_and_die, daemon=True).start()
@@ -400,15 +398,15 @@ def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
 def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
     backend, spec, step, tell, tmp_path
 ):
-    checkpoint(step.store, step.run, 3)
-    checkpoint(step.store, step.run, 7)
+    for number in (2, 3, 7):
+        checkpoint(step, number)
     step.store.write(step.run.checkpoints / "7" / "state", b"rotten")
     step.store.write(step.run.checkpoints / "9" / "state", b"without a manifest")
     tell(chief_0="exit 0")
     engine.train(step, spec(), backend)
     keys = [item.key for item in step.store.read_manifest(step.run.manifest).objects]
     assert any(key.endswith("checkpoints/3/state") for key in keys)
-    assert not any("checkpoints/7" in key or "checkpoints/9" in key for key in keys)
+    assert not any(f"checkpoints/{number}" in key for key in keys for number in (2, 7, 9))
 
 
 @pytest.mark.parametrize("when", ["before its job", "while its job is lost"])

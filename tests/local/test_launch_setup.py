@@ -23,7 +23,6 @@ from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
 from tests.local.sidecar import Pod
-from tests.local.test_launch_jobs import checkpoint
 from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 
 
@@ -73,26 +72,6 @@ def test_a_replica_without_data_dir_fetches_nothing(
     assert not (Path(environment["JOB_DIR"]) / "data").exists()
 
 
-def test_the_newest_complete_checkpoint_comes_back(
-    store: Store, base: S3Address, tmp_path: Path
-) -> None:
-    layout = RunLayout(base)
-    for step in (3, 5, 7, 9):
-        checkpoint(store, layout, step)
-    store.delete(layout.checkpoints / "9" / MANIFEST)  # it was being stored when the pod died
-    environment = {
-        "JOB_DIR": str(tmp_path / "job"),
-        "OUTPUT_DIR": str(tmp_path / "output"),
-        "RUN_URI": str(layout.base),
-        "RESTORE": "1",
-    }
-    assert run(environment, lambda: store) == 7
-    checkpoints = tmp_path / "output" / "checkpoints"
-    assert [item.name for item in checkpoints.iterdir()] == ["7"]
-    assert (checkpoints / "7" / "state").read_bytes() == b"\7"
-    assert run(environment, lambda: store) == 7, "it is there"
-
-
 BESIDE = {
     "progress.jsonl": b"{}\n",
     "logs/train/events.out.tfevents.1.host": b"event" * 100,
@@ -139,6 +118,7 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
     for path, data in BESIDE.items():
         assert (output / path).read_bytes() == data
     assert "4 files " in caplog.text
+    assert restore(store, stored, output) == 5  # it is there
     assert not proxy.of("PUT")
 
     second = _mirror(store, stored, output, 2)

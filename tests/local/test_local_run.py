@@ -1,12 +1,18 @@
-"""The whole pipeline as processes: what it publishes, whatever is killed meanwhile."""
+"""The whole pipeline as processes: what it publishes, refuses and leaves, whatever is killed."""
 
+import fcntl
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.run_folder import find
@@ -100,12 +106,11 @@ def test_killed_runs_end_with_the_same_model(home: Path, digits_csv: Path) -> No
 
 
 @pytest.mark.slow
-def test_three_ticks_of_which_one_brings_nothing_new(tmp_path: Path, digits_csv: Path) -> None:
-    lines = digits_csv.read_text().splitlines(keepends=True)
-    for day, rows in (("20", lines), ("21", lines), ("22", lines[:-200])):
+def test_a_second_tick_brings_nothing_new(tmp_path: Path, digits_csv: Path) -> None:
+    for day in ("20", "21"):
         folder = tmp_path / "in" / f"2026-11-{day}"
         folder.mkdir(parents=True)
-        (folder / "digits.csv").write_text("".join(rows))
+        shutil.copy(digits_csv, folder / "digits.csv")
     common = ("--data", f"{tmp_path}/in/{{date-1d}}", "--label", "digit", "--name", "digits")
     common += ("--workers", "0", "--set", "train_epochs=2")
     common += ("--set", "train_options.when_unchanged=skip")
@@ -117,26 +122,82 @@ def test_three_ticks_of_which_one_brings_nothing_new(tmp_path: Path, digits_csv:
     assert second.wait() == 0, second.text
     assert f"since run {first.run_id}" in second.text
     assert "launch_tfjob" not in second.text and "prepare_data" not in second.text
-    page = (tmp_path / "home/runs" / second.run_id / "parameters.md").read_text()
-    assert page.startswith("# Nothing") and "2026-11-22T03:00:00Z" in page
     # A continued run keeps its tick, whenever that is.
-    third = Run(tmp_path / "home", *common, "--tick", "2026-11-23T03:00:00Z")
-    third.read_until("prepare_data")
-    third.signal(signal.SIGTERM)
-    assert third.wait() == 128 + signal.SIGTERM
-    kept = ("--run-id", third.run_id)
+    kept = ("--run-id", second.run_id)
     refused = Run(tmp_path / "home", *kept, "--tick", "2026-11-24T03:00:00Z")
     assert refused.wait() == 2 and " tick" in refused.text
-    # Its data is new, so it trains: that is all there is to see, and the rest takes long.
-    resumed = Run(tmp_path / "home", *kept)
-    resumed.read_until("launch_tfjob")
-    resumed.signal(signal.SIGTERM)
-    assert resumed.wait() == 128 + signal.SIGTERM
-    assert "Nothing" not in resumed.text
+    assert Run(tmp_path / "home", *kept).wait() == 0
+    page = (tmp_path / "home/runs" / second.run_id / "parameters.md").read_text()
+    assert page.startswith("# Nothing") and "2026-11-22T03:00:00Z" in page
 
     def places(layout: Layout, store: object) -> dict[str, RunLayout]:
-        return {run.run_id: find(store, layout, run.run_id) for run in (first, second, third)}
+        return {run.run_id: find(store, layout, run.run_id) for run in (first, second)}
 
     folders = stored(tmp_path / "home", places)
     days = {run_id: place.base.key.split("/")[2] for run_id, place in folders.items()}
-    assert list(days.values()) == ["2026-11-21", "2026-11-22", "2026-11-23"]
+    assert list(days.values()) == ["2026-11-21", "2026-11-22"]
+
+
+def test_what_preflight_finds_comes_at_once_and_leaves_no_secret(
+    tmp_path: Path, digits_csv: Path, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, secret = tmp_path / "home", "hunter2-4711"
+    model = tmp_path / "model.py"
+    model.write_text("def build_model(dataset, units=8):\n    return None\n")
+    names = ("pod.all.env.API_TOKEN", "model_hyperparameters.password")
+    secrets = [word for name in names for word in ("--set", f"{name}={secret}")]
+    wrong = ("--label", "digt", "--set", "model_hyperparameters.unit=3")
+    (home / "secrets/hub").mkdir(parents=True)  # a person's own
+    given = ("--data", str(digits_csv), "--model", f"{model}:build_model", *wrong, *secrets)
+    given += ("--output", "s3://mine")
+    refused = Run(home, *given, nohup=True)
+    refused.read_until("run ")
+    refused.signal(signal.SIGHUP)  # the user logs out
+    assert refused.wait() == 2, refused.text
+    message = refused.text.rpartition("preflight failed")[2]
+    assert "s3://mine" in refused.lines[-1]
+    assert "'units'?" in message
+    assert "'digt'" in message and "'digit'?" in message
+    refused.assert_nothing_left()
+    mine = S3Address("mine")
+    run = Layout(mine).run(refused.run_id)
+    left = stored(home, lambda _, store: [item.address for item in store.list(mine)])
+    assert left == [run.failure("json"), run.failure("md")]
+
+    folder = home / "runs" / refused.run_id
+    kept = folder / "parameters.json"
+    files = [path for path in (home / "runs").rglob("*") if path.is_file()]
+    assert secret not in refused.text and "******" in kept.read_text()
+    assert "******" in (folder / "pipeline.log").read_text()
+    assert [path for path in files if secret in path.read_text(errors="replace")] == []
+    assert (home / "secrets/hub").is_dir()
+    without = CliRunner().invoke(
+        main, ["run", "--home", str(home), "--run-id", refused.run_id, "--label", "digit"]
+    )
+    assert without.exit_code == 2
+    for name in names:
+        assert f"--set {name}=VALUE" in without.output
+
+    # A wrong option does not change what the run continues with, and the keys of the embedded
+    # store are for it alone.
+    before = kept.read_text()
+    os.link(kept, tmp_path / "as_it_was")
+    keys = home / "secrets" / "objstore-cred"
+    keys.unlink(missing_ok=True)
+    keys.symlink_to(s3.secret)  # of an earlier run
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-key-of-this-store")
+    words = ("--label", "digit", "--endpoint", s3.endpoint)
+    again = Run(home, "--run-id", refused.run_id, *words, *secrets)
+    assert again.wait() == 2
+    assert "access key" in again.text and "not-a-key-of-this-store" not in again.text
+    assert kept.read_text() == before
+    assert not kept.samefile(tmp_path / "as_it_was")  # replaced whole, never rewritten in place
+
+
+def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, digits_csv: Path) -> None:
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = Run(tmp_path, "--data", str(digits_csv), "--label", "digit")
+        assert second.wait() == 2
+    assert str(tmp_path) in second.text
