@@ -44,6 +44,8 @@ OTHER = {"tolerations": [{"key": "gpu", "value": "no", "effect": "NoSchedule"}]}
         (spec(workers=2), [node(3)], ["2 workers with 2"]),
         (spec(), [node(1), node(1)], ["1 chief with 2", "1 worker with 2"]),
         (spec(), [], ["1 chief", "1 worker"]),
+        (spec(workers=2, gpus=4), [node(8), node(4)], []),
+        (spec(workers=2, gpus=4), [node(8), node(8, [TAINT])], ["the job requests a total of 12 "]),
         (spec(gpus=0), [], []),
         (spec(node_selector={"pool": "a"}), [node(8, pool="b")], ["1 chief", "1 worker"]),
         (spec(node_selector={"pool": "a"}), [node(8, pool="a")], []),

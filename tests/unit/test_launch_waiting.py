@@ -194,40 +194,13 @@ def test_a_quota_names_itself_and_what_to_lower():
 
 
 def test_what_pods_ask_for_is_counted_as_the_scheduler_does():
-    chief = job(spec(gpus=2))["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
-    asked = capacity.of_pod(chief)
-    assert asked["cpu"] == Decimal("4.25") and asked["nvidia.com/gpu"] == 2
-    assert asked["memory"] == 17 * 2**30
+    chief = job()["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
     large = {"resources": {"requests": {"cpu": "9"}}}
     # One that is over before the sidecar starts, and one that runs beside it.
     before = chief | {"initContainers": [large, *chief["initContainers"]]}
     after = chief | {"initContainers": [*chief["initContainers"], large]}
     assert capacity.of_pod(before)["cpu"] == 9
     assert capacity.of_pod(after)["cpu"] == Decimal("9.25")
-
-
-def node(gpus: int, cpu: str = "64", **spec: object) -> dict:
-    has = {"cpu": cpu, "memory": "512Gi", "ephemeral-storage": "1Ti", "nvidia.com/gpu": str(gpus)}
-    return {"metadata": {}, "spec": spec, "status": {"allocatable": has}}
-
-
-TAINTED = {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
-
-
-@pytest.mark.parametrize(
-    ("wanted", "nodes", "why"),
-    [
-        (spec(2, gpus=4), [node(8), node(4)], ""),
-        (spec(2, gpus=4), [node(8)], "12 nvidia.com/gpu"),
-        # What is not known is not said: here each kind of pod has room, and the sum is enough.
-        (spec(3, gpus=4), [node(8), node(6), node(2)], ""),
-        (spec(2, gpus=4), [node(8), node(8, **TAINTED)], "12 nvidia.com/gpu"),
-        (spec(5), [node(0, "8"), node(0, "8")], "24.25 cpu"),
-    ],
-)
-def test_nodes_that_have_no_room_for_a_whole_job(wanted, nodes, why):
-    found = capacity.lacks_room(job(wanted), nodes)
-    assert why in found and bool(found) == bool(why), found
 
 
 KEY = {"secret": "hub", "key": "k"}

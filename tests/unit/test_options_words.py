@@ -1,12 +1,14 @@
-"""What a message says of the values that fit, made from the declaration of the option."""
+"""What a message says of an option: the values that fit, and what replaces one that is gone."""
 
 import pytest
 
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.parse import parse, unknown_key
+from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.options.train import TrainOptions
-from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
 def problems(group: type, value: dict) -> list[tuple]:
@@ -41,3 +43,26 @@ def test_a_problem_names_the_place() -> None:
         ("x.all.volumes.3", "{'claim': 'c', 'secret_name': 'c', 'path': '/c'}", ""),
         ("x.worker.memroy", "memroy", "memory"),
     ]
+
+
+def problem(path: str) -> Problem:
+    """Return the one problem of parameters in which only `path` is wrong."""
+    name, *keys = path.split(".")
+    if not keys:
+        return unknown_key("", name, PARAMETERS)
+    value = True
+    for key in reversed(keys):
+        value = {key: value}
+    with pytest.raises(ConfigurationError) as caught:
+        parse(PARAMETERS[name].group, name, value)
+    (found,) = caught.value.problems
+    return found
+
+
+@pytest.mark.parametrize("path", [*REMOVED, "gone", "data_options.gone", "pod.all.gone"])
+def test_a_removed_option_names_its_successor(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.endswith("gone"):
+        monkeypatch.setitem(REMOVED, path, "set it elsewhere")
+    found = problem(path)
+    assert (found.path, found.fix, found.suggestion) == (path, REMOVED[path], "")
+    assert found.is_misnamed  # so no hint says how to set it
