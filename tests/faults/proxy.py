@@ -1,7 +1,8 @@
 """An HTTP proxy between a client and an S3 server that does what networks and stores do.
 
 It forwards every request as it is until a fault is due. As a reverse proxy it is named as the
-endpoint; as a forward proxy in `http_proxy`.
+endpoint; as a forward proxy in `http_proxy`. With nothing behind it and a fault that answers every
+request, it is any small HTTP server.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import BinaryIO
+from typing import BinaryIO, Self
 from urllib.parse import urlsplit
 
 from botocore.credentials import ReadOnlyCredentials
@@ -90,7 +91,7 @@ class Exchange(BaseHTTPRequestHandler):
         finally:
             self.seen.ended = time.monotonic()
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_CONNECT = _handle
 
     def body(self, most: float = float("inf")) -> Iterator[bytes]:
         """Yield what is left of the request's body, at most so many bytes."""
@@ -199,7 +200,7 @@ class FaultProxy(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, upstream: str, secret: Mapping[str, str] | None = None) -> None:
+    def __init__(self, upstream: str = "", secret: Mapping[str, str] | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Exchange)
         secret = secret or {}
         self.keys = ReadOnlyCredentials(
@@ -227,7 +228,7 @@ class FaultProxy(ThreadingHTTPServer):
             seen = list(self.seen)
         return [one for one in seen if one.method == method and re.search(pattern, one.target)]
 
-    def __enter__(self) -> FaultProxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

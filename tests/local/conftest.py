@@ -55,7 +55,6 @@ def datasets(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @pytest.fixture(scope="session")
 def digits_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The digits as a CSV file, whose label is `digit`."""
     path = tmp_path_factory.mktemp("data") / "digits.csv"
     digits.write(path)
     return path
@@ -109,7 +108,6 @@ def jobs(
 
 @pytest.fixture
 def replica(supervisor: Path, tmp_path: Path) -> Iterator[Replica]:
-    """A replica whose supervisors end with the test."""
     found = Replica(supervisor, tmp_path)
     yield found
     found.end()
@@ -123,11 +121,7 @@ def step(store: Store, base: S3Address) -> Step:
 
 @pytest.fixture
 def run_step(base: S3Address, capsys: pytest.CaptureFixture) -> RunStep:
-    """Runs a step in this process, with an error in its body or without one.
-
-    Returns:
-        A function that returns the exit code and what the step printed.
-    """
+    """Runs a step in this process; returns its exit code and what it printed."""
 
     def run(error: BaseException | None = None, output_uri: str = str(base)) -> tuple[int, str]:
         code = 0
@@ -145,7 +139,6 @@ def run_step(base: S3Address, capsys: pytest.CaptureFixture) -> RunStep:
 
 @pytest.fixture
 def fake() -> Iterator[FakePipelines]:
-    """A back end without a run."""
     with FakePipelines() as fake:
         yield fake
 
@@ -176,7 +169,6 @@ def ci_job(laptop: None, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """The compiled pipeline with images that exist."""
     path = tmp_path / "pipeline.yaml"
     path.write_text(COMPILED.read_text().replace(PLACEHOLDER, "registry.example"))
     return path

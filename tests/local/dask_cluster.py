@@ -6,26 +6,20 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.waiting import until
+
 _DASK = [sys.executable, "-m", "dask"]
-_SECONDS = 120
 
 
 @dataclass
 class DaskCluster:
-    """A running cluster.
-
-    Attributes:
-        options: Of the scheduler and each worker, for TLS.
-    """
-
     folder: Path
-    options: list[str]
+    options: list[str]  # of the scheduler and each worker, for TLS
     scheduler: subprocess.Popen[bytes] = field(init=False)
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -40,10 +34,7 @@ class DaskCluster:
 
     @property
     def address(self) -> str:
-        """The address of the scheduler."""
-        deadline = time.monotonic() + _SECONDS
-        while not self._file.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(self._file.exists)
         return json.loads(self._file.read_text())["address"]
 
     def add(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -58,7 +49,6 @@ class DaskCluster:
 
 @contextmanager
 def dask_cluster(folder: Path, *options: str) -> Iterator[DaskCluster]:
-    """Start a cluster without workers, and end it."""
     found = DaskCluster(folder, list(options))
     try:
         yield found

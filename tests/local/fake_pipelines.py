@@ -32,24 +32,15 @@ class Refusal(Exception):
 
 
 class FakePipelines:
-    """The server; a context.
-
-    Attributes:
-        runs: By id, in the order of their creation.
-        schedules: Recurring runs by id, in the order of their creation.
-        token: The bearer token that requests must have; empty for none.
-        bodies: The JSON body of every POST with one.
-        broken: Called before each request; may raise Refusal, or ConnectionError to hang up.
-    """
+    """The server. What it has is by id, in the order of creation."""
 
     def __init__(self) -> None:
         self.runs: dict[str, api.V2beta1Run] = {}
         self.experiments: dict[str, api.V2beta1Experiment] = {}
         self.schedules: dict[str, api.V2beta1RecurringRun] = {}
-        self.versions: dict[str, api.V2beta1PipelineVersion] = {}
-        self.multi_user, self.token = False, ""
+        self.multi_user, self.token = False, ""  # requests must have the token, if there is one
         self.requests: list[tuple[str, str]] = []
-        self.bodies: list[Any] = []
+        # Called before each request; may raise Refusal, or ConnectionError to hang up.
         self.broken: Callable[[str, str], None] = lambda method, path: None
         self._serving = serving(_Requests, fake=self)
 
@@ -61,7 +52,6 @@ class FakePipelines:
         self._serving.__exit__(None, None, None)
 
     def add(self, name: str, state: str = "RUNNING", **fields: Any) -> api.V2beta1Run:
-        """Add a run as if it had been submitted."""
         now = datetime.now(UTC)
         known = {"experiment_id": "e", "created_at": now, "storage_state": "AVAILABLE"}
         run = api.V2beta1Run(
@@ -71,7 +61,6 @@ class FakePipelines:
         return run
 
     def task(self, run: api.V2beta1Run, name: str, state: str, **fields: Any) -> None:
-        """Add a task to a run, or a newer state of it."""
         details = run.run_details or api.V2beta1RunDetails(task_details=[])
         kept = [task for task in details.task_details if task.display_name != name]
         known = {"create_time": datetime.now(UTC), "start_time": datetime.now(UTC)}
@@ -84,8 +73,17 @@ class FakePipelines:
         )
         run.run_details = api.V2beta1RunDetails(task_details=[*kept, detail])
 
+    def fails(self, path: str, *errors: Exception, method: str = "") -> None:
+        """Let the first requests for a path, or those of one method, end with these errors."""
+        left = iter(errors)
+
+        def broken(asked: str, where: str) -> None:
+            if where.endswith(path) and asked.endswith(method) and (error := next(left, None)):
+                raise error
+
+        self.broken = broken
+
     def answer(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Any:
-        """Return the answer to a request."""
         if path == "/healthz" and method == "GET":
             return api.V2beta1GetHealthzResponse(multi_user=self.multi_user)
         if path == "/pipelines/upload":
@@ -100,10 +98,6 @@ class FakePipelines:
             return self._schedules(method, query, body)
         if found := re.fullmatch(r"/recurringruns/([^/:]+)(?::(\w+))?", path):
             return self._schedule(method, found[1], found[2] or "")
-        if found := re.fullmatch(r"/pipelines/([^/]+)/versions/([^/]+)", path):
-            if found[2] not in self.versions:
-                raise Refusal(404, f"ResourceNotFoundError: PipelineVersion {found[2]} not found")
-            return self.versions[found[2]]
         raise Refusal(404, "Not Found")
 
     def _experiments(self, method: str, query: Mapping[str, str], body: Any) -> Any:
@@ -120,12 +114,7 @@ class FakePipelines:
     def _create(self, body: Any) -> api.V2beta1Run:
         run = self._parsed(body, "V2beta1Run")
         if not (run.pipeline_spec or run.pipeline_version_reference):
-            raise Refusal(
-                500,
-                "Failed to create a new run: InternalServerError: Failed to create a run due to"
-                " error fetching manifest: Invalid input error: Failed to fetch a template with an"
-                " empty pipeline spec manifest",
-            )
+            raise Refusal(500, "Invalid input error: a template with an empty pipeline spec")
         if not run.display_name:
             raise Refusal(400, "Invalid input error: the run name is empty")
         run.run_id, run.state = str(uuid.uuid4()), "PENDING"
@@ -146,28 +135,18 @@ class FakePipelines:
     def _run(self, method: str, run_id: str, verb: str) -> Any:
         run = self.runs.get(run_id)
         if run is None:
-            raise Refusal(
-                404,
-                f"Failed to get a run: Failed to fetch run {run_id}: ResourceNotFoundError: Run"
-                f" {run_id} not found",
-            )
+            raise Refusal(404, f"Failed to get a run: ResourceNotFoundError: {run_id} not found")
         if method == "DELETE":
             del self.runs[run_id]
             return {}
         if verb == "terminate":
             if run.state in _OVER:
-                raise Refusal(
-                    400,
-                    f"Failed to terminate a run: Failed to terminate run {run_id}: Invalid input"
-                    f" error: Failed to terminate a run {run_id}. Row not found",
-                )
+                raise Refusal(400, f"Invalid input error: Failed to terminate {run_id}")
             run.state = "CANCELING"
             return {}
         if verb == "retry":
             if run.state not in ("FAILED", "CANCELED"):
-                raise Refusal(
-                    400, f"Failed to retry run {run_id}: Workflow must be Failed/Error to retry"
-                )
+                raise Refusal(400, "Workflow must be Failed/Error to retry")
             run.state, run.finished_at = "RUNNING", None
             return {}
         return run
@@ -215,8 +194,6 @@ class _Requests(Handler):
         body = json.loads(data) if is_json else None
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         fake.requests.append((self.command, unquote(url.path)))
-        if body is not None:
-            fake.bodies.append(body)
         try:
             fake.broken(self.command, url.path)
             if fake.token and self.headers.get("Authorization") != f"Bearer {fake.token}":
@@ -258,7 +235,6 @@ def _error(error: Refusal) -> dict[str, Any]:
 
 
 def _chosen(items: Any, query: Mapping[str, str]) -> list[Any]:
-    """Return the objects that the namespace, the experiment and the filter choose."""
     found = list(items)
     if experiment := query.get("experiment_id"):
         found = [item for item in found if item.experiment_id == experiment]

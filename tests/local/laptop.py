@@ -14,13 +14,11 @@ COMPILED = FOLDER / "tfjob_training.yaml"  # the pipeline as it is committed
 
 
 def kfp_tfjob(*arguments: object) -> Result:
-    """Run a command; return what it printed, and its exit code."""
     found = CliRunner().invoke(main, [str(it) for it in arguments])
     assert not found.exception or isinstance(found.exception, SystemExit), found.exception
     return found
 
 
 def add(fake: FakePipelines, base: S3Address, name: str = "one", state: str = "RUNNING", **more):
-    """Add a run as if the UI had submitted it."""
     values = {"model_name": "m", "output_uri": str(base), "data_uri": f"{base}/rows.csv"} | more
     return fake.add(name, state, runtime_config=api.V2beta1RuntimeConfig(parameters=values))

@@ -25,8 +25,6 @@ PATIENCE = 900  # seconds for a whole run; only what hangs reaches it
 
 
 class Run:
-    """A `kfp-tfjob run` and what it prints."""
-
     def __init__(self, home: Path, *arguments: str, nohup: bool = False) -> None:
         self.home = home
         self.lines: list[str] = []
@@ -49,10 +47,7 @@ class Run:
         return self._process.wait(PATIENCE)
 
     def _read(self, text: str | None = None) -> bool:
-        """Read to a line with this text, else to the end; tell whether there was one.
-
-        A process that is left behind holds the pipe open: then the test fails.
-        """
+        """Read to a line with this text, or to the end, which a process left behind holds open."""
         found: list[str] = []
 
         def read() -> None:
@@ -106,7 +101,6 @@ class Run:
 
 
 def servers(folder: Path) -> list[psutil.Process]:
-    """Return the embedded servers of a folder."""
     wanted = {"kfp_tfjob.pipelines.local.s3_server", str(folder)}
     known = psutil.process_iter(["cmdline"])
     return [process for process in known if wanted <= set(process.info["cmdline"] or ())]
@@ -118,7 +112,6 @@ def token_of(home: Path) -> str:
 
 
 def end_run(home: Path) -> None:
-    """Kill what the newest run has left."""
     if (home / "token").exists():
         processes.end(token_of(home), 0)
 

@@ -30,10 +30,6 @@ def word(i: int) -> object:
     return ("red", "green", "blue")[i % 3]
 
 
-def day(i: int) -> object:
-    return f"2024-01-{i % 28 + 1:02d}"
-
-
 def planted(bad: object, among: Text) -> Text:
     return lambda i: bad if i == BAD else among(i)
 
@@ -45,17 +41,12 @@ def table(values: Text, header: str = "a,b,y") -> bytes:
 
 
 def parquet(values: Text, kind: pa.DataType | None = None, **how: object) -> bytes:
-    """Return the same as Parquet."""
     column = pa.array([values(i) for i in range(ROWS)])
     numbers, labels = np.arange(ROWS) * 1.0, ["u", "v"] * (ROWS // 2)
     rows = pa.table({"a": numbers, "b": column.cast(kind) if kind else column, "y": labels})
     stream = io.BytesIO()
     pa.parquet.write_table(rows, stream, **how)
     return stream.getvalue()
-
-
-def flipped(data: bytes, place: int) -> bytes:
-    return data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
 
 
 NUMBERS = table(small)
@@ -70,10 +61,10 @@ def write(folder: Path, files: bytes | dict[str, bytes]) -> str:
     return str(folder if len(files) > 1 else folder / next(iter(files)))
 
 
-def refusal(step: Step, uri: str, **options: object) -> str:
+def refusal(step: Step, uri: str, label: str = "y", **options: object) -> str:
     """Return why a run ends, which leaves nothing half done."""
     with pytest.raises(StepError) as error:
-        run(step, uri, "y", options)
+        run(step, uri, label, options)
     assert not isinstance(error.value, StoreUnavailableError)
     assert not list(step.store.list(step.layout.root))
     return str(error.value)

@@ -73,7 +73,6 @@ class Attempts:
     def finish(
         self, out: S3Address, uri: str, options: Mapping[str, Any], how: Mapping[str, Any]
     ) -> float:
-        """Run the step to its end; return the seconds."""
         begin = time.monotonic()
         self._start(out, uri, options, how)
         status = int(self.process.stdout.readline())
@@ -143,10 +142,7 @@ def attempts(scratch: Path, seed: int) -> Iterator[Attempts]:
 
 
 def digests(store: Store, out: S3Address) -> dict[str, str]:
-    """Return the SHA-256 of every object below an address.
-
-    Probes of the store and the record that a finished try's dataset was used again do not count.
-    """
+    """Return the SHA-256 of every object below an address, without probes and records of use."""
     skipped = len(out.key) + 1
     return {
         item.address.key[skipped:]: sha256(store.read(item.address, item.size)).hexdigest()

@@ -69,14 +69,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Run:
-    """A run to store.
-
-    Attributes:
-        outcome: `published`, `pruned` (its version), `lost`, `failed` or `unended`.
-    """
-
     days: int
-    outcome: str
+    outcome: str  # `published`, `pruned` (its version), `lost`, `failed` or `unended`
     dataset: int = 0
     shaped: bool = False
     remembered: bool = False

@@ -118,10 +118,11 @@ def _crown(store: Store, layout: Layout, name: str, champion: Champion) -> Champ
     return champion
 
 
-def publish(store: Store, layout: Layout, run_id: str) -> Champion:
-    """Publish a model as the step publish does, after its verdict."""
-    champion = promote(store, layout, NAME, write_version(store, layout, run_id))
-    publish_newest(store, layout, NAME)
+def publish(store: Store, layout: Layout, *run_ids: str) -> Champion:
+    """Publish models as the step publish does, after their verdicts; return the champion."""
+    for run_id in run_ids:
+        champion = promote(store, layout, NAME, write_version(store, layout, run_id))
+        publish_newest(store, layout, NAME)
     return champion
 
 
@@ -152,7 +153,7 @@ def judged(
         **{"blessed": blessed, "model_name": NAME, "champion": champion},
         **{"model_uri": str(run.model), "model_digest": manifest.digest, "run_id": run_id},
         **{"dataset_uri": str(layout.dataset(DATASET)), "dataset_digest": DATASET},
-        **{"metrics": {"accuracy": 0.4}, "rows": 10},
+        "metrics": {"accuracy": 0.4},
         "reasons": ["it beats the champion" if blessed else "it does not beat the champion"],
     }
     store.write(run.verdict, json.dumps(verdict).encode())

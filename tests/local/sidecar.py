@@ -30,14 +30,12 @@ class Pod:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def sidecar(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a sidecar."""
         line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch"]
         line += [str(self.output), str(self.run.base), "--interval", "0.05", "--attempt", "1"]
         line += ["--endpoint", self._endpoint] if self._endpoint else []
         return self.start([*line, *options], **environment)
 
     def start(self, line: list[str], **environment: str) -> subprocess.Popen[bytes]:
-        """Start a process whose output is in the log."""
         with open(self._log, "ab") as log:
             process = subprocess.Popen(line, stdout=log, stderr=log, env=os.environ | environment)
         self._processes.append(process)
@@ -63,11 +61,9 @@ class Pod:
         temporary.rename(temporary.with_suffix(""))
 
     def complete(self) -> None:
-        """Leave the record that the supervisor leaves."""
         self.write("completion.json", json.dumps({"run_id": RUN, "attempt": 1}).encode())
 
     def request(self, name: str, attempt: int = 1, more: int = 0) -> None:
-        """Ask whether everything is stored, as the supervisor does."""
         files, digest = inventory(scan(self.output).files.values())
         body = {"id": name, "attempt": attempt, "files": files + more, "inventory": digest}
         self.write(".uploader/flush-request.json", json.dumps(body).encode())
@@ -100,7 +96,6 @@ class Pod:
         return found
 
     def end(self, process: subprocess.Popen[bytes]) -> int:
-        """Tell a process to stop; return its exit code."""
         process.send_signal(signal.SIGTERM)
         return process.wait(SECONDS)
 

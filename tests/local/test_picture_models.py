@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
 from kfp_tfjob.judging.rows import TestData as Rows
 from kfp_tfjob.options.train import TrainerOptions
@@ -19,7 +24,11 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer import models, user_model
 from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.export import export
+from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
+from kfp_tfjob.trainer.picture_rows import PictureRows
 from kfp_tfjob.uploader import pull
 from tests.typed_schema import typed
 from tests.unit.picture_files import animals, deep, drawn, encoded, tree
@@ -47,7 +56,6 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def folder(s3, tmp_path_factory) -> Path:
-    """A prepared dataset on this machine."""
     data = tree(tmp_path_factory.mktemp("p"), animals(40))
     step = Step("prepare_data", "r1", Layout(S3Address("test", "pictures")), s3.store())
     with pytest.MonkeyPatch.context() as patch:
@@ -65,8 +73,6 @@ def dataset(folder: Path) -> Dataset:
 
 @pytest.mark.parametrize("wanted", INPUTS)
 def test_pictures_of_every_mode_become_the_input(wanted: PictureInput) -> None:
-    import tensorflow as tf
-
     found = wanted.decode(tf.constant(FILES)).numpy()
     assert found.shape == (len(FILES), *wanted.shape) and found.dtype == np.float32
     assert found.min() >= 0 and found.max() <= 255
@@ -75,8 +81,6 @@ def test_pictures_of_every_mode_become_the_input(wanted: PictureInput) -> None:
 
 
 def test_a_picture_of_the_right_size_keeps_its_values() -> None:
-    import tensorflow as tf
-
     for content in (encoded(drawn(4), "PNG"), encoded(drawn(5).convert("P"), "PNG")):
         with Image.open(io.BytesIO(content)) as picture:
             expected = np.asarray(picture.convert("RGB"), np.float32)
@@ -88,14 +92,6 @@ def test_a_picture_of_the_right_size_keeps_its_values() -> None:
 
 
 def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_path: Path) -> None:
-    import keras
-    import tensorflow as tf
-
-    from kfp_tfjob.features.served_model import ServedModel
-    from kfp_tfjob.trainer import models, user_model
-    from kfp_tfjob.trainer.export import export
-    from kfp_tfjob.trainer.inputs import distribute, open_split
-
     assert dataset.input_shape == (24, 24, 3) and dataset.columns[0].kind == "picture"
     keras.utils.set_random_seed(1)
     model = models.cnn(dataset)
@@ -131,8 +127,6 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
 
 
 def _contents(dataset: Dataset, records, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    from kfp_tfjob.trainer.inputs import rows_of
-
     found = rows_of(dataset, records)
     assert found.labels().tolist() == found.take(np.arange(len(records)))[1].tolist()
     return found.take(rows)
@@ -149,10 +143,6 @@ def test_evaluate_feeds_the_files(store: Store, folder: Path) -> None:
 
 
 def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
-    import keras
-
-    from kfp_tfjob.trainer import models, user_model
-
     with pytest.raises(ConfigurationError, match="use kfp_tfjob.trainer.models:cnn"):
         models.mlp(dataset)
     with pytest.raises(ConfigurationError, match="data_options.pictures"):
@@ -169,10 +159,6 @@ def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
 
 
 def test_a_record_that_is_no_picture(dataset: Dataset, tmp_path: Path) -> None:
-    from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder
-    from kfp_tfjob.features.records import TFRecords
-    from kfp_tfjob.trainer.picture_rows import PictureRows
-
     path = tmp_path / "train-00000.tfrecord"
     path.write_bytes(b"".join(PictureEncoder(9).encode(7, b"x")))
     with pytest.raises(DataError, match="labels from 7 to 7"):

@@ -22,7 +22,6 @@ from tests.local.fake_pipelines import Refusal
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No back end of the person who runs the tests."""
     for name in (module.ENDPOINT, module.UI_ENDPOINT, module.TOKEN_FILE, module.EXPERIMENT):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -91,28 +90,15 @@ def test_a_back_end_that_accepts_and_never_answers_is_asked_once_for_each_call(m
 
 
 def test_a_short_absence_is_waited_for(fake):
-    answers = iter([ConnectionError(), Refusal(503, "no healthy upstream"), None])
-
-    def broken(method: str, path: str) -> None:
-        if error := next(answers, None):
-            raise error
-
-    fake.broken = broken
+    fake.fails("", ConnectionError(), Refusal(503, "no healthy upstream"))
     assert Connection(fake.host).open(patience=20)
 
 
 def test_a_database_that_is_away_is_waited_for_and_named(fake):
     away = Refusal(500, "InternalServerError: connect: connection refused")
-    answers = iter([away, away])
-
-    def broken(method: str, path: str) -> None:
-        if path.endswith("/experiments") and (error := next(answers, None)):
-            raise error
-
-    fake.broken = broken
+    fake.fails("/experiments", away, away)
     assert Connection(fake.host).open(patience=20).find_experiment("none") == ""
-
-    answers = iter([away] * 100)
+    fake.fails("/experiments", *[away] * 100)
     with pytest.raises(BackEndError, match="500 InternalServerError"):
         Connection(fake.host).open(patience=1).find_experiment("none")
 

@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.store import Store
 from tests.local.planted import NUMBERS, ROWS, parquet, small, table, write
+from tests.local.prepared import objects
 
 MOMENTS = [-62_135_596_800 + 2_200_000_000 * i for i in range(ROWS)]  # seconds, years 1 to 9691
 TIMES = ("2024-01-31 10:00", "2024-01-31T12:00:00+02:00", "2024-01-31T10Z")
@@ -53,9 +52,3 @@ def test_the_same_dataset(step, store, tmp_path, name):
     dropped = {key: options[key] for key in options if key == "drop"}
     expected = run(shared, write(tmp_path / "b", plain), "y", dropped)
     assert objects(store, found) == objects(store, expected)
-
-
-def objects(store: Store, done: Prepared) -> dict[str, str]:
-    """Return the SHA-256 of each object of a dataset."""
-    manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
-    return {item.key: item.crc64nvme for item in manifest.objects}

@@ -24,32 +24,9 @@ from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
+from tests.local.prepared import objects, split
 
 ROWS = 900
-
-
-def _shards(store: Store, done, split: str) -> dict[str, np.ndarray]:
-    """Return the lists of the records of a split, read with TensorFlow."""
-    import tensorflow as tf
-
-    base = S3Address.parse(done.dataset_uri)
-    floats, codes, dates = done.schema.encoding.lengths
-    spec = {"label": tf.io.FixedLenFeature([], tf.int64)}
-    for name, count, kind in (
-        ("features", floats, tf.float32),
-        ("codes", codes, tf.int64),
-        ("dates", dates, tf.int64),
-    ):
-        if count:
-            spec[name] = tf.io.FixedLenFeature([count], kind)
-    records = []
-    for name in done.schema.splits[split].shards:
-        data, at = store.read(base / name), 0
-        while at < len(data):
-            length = int.from_bytes(data[at : at + 8], "little")
-            records.append(data[at + 12 : at + 12 + length])
-            at += length + 16
-    return {key: value.numpy() for key, value in tf.io.parse_example(records, spec).items()}
 
 
 def _raw(store: Store, done) -> pa.Table:
@@ -91,8 +68,8 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     )
     found: Counter = Counter()
     train: list[tuple] = []
-    for split, count in done.rows.items():
-        lists = _shards(store, done, split)
+    for name, count in done.rows.items():
+        lists = split(store, done, name)
         assert len(lists["label"]) == count
         rows = [
             (
@@ -109,8 +86,8 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
             )
         ]
         found.update(rows)
-        train = rows if split == "train" else train
-        if split == "test":
+        train = rows if name == "train" else train
+        if name == "test":
             raw = _raw(store, done).to_pydict()
             assert list(raw) == [*people.HEADER]
             gaps = [
@@ -135,7 +112,7 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     cities = Counter(row[4] for row in train if row[4])
     assert learned["city"].vocabulary == tuple(sorted(cities, key=lambda x: (-cities[x], x)))
 
-    lists = _shards(store, done, "train")
+    lists = split(store, done, "train")
     packed = coding.pack(lists["features"], lists["codes"], lists["dates"])
     assert [item.name for item in done.statistics.packed] == list(coding.names)
     for i, item in enumerate(done.statistics.packed):
@@ -186,8 +163,7 @@ def test_text_parquet_and_csv_of_the_same_rows_are_the_same_dataset(step, store,
         done = run(elsewhere, str(tmp_path / name), "y", {})
         kinds = [item.type for item in done.schema.features]
         assert kinds == ["float32", "boolean", "category", "date"]
-        base = S3Address.parse(done.dataset_uri)
-        stored.append({it.address.name: store.read(it.address) for it in store.list(base)})
+        stored.append(objects(store, done))
     assert stored[0] == stored[1]
 
 
@@ -204,7 +180,7 @@ def test_a_kind_that_is_said_and_texts_that_are_hashed(step, store, tmp_path):
     assert done.schema.coding[1] == {"bins": 64}
     raw = _raw(store, done)
     assert set(raw["url"].to_pylist()) <= {line.split(",")[1] for line in lines}
-    codes = _shards(store, done, "test")["codes"]
+    codes = split(store, done, "test")["codes"]
     assert len(set(raw["url"].to_pylist())) == len(codes) and codes[:, 1].max() <= 64
 
 
@@ -258,6 +234,6 @@ def test_numbers_of_json_have_no_format(step, store, tmp_path):
         {"k": 150 + i, "c": "A" if i % 2 else 17, "p": 1.234, "y": "uv"[i % 2]} for i in range(150)
     ]
     (tmp_path / "b.jsonl").write_text("".join(json.dumps(it) + "\n" for it in objects))
-    found = _shards(store, run(step, str(tmp_path), "y", {}), "train")["features"]
+    found = split(store, run(step, str(tmp_path), "y", {}), "train")["features"]
     json_rows = found[found[:, 0] >= 150, 1]
     assert len(json_rows) > 70 and np.unique(json_rows).tolist() == [np.float32(1.234)]

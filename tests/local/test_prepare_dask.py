@@ -1,14 +1,10 @@
 """Tasks on a real Dask cluster: order, errors, lost workers, other code, TLS, the same bytes."""
 
 import os
-import shutil
 import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import dask
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine
@@ -26,17 +22,8 @@ from tests.local.prepare_attempts import digests
 from tests.local.test_prepare_parts import CASES
 
 HERE = __name__
+TASKS = "tests.local.test_prepare_executors"
 SLOW = pytest.param("numbers", True, marks=pytest.mark.slow)
-
-
-def square(context: Context, item: int) -> list[int]:
-    context.exchange.write(f"squares/{item}", b"%d" % item**2)
-    return [item, os.getpid()]
-
-
-def refuse(context: Context, item: int) -> None:
-    if item == 3:
-        raise DataError(Problem("no", received="3", fix="give 4"), Example("row 1"), notes=["odd"])
 
 
 def die(context: Context, item: int) -> None:
@@ -65,21 +52,21 @@ def test_results_come_in_the_order_of_the_items(
     executor = Distributed(Context(str(tmp_path)), cluster.address)
     with monkeypatch.context() as impatient, pytest.raises(ConfigurationError, match="no workers"):
         impatient.setattr(distributed, "_ALONE_SECONDS", 0)
-        list(executor.map(f"{HERE}:square", range(9)))
+        list(executor.map(f"{TASKS}:square", range(9)))
     two_workers(cluster, s3)
     wait_for(executor, 2)
-    found = list(executor.map(f"{HERE}:square", range(200)))
+    found = list(executor.map(f"{TASKS}:square", range(200)))
     assert [number for number, _ in found] == list(range(200))
     assert {process for _, process in found} == {worker.pid for worker in cluster.workers}
     exchange = Executor(Context(str(tmp_path))).context.exchange
     found = [int(exchange.read(f"squares/{i}")) for i in range(200)]
     assert found == [i * i for i in range(200)]
-    assert list(executor.map(f"{HERE}:square", [])) == []
+    assert list(executor.map(f"{TASKS}:square", [])) == []
     with pytest.raises(DataError) as raised:
-        list(executor.map(f"{HERE}:refuse", range(100)))
+        list(executor.map(f"{TASKS}:refuse", range(100)))
     assert raised.value.problems == (Problem("no", received="3", fix="give 4"), Example("row 1"))
     assert raised.value.notes == ("odd",)
-    results = executor.map(f"{HERE}:square", range(9))
+    results = executor.map(f"{TASKS}:square", range(9))
     next(results)
     executor.close()
     results.close()
@@ -135,7 +122,7 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
     wait_for(executor, 1)
     monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 2)
     monkeypatch.setattr(distributed, "_ALONE_SECONDS", 0)
-    results = executor.map(f"{HERE}:square", range(500))
+    results = executor.map(f"{TASKS}:square", range(500))
     next(results)
     cluster.scheduler.kill()
     with pytest.raises(StepError, match="lost"):
@@ -149,59 +136,17 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
 
 @pytest.mark.slow
 def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
-    none, other = tmp_path / "none", tmp_path / "other"
-    (none / "kfp_tfjob").mkdir(parents=True)
-    (none / "kfp_tfjob/__init__.py").touch()
+    other = tmp_path / "other"
     other.mkdir()
     patch = "import kfp_tfjob.options.images as found\nfound.VERSION = '0.0.1'\n"
     (other / "sitecustomize.py").write_text(patch)
     with dask_cluster(tmp_path) as cluster:
         executor = Distributed(Context(str(tmp_path)), cluster.address)  # before the workers
-
-        def refused(run: Callable[[], object], received: str) -> None:
-            wait_for(executor, 1)
-            with pytest.raises(ConfigurationError) as raised:
-                run()
-            (problem,) = raised.value.problems
-            assert received in problem.received and problem.expected == code_version()
-            assert problem.path == "data_options.dask"
-
-        def work() -> None:
-            list(executor.map(f"{HERE}:square", [1]))
-
-        worker = cluster.add(PYTHONPATH=str(none))
-        refused(work, "No module named 'kfp_tfjob")
-        worker.kill()
-        while executor._threads():
-            time.sleep(0.05)
         cluster.add(PYTHONPATH=str(other))
-        refused(work, "0.0.1, code ")
-        executor.close()
-
-
-@pytest.mark.slow
-def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeypatch) -> None:
-    secret = shutil.copytree(s3.secret, tmp_path / "secret")
-    key, certificate = secret / "dask.key", secret / "dask.crt"
-    line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
-    line += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=dask"]
-    subprocess.run(line, check=True, capture_output=True)
-    files = ["--tls-ca-file", str(certificate), "--tls-cert", str(certificate)]
-    options = ("--protocol", "tls", *files, "--tls-key", str(key))
-    as_it_was = {f"distributed.comm.tls.{name}": None for name in ("ca-file", "client")}
-    with dask_cluster(tmp_path, *options) as cluster, dask.config.set(as_it_was):
-        cluster.add()
-        monkeypatch.setenv(MOUNT_VARIABLE, str(secret))
-        monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 5)
-        assert cluster.address.startswith("tls://")
+        wait_for(executor, 1)
         with pytest.raises(ConfigurationError) as raised:
-            Distributed(Context(str(tmp_path)), cluster.address)
-        assert raised.value.problems[0].path == "data_options.dask"
-        tls = "DASK_DISTRIBUTED__COMM__TLS__"
-        (secret / f"{tls}CA_FILE").write_text(str(certificate))
-        (secret / f"{tls}CLIENT__CERT").write_text(certificate.read_text())
-        (secret / f"{tls}CLIENT__KEY").write_text(str(key))
-        monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 60)
-        executor = Distributed(Context(str(tmp_path)), cluster.address)
-        assert [number for number, _ in executor.map(f"{HERE}:square", [5])] == [5]
+            list(executor.map(f"{TASKS}:square", [1]))
+        (problem,) = raised.value.problems
+        assert "0.0.1, code " in problem.received and problem.expected == code_version()
+        assert problem.path == "data_options.dask"
         executor.close()

@@ -1,6 +1,5 @@
 """Tasks in processes: order, errors, and processes that are killed."""
 
-import errno
 import os
 import signal
 import subprocess
@@ -24,11 +23,6 @@ def square(context: Context, item: int) -> list[int]:
     return [item, os.getpid()]
 
 
-def variable(context: Context, item: int) -> str | None:
-    time.sleep(0.2)
-    return os.environ.get("OF_THE_STEP")
-
-
 def refuse(context: Context, item: int) -> None:
     if item == 3:
         raise DataError(Problem("no", received="3", fix="give 4"), Example("row 1"), notes=["odd"])
@@ -50,7 +44,6 @@ def die(context: Context, item: int) -> None:
 
 
 def write_long(context: Context, item: int) -> None:
-    """Write on and on; one item fails soon."""
     for i in range(6000):
         if item == 3 and i == 2:
             raise DataError("no")
@@ -69,18 +62,6 @@ def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> N
     exchange = Executor(Context(str(tmp_path))).context.exchange
     found = [int(exchange.read(f"squares/{i}")) for i in range(20)]
     assert found == [i * i for i in range(20)]
-
-
-def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for value in ("first", "second"):
-        monkeypatch.setenv("OF_THE_STEP", value)
-        executor = Processes(Context(str(tmp_path)), 2)
-        found.append(set(executor.map(f"{HERE}:variable", range(6))))
-        executor.close()
-    assert found == [{"first"}, {"second"}]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -186,16 +167,3 @@ def test_processes_that_cannot_start_end_the_step(
     (problem,) = raised.value.problems
     assert problem.received.startswith("BrokenProcessPool")
     assert "pod.prepare.cpu" in problem.fix
-
-
-def test_a_fork_that_the_kernel_refuses_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object) -> None:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(processes.ProcessPoolExecutor, "submit", refuse)
-    executor = Processes(Context(str(tmp_path)), 2)
-    with pytest.raises(StepError, match="cannot start. Received: BlockingIOError.*temporarily"):
-        list(executor.map(f"{HERE}:square", range(9)))
-    executor.close()

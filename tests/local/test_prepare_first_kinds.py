@@ -15,15 +15,22 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.prepared import objects
 
 ROWS, FIRST = 600, 40  # FIRST rows are in the first block
 WORDS = ("red", "green", "blue")
 
-WRONG: dict[str, Callable[[int], str]] = {
-    "no value at first": lambda i: "" if i < FIRST else WORDS[i % 3],
-    "other texts at first": lambda i: f"t{i}" if i < FIRST else WORDS[i % 3],
-    "booleans at first": lambda i: ("yes", "no")[i % 2] if i < FIRST else WORDS[i % 3],
-    "words at first": lambda i: "none" if 9 < i < 15 else str(i % 5),
+# A column that begins like another kind, and limits that are smaller than usual.
+WRONG: dict[str, tuple[Callable[[int], str], dict[str, int]]] = {
+    "no value at first": (lambda i: "" if i < FIRST else WORDS[i % 3], {}),
+    "other texts at first": (lambda i: f"t{i}" if i < FIRST else WORDS[i % 3], {}),
+    "booleans at first": (lambda i: ("yes", "no")[i % 2] if i < FIRST else WORDS[i % 3], {}),
+    "words at first": (lambda i: "none" if 9 < i < 15 else str(i % 5), {}),
+    "too many texts": (lambda i: f"t{i // 2 if i < FIRST else i}", {"MOST_TEXTS": 100}),
+    "too long texts": (
+        lambda i: WORDS[i % 3] if i < FIRST else str(i),  # in the end, numbers
+        {"_MOST_BYTES": 10_000},
+    ),
 }
 
 
@@ -39,41 +46,26 @@ def without_kinds(*given: Any) -> tuple[Columns | None, Kinds, list[Problem]]:
 
 
 @pytest.fixture
-def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str], dict[str, str]]:
-    """Return the checksums of a dataset, made in parts and with a small first block."""
+def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str], dict[str, bytes]]:
+    """Return the objects of a dataset, made in parts and with a small first block."""
     monkeypatch.setattr(source, "_FIRST_BLOCK", 600)
     options = {"on_bad_row": "drop", "max_bad_fraction": 0.5}
 
-    def prepare(path: Path, name: str) -> dict[str, str]:
+    def prepare(path: Path, name: str) -> dict[str, bytes]:
         step = Step("prepare_data", "r1", Layout(base / name), store)
         done = engine.run(step, str(path), "y", options, block=900, part=3000, processes=1)
-        manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
-        return {item.key: item.crc64nvme for item in manifest.objects}
+        return objects(store, done)
 
     return prepare
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_guess_changes_nothing(prepared, tmp_path, monkeypatch, name) -> None:
-    path = written(tmp_path / "f.csv", WRONG[name])
-    found = prepared(path, "guessed")
-    monkeypatch.setattr(scan, "first_block", without_kinds)
-    assert found == prepared(path, "known")
-
-
-@pytest.mark.parametrize(
-    ("limit", "most", "b"),
-    [
-        ("MOST_TEXTS", 100, lambda i: f"t{i // 2 if i < FIRST else i}"),  # left out
-        ("_MOST_BYTES", 10_000, lambda i: WORDS[i % 3] if i < FIRST else str(i)),  # numbers
-    ],
-)
-def test_a_dictionary_that_is_too_large_is_no_category(
-    prepared, tmp_path, monkeypatch, limit, most, b
-) -> None:
-    path = written(tmp_path / "f.csv", b)
+    column, limits = WRONG[name]
+    path = written(tmp_path / "f.csv", column)
     for module in (dictionary, column_profile):
-        monkeypatch.setattr(module, limit, most, raising=False)
+        for limit, most in limits.items():
+            monkeypatch.setattr(module, limit, most, raising=False)
     found = prepared(path, "guessed")
     monkeypatch.setattr(scan, "first_block", without_kinds)
     assert found == prepared(path, "known")

@@ -32,7 +32,6 @@ EXECUTORS = {"inline": {"processes": 1}, "processes": {"processes": 3}, "dask": 
 
 
 def rows(kind: str, count: int) -> bytes:
-    """Return a CSV of numbers, or one with missing values, categories and dates."""
     draw = random.Random(7)
     lines = ["a,b,c,d,y\n"]
     for i in range(count):
@@ -47,7 +46,6 @@ def rows(kind: str, count: int) -> bytes:
 
 @pytest.fixture
 def step(store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch) -> Step:
-    """A step that keeps its work in the store."""
     monkeypatch.setattr(engine, "_LARGE", 0)
     store.write(base / "f.csv", rows("mixed", 200))
     return Step("prepare_data", "r1", Layout(base / "out"), store)

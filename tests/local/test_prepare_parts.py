@@ -23,6 +23,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.prepared import objects
 from tests.unit.prepared_files import read
 
 ROWS = 1_500
@@ -75,17 +76,6 @@ CASES: dict[str, tuple[Callable[[], dict[str, list]], Callable, str, dict[str, A
 }
 
 
-def digests(store: Store, uri: str) -> dict[str, str]:
-    """Return the checksum of every object of a dataset, and nothing may be left beside them."""
-    base = S3Address.parse(uri)
-    manifest = store.read_manifest(base / "manifest.json")
-    found = {item.key: item.crc64nvme for item in manifest.objects}
-    assert {item.address for item in store.list(base)} == {
-        base / key for key in (*found, "manifest.json")
-    }
-    return found | {"": manifest.digest}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_any_cut_and_any_number_of_processes_give_the_same_bytes(
     store: Store, base: S3Address, tmp_path: Path, name: str
@@ -99,7 +89,7 @@ def test_any_cut_and_any_number_of_processes_give_the_same_bytes(
         step = Step("prepare_data", "r1", Layout(base / f"out{i}"), store)
         data = (str(tmp_path), "y", given)
         done = engine.run(step, *data, block=1 << 12, part=part, processes=processes)
-        found.append(digests(store, done.dataset_uri))
+        found.append(objects(store, done))
     assert found[0] == found[1] == found[2]
     assert len(found[0]) > 6
 
@@ -151,7 +141,6 @@ def test_a_part_that_begins_within_a_value_is_read_once(
 def test_a_line_that_never_ends_is_named_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1 << 20)
     monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1 << 20)
     rows = [f"{i},{i % 2}" for i in range(2_000)]
     rows[1_500] = "1" * (2 << 20)

@@ -24,17 +24,13 @@ from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
+from tests.local.prepared import objects
 from tests.unit.picture_files import animals, deep, drawn, encoded, png_of_size, tree
 
 
 def prepared(store: Store, base: S3Address, data: object, **options: object) -> Prepared:
     step = Step("prepare_data", "r1", Layout(base), store)
     return engine.run(step, str(data), "", options)
-
-
-def objects(store: Store, done: Prepared) -> dict[str, bytes]:
-    base = S3Address.parse(done.dataset_uri)
-    return {item.address.name: store.read(item.address) for item in store.list(base)}
 
 
 def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
@@ -82,19 +78,17 @@ def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
 
 
 @pytest.mark.slow  # processes load pyarrow and more
-def test_the_same_bytes_from_two_processes(store: Store, base: S3Address, tmp_path: Path) -> None:
+def test_the_same_bytes_from_two_processes(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "PART_FILES", 9)
     tree(tmp_path / "p", animals(30))
     done = prepared(store, base / "one", tmp_path / "p")
     source = list_source(store, str(tmp_path / "p"))
     (tmp_path / "exchange").mkdir()
     executor = Processes(Context(str(tmp_path / "exchange"), store.endpoint, store.region), 2)
-    before = pictures.PART_FILES
-    pictures.PART_FILES = 9
-    try:
-        other = pictures.prepare(executor, source, "", DataOptions(), base / "two")
-    finally:
-        pictures.PART_FILES = before
-        executor.close()
+    other = pictures.prepare(executor, source, "", DataOptions(), base / "two")
+    executor.close()
     assert objects(store, done) == objects(store, other)
 
 
@@ -116,14 +110,10 @@ FAULTS = {
 def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) -> None:
     bad = {name: content for name, (content, _) in FAULTS.items()}
     tree(tmp_path / "p", animals(40) | bad)
+    step = Step("prepare_data", "r1", Layout(base / "out"), store)
+    digest = engine.digest_of(list_source(store, str(tmp_path / "p")))  # without the first look
     with pytest.raises(DataError) as caught:
-        engine.run(
-            Step("prepare_data", "r1", Layout(base / "out"), store),
-            str(tmp_path / "p"),
-            "",
-            {},
-            engine.digest_of(list_source(store, str(tmp_path / "p"))),  # without the first look
-        )
+        engine.run(step, str(tmp_path / "p"), "", {}, digest)
     text = str(caught.value)
     assert f"{len(FAULTS)} of {80 + len(FAULTS)} images" in text
     for name, (_, words) in FAULTS.items():

@@ -17,10 +17,16 @@ from kfp_tfjob.storage.store import Listed, Store
 from tests.local.published import NAME, publish, roll_back, write_version
 
 
+def prune(
+    store: Store, layout: Layout, planned: prune_versions.PruningPlan, by: str = "eva"
+) -> list[str]:
+    """Delete what is planned; return why something stays after all."""
+    return [why for _, why in prune_versions.execute(store, layout, planned, 1, by) if why]
+
+
 @pytest.mark.slow
 def test_prune(store: Store, layout: Layout) -> None:
-    for run_id in ("r1", "r2", "r3", "r4"):
-        publish(store, layout, run_id)
+    publish(store, layout, "r1", "r2", "r3", "r4")
     write_version(store, layout, "in flight")
     place = layout.model(NAME)
     planned = prune_versions.plan(store, layout, NAME, keep=1, hours=24)
@@ -33,7 +39,7 @@ def test_prune(store: Store, layout: Layout) -> None:
 
     # Version 1 comes back between plan and deletion: it stays.
     roll_back(store, layout, 1)
-    notes = [why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why]
+    notes = prune(store, layout, planned)
     assert [note.partition(":")[0] for note in notes] == ["version 1 stays"]
     assert store.numbers(place.tombstones) == [2]
     assert [it.address.name for it in store.list(place.version(2))] == ["claim.json"]
@@ -58,13 +64,12 @@ def test_prune(store: Store, layout: Layout) -> None:
 
 @pytest.mark.slow
 def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> None:
-    for run_id in ("r1", "r2", "r3"):
-        publish(store, layout, run_id)
+    publish(store, layout, "r1", "r2", "r3")
     place = layout.model(NAME)
     planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
     store.create(place.hold(1), b"x")  # a rollback of another process
     assert 1 in prune_versions.plan(store, layout, NAME, keep=1, hours=1).kept
-    (note,) = (why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why)
+    (note,) = prune(store, layout, planned)
     assert note.startswith("version 1 stays: ")
     assert store.numbers(place.tombstones) == []
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
@@ -87,8 +92,7 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
     store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The version was deleted without a tombstone, so a rollback could still choose it."""
-    for run_id in ("r1", "r2", "r3"):
-        publish(store, layout, run_id)
+    publish(store, layout, "r1", "r2", "r3")
     place = layout.model(NAME)
     planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
     store.create(place.hold(1), b"x")  # a rollback that finds the tombstone, and gives up
@@ -96,11 +100,9 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
 
     def another() -> None:
         store.delete(place.hold(1))
-        whys.extend(
-            why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why
-        )
+        whys.extend(prune(store, layout, planned))
 
-    list(prune_versions.execute(Interrupted(another), layout, planned, 1, "ann"))
+    prune(Interrupted(another), layout, planned, "ann")
     (why,) = whys
     assert why.startswith("version 1 stays: ") and "10 minutes" in why
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
@@ -108,7 +110,7 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
     store.create(place.tombstone(1), b"x")
     # A store may round the time of an object up to the next second.
     monkeypatch.setattr(prune_versions, "TOMBSTONE_SECONDS", -2)
-    assert not [why for _, why in prune_versions.execute(store, layout, planned, 1, "eva") if why]
+    assert not prune(store, layout, planned)
     assert not store.has(place.version(1) / MANIFEST)
 
 
@@ -124,13 +126,12 @@ class Late(Store):
 
 
 def test_a_listing_that_is_late_costs_no_champion(store: Store, layout: Layout) -> None:
-    for run_id in ("r1", "r2", "r3", "r4"):
-        publish(store, layout, run_id)
+    publish(store, layout, "r1", "r2", "r3", "r4")
     late = Late({it.address for it in store.list(layout.root)})
     planned = prune_versions.plan(late, layout, NAME, keep=1, hours=1)
     assert [it.version for it in planned.candidates if it.version] == [1, 2]
     roll_back(store, layout, 2)
     assert prune_versions.plan(late, layout, NAME, keep=1, hours=1).kept[2]
-    notes = [why for _, why in prune_versions.execute(late, layout, planned, 1, "eva") if why]
+    notes = prune(late, layout, planned)
     assert [note.partition(":")[0] for note in notes] == ["version 1 stays", "version 2 stays"]
     assert prove(store, layout, NAME) is not None

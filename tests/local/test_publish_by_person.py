@@ -16,7 +16,7 @@ from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict, keep_second, lost_race, verdict_in_force
-from tests.local.published import DATASET, NAME, judged, publish
+from tests.local.published import NAME, judged, publish
 
 
 @pytest.mark.parametrize("when", ["before publish", "while judged again", "after another champion"])
@@ -81,24 +81,19 @@ def test_a_version_with_another_verdict_is_not_published(
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"blessed": true}'])
-def test_a_verdict_that_is_none_is_said(store: Store, layout: Layout, body: bytes) -> None:
-    step = Step("publish", "mine", layout, store)
-    store.write(step.run.verdict, body)
-    with pytest.raises(DataError, match=r"verdict.json(.|\n)*Fix: "):
-        manual_promotion.plan(step, NAME)
-    model, dataset = str(step.run.model), str(step.layout.dataset(DATASET))
-    with pytest.raises(StepError, match="verdict.json"):
-        engine.run(step, NAME, model, str(step.run.verdict), dataset)
-
-
-@pytest.mark.parametrize("body", [b"{", b'{"blessed": true}'])
-def test_a_second_verdict_that_is_none_is_said(
+def test_a_verdict_that_is_none_is_said(
     store: Store, layout: Layout, tmp_path: Path, body: bytes
 ) -> None:
     verdict = judged(store, layout, "mine", tmp_path / "mine", blessed=True)
     step = Step("publish", "mine", layout, store)
+    given = (step, NAME, verdict.model_uri, str(step.run.verdict), verdict.dataset_uri)
     store.write(step.run.second_verdict, body)
-    where = (str(step.run.verdict), verdict.dataset_uri)
     with pytest.raises(DataError, match=r"verdict-2.json(.|\n)*Fix: "):
-        engine.run(step, NAME, verdict.model_uri, *where)
+        engine.run(*given)
+    store.delete(step.run.second_verdict)
+    store.write(step.run.verdict, body)
+    with pytest.raises(DataError, match=r"verdict.json(.|\n)*Fix: "):
+        manual_promotion.plan(step, NAME)
+    with pytest.raises(StepError, match="verdict.json"):
+        engine.run(*given)
     assert read_champion(store, layout, NAME) is None

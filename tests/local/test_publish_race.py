@@ -70,10 +70,8 @@ def prepare(bench: Bench, names: list[str]) -> None:
 
 
 def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
-    """Publish all runs at once; those that lose are judged again, and then try at once again.
-
-    TensorFlow judges one after the other, as processes of their own would not.
-    """
+    """Publish all runs at once; those that lose are judged again, and then try at once again."""
+    # TensorFlow judges one after the other, as processes of their own would not.
     judging, evaluate_again = threading.Lock(), publish.evaluate_again
     start = threading.Barrier(len(names), timeout=SECONDS)
     second = threading.Barrier(len(names) - 1, timeout=SECONDS)
@@ -274,7 +272,6 @@ for number, at in enumerate(points.split(",")):
 
 
 def killed(bench: Bench, repository: Path, points: str) -> Iterator[str]:
-    """Yield the name of a model whose second publisher was killed at each of some writes."""
     prepare(bench, ["before", "after!"])
     arguments = [str(bench.layout.root), "before", "after!", str(bench.dataset), points]
     done = subprocess.run(

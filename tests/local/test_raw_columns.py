@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.types import TYPES, category
 from kfp_tfjob.features.types.base import NO_DATE, Missing
 from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
@@ -78,20 +80,16 @@ def stored(declared: Coding, rows: Sequence[Sequence[Any]]) -> tuple[np.ndarray,
             bins = bins_of([value.encode() for value in values], feature.bins) + 1
             codes.append(np.where(np.array([value == "" for value in values]), 0, bins))
         else:
-            codes.append([_code(feature.dictionary, value) for value in values])
+            places = {text: at for at, text in enumerate(("", *feature.dictionary))}
+            codes.append([places.get(value, 0) for value in values])
     kinds = ((floats, np.float32), (codes, np.int64), (dates, np.int64))
     return tuple(
-        np.array(columns, kind).T if columns else np.empty((len(rows), 0), kind)
-        for columns, kind in kinds
+        np.array(found, kind).T if found else np.empty((len(rows), 0), kind)
+        for found, kind in kinds
     )
 
 
-def _code(dictionary: Sequence[str], value: str) -> int:
-    return dictionary.index(value) + 1 if value in dictionary else 0
-
-
 def expected(declared: Coding, rows: Sequence[Sequence[Any]]) -> np.ndarray:
-    """Return packed rows; a text that no dictionary has is unknown."""
     packed = declared.pack(*stored(declared, rows))
     for at, feature in enumerate(declared.features):
         if feature.kind == "category":
@@ -104,10 +102,6 @@ def expected(declared: Coding, rows: Sequence[Sequence[Any]]) -> np.ndarray:
 
 def tensors(declared: Coding, rows: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the raw columns as a client sends them."""
-    import tensorflow as tf
-
-    from kfp_tfjob.features.raw_columns import type_of
-
     return [
         tf.constant(
             [value.encode() if isinstance(value, str) else value for value in values],
@@ -118,11 +112,6 @@ def tensors(declared: Coding, rows: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def traced(declared: Coding) -> Callable[[list[Any]], np.ndarray]:
-    """Return the coding of the exported model as a function of tensors."""
-    import tensorflow as tf
-
-    from kfp_tfjob.features.raw_columns import RawColumns, type_of
-
     columns = RawColumns(declared)
     specs = [tf.TensorSpec([None], type_of(feature)) for feature in declared.features]
     function = tf.function(lambda *given: columns.pack(given), input_signature=specs)
@@ -130,7 +119,6 @@ def traced(declared: Coding) -> Callable[[list[Any]], np.ndarray]:
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> None:
-    """Compare float32 arrays by their bytes."""
     assert one.dtype == other.dtype == np.float32
     np.testing.assert_array_equal(one.view(np.uint32), other.view(np.uint32))
 
@@ -191,8 +179,6 @@ def test_any_coding(data: st.DataObject) -> None:
 
 
 def test_a_forbidden_gap_is_refused_and_named() -> None:
-    import tensorflow as tf
-
     strict = Coding((Number("age", Missing("fail", None)), String("b", bins=2)))
     call = traced(strict)
     same_bits(call(tensors(strict, [(1.5, "")])), np.array([[1.5, 0]], np.float32))
@@ -202,9 +188,6 @@ def test_a_forbidden_gap_is_refused_and_named() -> None:
 
 def test_the_graph_does_not_grow_with_the_columns() -> None:
     """Loading a model takes time for each node: one node for each column is its argument."""
-    import tensorflow as tf
-
-    from kfp_tfjob.features.raw_columns import RawColumns, type_of
 
     def nodes(times: int) -> int:
         features = tuple(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import tensorflow as tf
+from pyarrow import parquet
 
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
@@ -22,7 +25,7 @@ from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.judging import rows
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.errors import DataError, Problem
 from tests.local import mixed_dataset
 from tests.typed_schema import keys_of, typed
 
@@ -50,7 +53,6 @@ def _save(
     name: str = "serve",
 ) -> Path:
     """Save a model that returns the age, whatever else it takes."""
-    import tensorflow as tf
 
     def serve(**given: Any) -> dict[str, Any]:
         age = given.get("age", next(iter(given.values())))
@@ -85,32 +87,29 @@ def test_columns_json_names_the_inputs(tmp_path: Path) -> None:
     assert ServedModel(tmp_path, SCHEMA, "the model").predict(ROWS).tolist() == [1.5, 2.5]
 
 
-def test_all_wrong_types_are_named(tmp_path: Path) -> None:
-    folder = _save(tmp_path, TYPES | {"age": "int64", "city": "int64"})
+def _problems(folder: Path) -> Sequence[Problem]:
     with pytest.raises(DataError) as caught:
         ServedModel(folder, SCHEMA, "the model")
-    problems = caught.value.problems
-    assert [problem.expected for problem in problems] == [
-        "age: (batch,) float64 or float32",
-        "city: (batch,) string",
-    ]
-    assert "'age'" in problems[0].what and "int64" in problems[0].received
+    return caught.value.problems
+
+
+def test_all_wrong_types_are_named(tmp_path: Path) -> None:
+    age, city = _problems(_save(tmp_path, TYPES | {"age": "int64", "city": "int64"}))
+    assert age.expected == "age: (batch,) float64 or float32"
+    assert city.expected == "city: (batch,) string"
+    assert "'age'" in age.what and "int64" in age.received
 
 
 def test_a_missing_and_a_foreign_column_are_named(tmp_path: Path) -> None:
     types = {name: kind for name, kind in TYPES.items() if name != "member"} | {"size": "float64"}
-    with pytest.raises(DataError) as caught:
-        ServedModel(_save(tmp_path, types), SCHEMA, "the model")
-    (problem,) = caught.value.problems
+    (problem,) = _problems(_save(tmp_path, types))
     assert "member" in problem.received
     assert "signed up: int64" in problem.expected
 
 
 def test_packed_rows_are_no_raw_columns(tmp_path: Path) -> None:
-    folder = _save(tmp_path, {"features": "float32"}, (None, 4), "serve_packed")
-    with pytest.raises(DataError) as caught:
-        ServedModel(folder, SCHEMA, "the model")
-    assert "serve_packed" in caught.value.problems[0].received
+    (problem,) = _problems(_save(tmp_path, {"features": "float32"}, (None, 4), "serve_packed"))
+    assert "serve_packed" in problem.received
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +142,6 @@ def test_the_test_rows_are_read_raw(folder: Path) -> None:
 
 
 def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     table = parquet.read_table(folder / mixed_dataset.RAW)
     weights = np.arange(table.num_rows) / 8
     table = table.append_column("counts", pa.array(weights))
@@ -167,8 +163,6 @@ def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("damage", ["no column", "no file of Parquet", "rows"])
 def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str) -> None:
-    from pyarrow import parquet
-
     table = parquet.read_table(folder / mixed_dataset.RAW)
     path = tmp_path / "t.parquet"
     if damage == "no column":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.registry import mirror, prune_versions, rollback, view
+from kfp_tfjob.registry import prune_versions, rollback, view
 from kfp_tfjob.registry.chain import fetch, prove
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import promote
@@ -48,8 +48,7 @@ def newest(store: Store, layout: Layout) -> Champion:
 
 
 def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> None:
-    for run_id in ("r1", "r2", "r3"):
-        publish(store, layout, run_id)
+    publish(store, layout, "r1", "r2", "r3")
     assert served(store, layout) == {1: "graph of r1", 2: "graph of r2", 3: "graph of r3"}
     folder = layout.model(NAME).servable(3)
     keys = {it.address.key.removeprefix(f"{folder.key}/") for it in store.list(folder)}
@@ -93,47 +92,10 @@ def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_last_run_to_tell_a_mirror_tells_it_the_champion(
-    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    publish(store, layout, "r1")
-    told: list[int] = []
-
-    def tell(it: mirror.Mirror, server: str, _: object, wanted: dict, seconds: float) -> object:
-        if len(told) == 0:  # r2 publishes and tells the mirror while r1 is about to
-            publish(store, layout, "r2")
-            told.append(2)
-        told.append(wanted["champion"])
-        return mirror.Outcome(it.name, server, wanted["model"], True, "")
-
-    monkeypatch.setattr(mirror, "_sync", tell)
-    (outcome,) = mirror.sync(store, layout, NAME)
-    assert outcome.done and told == [2, 1, 2]
-
-
-@pytest.mark.slow
-def test_the_copy_of_the_record_is_that_of_the_champion(
+def test_the_copy_of_a_record_that_was_surpassed_is_not_kept(
     store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, write = layout.model(NAME), store.write
-    for run_id in ("r1", "r2"):
-        publish(store, layout, run_id)
-
-    def copy() -> int:
-        return json.loads(store.read(place.champion_copy))["version"]
-
-    def killed(address: S3Address, *more: object) -> str:
-        if address == place.champion_copy:
-            raise KeyboardInterrupt
-        return write(address, *more)
-
-    monkeypatch.setattr(store, "write", killed)
-    with pytest.raises(KeyboardInterrupt):
-        roll_back(store, layout)
-    monkeypatch.setattr(store, "write", write)
-    roll_back(store, layout, 1)
-    assert newest(store, layout).version == copy() == 1
 
     def late(address: S3Address, *more: object) -> str:
         if address == place.champion_copy:  # another run is promoted just before this write
@@ -144,7 +106,7 @@ def test_the_copy_of_the_record_is_that_of_the_champion(
     monkeypatch.setattr(store, "write", late)
     publish(store, layout, "r3")
     assert newest(store, layout).run_id == "r4"
-    assert newest(store, layout).version == copy()
+    assert json.loads(store.read(place.champion_copy))["run_id"] == "r4"
 
 
 @pytest.mark.slow
@@ -190,9 +152,7 @@ def test_a_folder_for_servers_that_was_altered_is_copied_again(
     assert sent[-1] == "saved_model.pb" and store.read(extra) == b"mine"
 
 
-def test_a_damaged_record_is_named_until_it_is_removed(
-    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_record_is_named_until_it_is_removed(store: Store, layout: Layout) -> None:
     for run_id in ("r1", "r2", "r3", "r4"):
         write = write_version(store, layout, run_id)
         promote(store, layout, NAME, write)
@@ -224,18 +184,7 @@ def test_a_damaged_record_is_named_until_it_is_removed(
     with pytest.raises(DataError, match=r"champions/5.json"):
         view.show(store, layout, NAME, 0)
     store.delete(place.champion(5))
-
-    # A rollback reads the few records that it needs, one of many champions.
-    read: list[str] = []
-    real = Store.read
-
-    def counted(self: Store, address: S3Address, *more: int) -> bytes:
-        read.append(str(address))
-        return real(self, address, *more)
-
-    monkeypatch.setattr(Store, "read", counted)
     assert rollback.plan(store, layout, NAME).back_to.version == 3
-    assert not [address for address in read if address.endswith("champions/1.json")]
 
 
 WRONG_TYPES = (
@@ -306,8 +255,7 @@ def test_nothing_is_served_on_trust(store: Store, layout: Layout, tmp_path: Path
 def test_a_damaged_champion_of_a_rollback_is_left(
     store: Store, layout: Layout, path: str, unseen: bool
 ) -> None:
-    for run_id in ("r1", "r2", "r3"):
-        publish(store, layout, run_id)
+    publish(store, layout, "r1", "r2", "r3")
     assert roll_back(store, layout).version == 2
     store.write(layout.model(NAME).base / path, b"damaged")
     if unseen:  # killed before servers could see it, so it would be finished if it were whole
@@ -351,8 +299,7 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
 @pytest.mark.slow
 def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
     """The one that creates the next record wins; the other is told, and nothing is torn."""
-    publish(store, layout, "r1")
-    publish(store, layout, "r2")
+    publish(store, layout, "r1", "r2")
     records = [write_version(store, layout, f"run-{at}") for at in range(3)]
     planned = rollback.plan(store, layout, NAME)
 
@@ -409,7 +356,6 @@ def prune_all(store, layout):
     list(prune_versions.execute(store, layout, planned, 1, "eva"))
 
 DO = {
-    "publish": lambda store, layout: publish(store, layout, "r9").number,
     "rollback": lambda store, layout: roll_back(store, layout, 1).number,
     "prune": prune_all,
 }
@@ -424,7 +370,8 @@ def check(store, layout):
     ]
     graph = store.read(place.servable(max(numbers)) / "saved_model.pb").decode()
     files = len(list(store.list(place.servable(max(numbers)))))
-    return proven.champion.version, graph, files
+    copy = json.loads(store.read(place.champion_copy))["version"]
+    return proven.champion.version, graph, files, copy
 
 def apart(do, at=0):
     result, answer = os.pipe()
@@ -450,7 +397,7 @@ def sure(do):
 what, root = sys.argv[1:]
 for at in range(1, 100):
     layout = Layout.parse(f"{root}/{what}-{at}")
-    sure(lambda store: [publish(store, layout, run_id).number for run_id in ("r1", "r2", "r3")])
+    sure(lambda store: publish(store, layout, "r1", "r2", "r3").number)
     status, _ = apart(lambda store: DO[what](store, layout), at)
     seen = sure(lambda store: check(store, layout))
     sure(lambda store: DO[what](store, layout))
@@ -465,7 +412,6 @@ for at in range(1, 100):
 @pytest.mark.parametrize(
     ("what", "before", "after"),
     [
-        ("publish", (3, "graph of r3"), (4, "graph of r9")),
         ("rollback", (3, "graph of r3"), (1, "graph of r1")),
         ("prune", (3, "graph of r3"), (3, "graph of r3")),
     ],
@@ -484,9 +430,9 @@ def test_a_kill_at_every_write_leaves_a_champion(
     assert done.returncode == 0, done.stderr
     lines = [line.split(";") for line in done.stdout.splitlines()]
     assert len(lines) > 8 and lines[-1][1] == "0"
-    for at, status, version, graph, files, _, *finished in lines:
+    for at, status, version, graph, files, _, _, *finished in lines:
         assert int(status) in (signal.SIGKILL, 0), at
         # Readable at any time, whole, and one of the two.
         assert files == "3" and int(version) in (before[0], after[0])
         assert graph in (before[1], after[1])
-        assert finished == [str(after[0]), after[1], "3"], at
+        assert finished == [str(after[0]), after[1], "3", str(after[0])], at

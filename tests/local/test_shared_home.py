@@ -6,13 +6,12 @@ import json
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from click.testing import CliRunner
@@ -21,8 +20,10 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
+from tests.faults.proxy import FaultProxy, Seen
 from tests.local.local_run import servers, stored
 from tests.local.published import NAME, publish
+from tests.waiting import until
 
 WHY = ("--reason", "it is slow", "--yes")
 HANGS = 600  # seconds; only what hangs reaches it
@@ -45,55 +46,27 @@ with embedded_store(Home(Path(sys.argv[1])), Patience(60)) as store:
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder of local runs with a model of three versions."""
-    with Server.start(tmp_path / "s3") as server:
+def publish_all(home: Path, *run_ids: str) -> None:
+    """Make a folder of local runs with a model of some versions."""
+    with Server.start(home / "s3") as server:
         server.store().make_bucket("kfp-tfjob")
-        for run_id in ("r1", "r2", "r3"):
+        for run_id in run_ids:
             publish(server.store(), Layout(S3Address("kfp-tfjob")), run_id)
-    return tmp_path
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Seen]]:
     """What is sent to AWS: its requests go through this proxy, which answers none."""
-    heard: list[bytes] = []
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def listen() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                heard.append(connection.recv(200))
-
-    threading.Thread(target=listen, daemon=True).start()
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{listener.getsockname()[1]}")
-    yield heard
-    listener.close()
-
-
-def start(home: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "kfp_tfjob.pipelines", *words, "--home", str(home)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with FaultProxy() as proxy:
+        monkeypatch.setenv("https_proxy", proxy.endpoint)
+        yield proxy.seen
 
 
 def user(home: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", USER, str(home)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", USER, str(home)]
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)
 
 
 def asked(process: subprocess.Popen[str], key: str) -> str:
@@ -101,17 +74,9 @@ def asked(process: subprocess.Popen[str], key: str) -> str:
     return process.stdout.readline().strip()
 
 
-def gone(folder: Path) -> bool:
-    deadline = time.monotonic() + 120
-    while servers(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not servers(folder)
-
-
-def test_the_server_stays_while_a_command_uses_it(tmp_path: Path, elsewhere: list[bytes]) -> None:
-    with Server.start(tmp_path / "s3") as server:
-        server.store().make_bucket("kfp-tfjob")
-    assert gone(tmp_path / "s3")
+def test_the_server_stays_while_a_command_uses_it(tmp_path: Path, elsewhere: list[Seen]) -> None:
+    publish_all(tmp_path)
+    until(lambda: not servers(tmp_path / "s3"))
     first = user(tmp_path)
     endpoint = first.stdout.readline()
     second, killed = user(tmp_path), user(tmp_path)
@@ -133,27 +98,37 @@ def test_the_server_stays_while_a_command_uses_it(tmp_path: Path, elsewhere: lis
     for process in (second, third):
         process.stdin.close()
         assert process.wait(HANGS) == 0
-    assert gone(tmp_path / "s3") and elsewhere == []
+    until(lambda: not servers(tmp_path / "s3"))
+    assert elsewhere == []
 
 
 def test_a_copy_of_a_folder_has_a_server_of_its_own(tmp_path: Path) -> None:
     """Both remember the same port and key, so requests could reach the other's data."""
-    with Server.start(tmp_path / "s3") as server:
-        server.store().make_bucket("kfp-tfjob")
+    publish_all(tmp_path)
     shutil.copytree(tmp_path / "s3", tmp_path / "copy")
     with Server.start(tmp_path / "s3") as one, Server.start(tmp_path / "copy") as other:
         assert one.endpoint != other.endpoint
 
 
 @pytest.mark.slow
-def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: list[bytes]) -> None:
-    dice = random.Random(20)
+def test_random_kills_leave_every_other_command_right(
+    tmp_path: Path, elsewhere: list[Seen]
+) -> None:
+    home, dice = tmp_path, random.Random(20)
+    publish_all(home, "r1", "r2", "r3")
     words = (
         *(("models", "rollback", NAME, *WHY), ("models", "sync", NAME)),
         *(("models", "list", "--json"), ("models", "show", NAME, "--json")),
     )
     for turn in range(10):
-        started = [start(home, *dice.choice(words)) for _ in range(5)]
+        started = []
+        for _ in range(5):
+            command = [sys.executable, "-m", "kfp_tfjob.pipelines", *dice.choice(words)]
+            started.append(
+                subprocess.Popen(
+                    [*command, "--home", str(home)], stdout=PIPE, stderr=PIPE, text=True
+                )
+            )
         victims = dice.sample(started, 2)
         for victim in victims:
             time.sleep(dice.uniform(0, 3))
@@ -170,7 +145,7 @@ def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: lis
             told = (0, 2, 6) if not server_too else (0, 2, 6, 143, 144, 145, 1)
             assert it.returncode in told and "Traceback" not in error, (it.args, out, error)
         assert elsewhere == []
-    assert gone(home / "s3")
+    until(lambda: not servers(home / "s3"))
 
     def proof(layout: Layout, store: object) -> str:
         from kfp_tfjob.registry import view
@@ -181,11 +156,9 @@ def test_random_kills_leave_every_other_command_right(home: Path, elsewhere: lis
 
 
 def test_an_address_of_local_runs_is_never_looked_for_in_aws(
-    elsewhere: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: list[Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Server.start(tmp_path / "home/s3") as server:
-        server.store().make_bucket("kfp-tfjob")
-        publish(server.store(), Layout(S3Address("kfp-tfjob")), "r1")
+    publish_all(tmp_path / "home", "r1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-aws")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 

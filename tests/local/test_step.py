@@ -40,7 +40,6 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def run(run_step: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a step that also reports a failure to a file."""
     monkeypatch.setenv(FAILURE_FILE, str(tmp_path / "failure.json"))
     return run_step
 
@@ -119,6 +118,11 @@ def test_a_step_that_works_at_last_removes_its_record(
     assert run()[0] == 0
     assert list(store.list(base)) == []
     assert not (tmp_path / "failure.json").exists(), "a local run would end with it"
+    # That of an exit task, which never runs again, has a page.
+    store.write(base / "runs/run-1/failure.json", CANCELLED.to_bytes())
+    store.write(base / "runs/run-1/failure.md", b"# Ended")
+    assert run()[0] == 0
+    assert list(store.list(base)) == []
     other = Failure("evaluate", 1, "failed", "of another step").to_bytes()
     store.write(base / "runs/run-1/failure.json", other)
     (tmp_path / "failure.json").write_bytes(other)
@@ -141,56 +145,50 @@ def test_the_record_of_an_earlier_try_does_not_explain_a_later_one(
     assert found == left
 
 
-def test_a_step_that_works_removes_the_record_of_an_ended_run(
-    run: Run, store: Store, base: S3Address
-) -> None:
-    store.write(base / "runs/run-1/failure.json", CANCELLED.to_bytes())
-    store.write(base / "runs/run-1/failure.md", b"of an exit task, which never runs again")
-    assert run()[0] == 0
-    assert list(store.list(base)) == []
+@pytest.fixture
+def context(store: Store, base: S3Address) -> Step:
+    return Step("finish", "run-1", Layout(base), store)
 
 
-def test_a_run_whose_publish_was_killed_is_not_called_published(
-    store: Store, base: S3Address
-) -> None:
-    context = Step("finish", "run-1", Layout(base), store)
+def test_a_run_whose_publish_was_killed_is_not_called_published(context: Step) -> None:
     verdict = VERDICT | {"champion": {"number": 1, "version": 1, "run_id": "r0"}}
-    store.write(context.run.evaluation / "verdict.json", json.dumps(verdict).encode())
+    context.store.write(context.run.verdict, json.dumps(verdict).encode())
     ending = finish.run(context, "m")
     assert ending.failure == CANCELLED and "published nothing" in ending.markdown
     assert ending.markdown.startswith("# Run run-1 was ended\n")
-    assert Failure.from_bytes(store.read(context.run.failure("json"))) == CANCELLED
+    record = context.run.failure("json")
+    assert Failure.from_bytes(context.store.read(record)) == CANCELLED
 
-    store.delete(context.run.failure("json"))  # as a step does that is started again
-    record = Champion(2, 1, "s3://b/m/1", "run-1", "w", "s", "d", {}, "s3://b/verdict")
-    store.write(context.layout.model("m").champion(2), record.to_bytes())
+    context.store.delete(record)  # as a step does that is started again
+    champion = Champion(2, 1, "s3://b/m/1", "run-1", "w", "s", "d", {}, "s3://b/verdict")
+    context.store.write(context.layout.model("m").champion(2), champion.to_bytes())
     ending = finish.run(context, "m")
     assert ending.failure is None and "# Published: `m`, version 1" in ending.markdown
 
 
 def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(
-    store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch
+    context: Step, base: S3Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(FAILURE_FILE, raising=False)
     given = defaults() | {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m"}
     wrong = given | {"output_uri": str(base), "train_options": {"sed": 1}}
     with pytest.raises(SystemExit), reported("preflight") as report:
         preflight.run(report, "run-1", wrong)
-    ending = finish.run(Step("finish", "run-1", Layout(base), store), "m")
+    ending = finish.run(context, "m")
     assert ending.failure.step == "preflight" and "'seed'" in ending.markdown
 
 
-def test_a_step_that_was_killed_is_not_called_cancelled(store: Store, base: S3Address) -> None:
+def test_a_step_that_was_killed_is_not_called_cancelled(context: Step) -> None:
     """It left no record; Argo knows that it ran out of memory."""
-    context = Step("finish", "run-1", Layout(base), store)
+    store, run = context.store, context.run
     killed = FailedTask("prepare_data", False, "OOMKilled (exit code 137)", "", "", ["reading x"])
     ending = finish.run(context, "m", Left(failed=[killed]))
     assert (ending.failure.step, ending.failure.verdict) == ("prepare_data", "out_of_memory")
-    assert Failure.from_bytes(store.read(context.run.failure("json"))) == ending.failure
+    assert Failure.from_bytes(store.read(run.failure("json"))) == ending.failure
     assert "reading x" in ending.markdown
-    assert store.read(context.run.failure("md")).decode() == ending.markdown
+    assert store.read(run.failure("md")).decode() == ending.markdown
 
-    store.delete(context.run.failure("json"))
+    store.delete(run.failure("json"))
     assert finish.run(context, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED
 
 

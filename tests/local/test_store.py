@@ -15,7 +15,6 @@ from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
-    ObjectNotFoundError,
     StepError,
 )
 from kfp_tfjob.storage.retry import Patience
@@ -105,12 +104,6 @@ def test_numbers_are_those_right_below(store: Store, base: S3Address) -> None:
     for key in ("2.json", "10.json", "7/manifest.json", "7/x/9.json", "x.json", "3"):
         store.write(base / key, b"")
     assert store.numbers(base) == [2, 3, 7, 10]
-
-
-def test_what_is_missing_is_found_missing(store: Store, base: S3Address) -> None:
-    with pytest.raises(ObjectNotFoundError):
-        store.read(base / "absent")
-    store.delete(base / "absent")
 
 
 def test_the_probe_takes_no_other_refusal_for_a_check(proxy: FaultProxy, base: S3Address) -> None:

@@ -3,10 +3,7 @@
 import json
 import os
 import subprocess
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +14,8 @@ from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
+from tests.faults.proxy import Exchange, Fault, FaultProxy
+from tests.faults.world import EVER
 from tests.local.laptop import COMPILED, add, kfp_tfjob
 
 pytestmark = pytest.mark.usefixtures("laptop")
@@ -122,24 +121,17 @@ def cluster(tmp_path, monkeypatch):
     known: dict[str, Any] = {"/api/v1/nodes": {"items": [node], "metadata": {}}}
     known["/version"] = {"major": "1", "minor": "33", "gitVersion": "v1.33.12"}
 
-    class Server(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            reply = known.get(self.path.partition("?")[0])
-            data = json.dumps(reply or {"message": "no"}).encode()
-            self.send_response(403 if reply == {} else 200 if reply else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(exchange: Exchange) -> bool:
+        reply = known.get(exchange.target.partition("?")[0])
+        data = json.dumps(reply or {"message": "no"}).encode()
+        status = 403 if reply == {} else 200 if reply else 404
+        exchange.reply(status, [("Content-Type", "application/json")], data)
+        return True
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_address[1]}"
+    with FaultProxy() as server:
+        server.faults = [Fault(answer, "GET", times=EVER)]
         config = {
-            "clusters": [{"name": "c", "cluster": {"server": address}}],
+            "clusters": [{"name": "c", "cluster": {"server": server.endpoint}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "users": [{"name": "u", "user": {}}],
             "current-context": "c",
@@ -149,9 +141,8 @@ def cluster(tmp_path, monkeypatch):
         # The Kubernetes client reads KUBECONFIG only when it is imported.
         name = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
         monkeypatch.setattr(name, str(path))
-        known["address"] = address
+        known["address"] = server.endpoint
         yield known
-        server.shutdown()
 
 
 SMALL = ("--set", "pod.all.cpu=0.25", "--set", "pod.all.memory=1Gi")
@@ -220,9 +211,9 @@ def test_a_lost_answer_does_not_lose_the_run(fake, package, data, base):
     values = {"data_uri": str(data), "data_label": "y", "model_name": "m", "output_uri": str(base)}
     answer = fake.answer
 
-    def lost(method, path, query, body):
-        found = answer(method, path, query, body)
-        if method == "POST" and path == "/runs":
+    def lost(method, path, *more):
+        found = answer(method, path, *more)
+        if (method, path) == ("POST", "/runs"):
             raise ConnectionError
         return found
 
@@ -256,13 +247,11 @@ def test_the_script_with_curl_sends_what_the_api_takes(fake, repository, base, t
     environment = os.environ | {"SECONDS_BETWEEN": "0.2", "TOKEN": "t", "EXPERIMENT_ID": "e"}
     fake.token = "t"
 
-    def finish() -> None:
-        while not any(run.display_name == "nightly" for run in list(fake.runs.values())):
-            time.sleep(0.01)
+    def finish(*_: object) -> None:
         for run in fake.runs.values():
             run.state = "SUCCEEDED"
 
-    Thread(target=finish, daemon=True).start()
+    fake.broken = finish
     for _ in range(2):  # the second time it finds the run
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr

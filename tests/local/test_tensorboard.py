@@ -13,12 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from click.testing import CliRunner
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.types_pb2 import DT_FLOAT
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
@@ -33,17 +29,12 @@ from tests.local.published import NAME, VERDICT, publish
 SECONDS = 300  # for TensorBoard to read the logs, on a busy machine
 
 
-def event_file(path: Path, values: list[float]) -> bytes:
+def event_file(folder: Path, *values: float) -> bytes:
     """Return what TensorFlow writes for a scalar, one value a step."""
-    scalar = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
-    with open(path, "wb") as file:
-        writer = RecordWriter(file)
-        writer.write(Event(wall_time=1.0, file_version="brain.Event:2").SerializeToString())
+    with tf.summary.create_file_writer(str(folder)).as_default():
         for step, value in enumerate(values):
-            tensor = TensorProto(dtype=DT_FLOAT, float_val=[value])
-            item = Summary.Value(tag="loss", tensor=tensor, metadata=scalar)
-            event = Event(wall_time=2.0 + step, step=step, summary=Summary(value=[item]))
-            writer.write(event.SerializeToString())
+            tf.summary.scalar("loss", value, step)
+    (path,) = folder.iterdir()
     return path.read_bytes()
 
 
@@ -72,7 +63,7 @@ def keys(s3: Server) -> dict[str, str]:
 
 def test_it_shows_the_curves_of_a_run(store: Store, base: S3Address, s3: Server, tmp_path: Path):
     run = RunLayout(base / "runs/r1")
-    data = event_file(tmp_path / "events", [0.5, 0.25])
+    data = event_file(tmp_path / "events", 0.5, 0.25)
     store.write(run.logs / "train" / "events.out.tfevents.1.host.1.0.v2", data)
     said = tmp_path / "said"
     arguments = ("--endpoint", s3.endpoint, "--port", "0")
@@ -98,7 +89,7 @@ def test_it_shows_the_runs_of_a_model_side_by_side(
         if run_id == "with-a-task":
             time.sleep(1.1)  # the times of S3 are whole seconds
         store.write(run.verdict, json.dumps(VERDICT | {"model_name": name}).encode())
-        data = event_file(tmp_path / run_id, [float(number)])
+        data = event_file(tmp_path / run_id, float(number))
         store.write(run.logs / "train" / "events.out.tfevents.1.host.1.0.v2", data)
     store.write(layout.folder_record("damaged"), b"{")
     assert {it.name for it in runs_of(store, layout, NAME)} == {"v1-r1", "r2", "with-a-task-eu"}
@@ -171,10 +162,6 @@ def test_missing_and_wrong_keys_are_said(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     command = ["tensorboard", str(base / "runs/r1"), "--endpoint", s3.endpoint]
-    with monkeypatch.context() as patched:
-        patched.setenv("AWS_PROFILE", "there-is-none")
-        done = CliRunner().invoke(main, command)
-    assert done.exit_code == 2 and "AWS_PROFILE" in done.output
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 2 and "no credentials" in done.output
     for name, value in (keys(s3) | {"AWS_SECRET_ACCESS_KEY": "wrong"}).items():

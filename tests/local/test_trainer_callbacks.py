@@ -6,15 +6,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras import optimizers
 
+from kfp_tfjob.features.records import evaluation_slices, train_slices
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.trainer import loop, models, user_model
+from kfp_tfjob.trainer.callback_choice import choose
+from kfp_tfjob.trainer.callbacks import Callbacks
+from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.errors import NotFiniteError, StoppedError
+from kfp_tfjob.trainer.inputs import distribute, open_split
+from kfp_tfjob.trainer.loop import Training
+from kfp_tfjob.trainer.replicas import Replicas
 from tests.local import tiny_dataset
 
 BATCH = 100
@@ -37,16 +48,10 @@ def untrained(dataset: Dataset) -> Any:
 @pytest.fixture
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the replicas agree after every step, so that every step may be the last one."""
-    from kfp_tfjob.trainer import loop
-
     monkeypatch.setattr(loop, "_RUN_SECONDS", 0.0)
 
 
 def build_model(dataset: Dataset, rate: float = 0.05) -> Any:
-    import keras
-
-    from kfp_tfjob.trainer import models
-
     keras.utils.clear_session()  # or the names of the layers differ from those of the last model
     keras.utils.set_random_seed(4)
     return models.mlp(dataset, hidden=[8], learning_rate=rate, dropout=0.2)
@@ -61,13 +66,6 @@ def train(
     rate: float = 0.05,
     **options: Any,
 ) -> Any:
-    """Train in this process; return the result and the model."""
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import user_model
-    from kfp_tfjob.trainer.loop import Training
-    from kfp_tfjob.trainer.replicas import Replicas
-
     config = Config(
         S3Address("bucket", "dataset"),
         "own:build_model",
@@ -92,8 +90,6 @@ def test_a_long_evaluation_is_not_silent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The launcher ends a training whose chief logs nothing for stall_timeout_seconds."""
-    from kfp_tfjob.trainer import loop
-
     monkeypatch.setattr(loop, "_SILENCE", 0.0)
     with caplog.at_level("INFO"):
         train(dataset, tmp_path / "output")
@@ -102,10 +98,6 @@ def test_a_long_evaluation_is_not_silent(
 
 def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
     """Train on the same batches with model.fit; return the history and the model."""
-    import tensorflow as tf
-
-    from kfp_tfjob.features.records import evaluation_slices, train_slices
-    from kfp_tfjob.trainer.inputs import distribute, open_split
 
     def batches(split: str, slices: Callable[[], Any], steps: int) -> tf.data.Dataset:
         found = distribute(
@@ -137,18 +129,18 @@ def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
 
 def of_keras(folder: str) -> list[Any]:
     """All callbacks of Keras that people use; training stops early and lowers the rate."""
-    from keras import callbacks
-
     return [
-        callbacks.EarlyStopping("val_loss", patience=3, min_delta=0.04, restore_best_weights=True),
-        callbacks.ReduceLROnPlateau("val_loss", patience=1, min_delta=0.05, factor=0.3),
-        callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.98),
-        callbacks.CSVLogger(f"{folder}log.csv"),
-        callbacks.ModelCheckpoint(
+        keras.callbacks.EarlyStopping(
+            "val_loss", patience=3, min_delta=0.04, restore_best_weights=True
+        ),
+        keras.callbacks.ReduceLROnPlateau("val_loss", patience=1, min_delta=0.05, factor=0.3),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.98),
+        keras.callbacks.CSVLogger(f"{folder}log.csv"),
+        keras.callbacks.ModelCheckpoint(
             f"{folder}best.weights.h5", save_best_only=True, save_weights_only=True
         ),
-        callbacks.ModelCheckpoint(f"{folder}{{epoch}}-{{batch}}.keras", save_freq=47),
-        callbacks.TensorBoard(f"{folder}board"),
+        keras.callbacks.ModelCheckpoint(f"{folder}{{epoch}}-{{batch}}.keras", save_freq=47),
+        keras.callbacks.TensorBoard(f"{folder}board"),
     ]
 
 
@@ -160,11 +152,9 @@ def test_stopped_while_a_callback_evaluates_other_weights(
     dataset: Dataset, tmp_path: Path, short_runs: None
 ) -> None:
     """The weights of the evaluation were saved, and training went on from them."""
-    from keras.callbacks import Callback
-
     evaluations: list[bool] = []
 
-    class Halved(Callback):
+    class Halved(keras.callbacks.Callback):
         def on_test_begin(self, logs: Any = None) -> None:
             evaluations.append(True)
             self.kept = self.model.get_weights()
@@ -187,8 +177,6 @@ def test_stopped_while_a_callback_evaluates_other_weights(
 
 
 def test_callbacks_do_what_they_do_in_model_fit(dataset: Dataset, tmp_path: Path) -> None:
-    import keras
-
     logs, expected = fit(dataset, of_keras(f"{tmp_path}/fit/"))
     result, model = train(dataset, tmp_path / "trainer", lambda: of_keras("own/"))
     assert len(logs["loss"]) == result.position.epoch + 1 < EPOCHS
@@ -203,13 +191,8 @@ def test_callbacks_do_what_they_do_in_model_fit(dataset: Dataset, tmp_path: Path
 
 
 def test_variables_of_several_replicas_are_numbers_too() -> None:
-    import keras
-    import tensorflow as tf
-
-    import kfp_tfjob.trainer.callbacks  # noqa: F401
-
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        optimizer = keras.optimizers.SGD(0.5)
+        optimizer = optimizers.SGD(0.5)
         optimizer.iterations.assign(7)
     assert type(optimizer.iterations.value).__name__ == "MirroredVariable"
     assert (float(optimizer.learning_rate), int(optimizer.iterations)) == (0.5, 7)
@@ -217,7 +200,6 @@ def test_variables_of_several_replicas_are_numbers_too() -> None:
 
 def remembering() -> Any:
     """A callback of one's own, which every three steps does what depends on all it saw before."""
-    import keras
 
     class Remembering(keras.callbacks.Callback):
         def __init__(self) -> None:
@@ -294,65 +276,50 @@ def test_a_loss_that_is_not_finite_ends_the_training(dataset: Dataset, tmp_path:
 
 
 def of_one_hook(**hooks: Callable[..., Any]) -> Any:
-    import keras
-
     return type("Own", (keras.callbacks.Callback,), hooks)()
 
 
 def in_the_loop(
     dataset: Dataset, output: Path, callback: Any, model: Any = None, **compiled: Any
 ) -> Any:
-    """Return the callbacks of a training with these."""
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import user_model
-    from kfp_tfjob.trainer.callback_choice import choose
-    from kfp_tfjob.trainer.callbacks import Callbacks
-    from kfp_tfjob.trainer.replicas import Replicas
-
     model = model or build_model(dataset)
     if compiled:
         model.compile(loss="sparse_categorical_crossentropy", **compiled)
     user_model.check(model, build_model, dataset, 1)
-    replicas = Replicas(tf.distribute.get_strategy())
-    names = ["loss", "val_loss"]
-    return Callbacks(
-        lambda: choose(TrainerOptions(), lambda: [callback], model, names, output),
-        model,
-        replicas,
-        EPOCHS,
-        STEPS,
-    )
 
+    def chosen() -> Any:
+        return choose(TrainerOptions(), lambda: [callback], model, ["loss", "val_loss"], output)
 
-def refused() -> dict[str, tuple[Any, str]]:
-    from keras import callbacks as of_keras
-    from keras import optimizers
-
-    schedule = optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    return {
-        "backup": (of_keras.BackupAndRestore("b"), "BackupAndRestore is not supported.*newest"),
-        "averages": (of_keras.SwapEMAWeights(), "SwapEMAWeights is not supported.*use_ema"),
-        "a text": ("x", "something that is not a callback.*str: 'x'"),
-        "our file": (of_keras.CSVLogger("progress.jsonl"), "CSVLogger must not write to this path"),
-        "outside": (of_keras.TensorBoard("../x"), "TensorBoard must not write to this path"),
-        "schedule": (
-            (of_keras.ReduceLROnPlateau(), {"optimizer": optimizers.SGD(schedule)}),
-            "cannot set the learning rate of this optimizer.*ExponentialDecay",
-        ),
-    }
+    return Callbacks(chosen, model, Replicas(tf.distribute.get_strategy()), EPOCHS, STEPS)
 
 
 @pytest.mark.parametrize(
-    "case", ["backup", "averages", "a text", "our file", "outside", "schedule"]
+    ("callback", "words"),
+    [
+        (keras.callbacks.BackupAndRestore("b"), "BackupAndRestore is not supported.*newest"),
+        (keras.callbacks.SwapEMAWeights(), "SwapEMAWeights is not supported.*use_ema"),
+        ("x", "something that is not a callback.*str: 'x'"),
+        (keras.callbacks.CSVLogger("progress.jsonl"), "CSVLogger must not write to this path"),
+        (keras.callbacks.TensorBoard("../x"), "TensorBoard must not write to this path"),
+    ],
 )
 def test_what_cannot_work_is_refused(
-    dataset: Dataset, untrained: Any, tmp_path: Path, case: str
+    dataset: Dataset, untrained: Any, tmp_path: Path, callback: Any, words: str
 ) -> None:
-    callback, words = refused()[case]
-    callback, compiled = callback if isinstance(callback, tuple) else (callback, {})
     with pytest.raises(ConfigurationError, match=words):
-        in_the_loop(dataset, tmp_path, callback, None if compiled else untrained, **compiled)
+        in_the_loop(dataset, tmp_path, callback, untrained)
+
+
+def test_a_callback_cannot_set_the_rate_of_a_schedule(dataset: Dataset, tmp_path: Path) -> None:
+    schedule = optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    words = "cannot set the learning rate of this optimizer.*ExponentialDecay"
+    with pytest.raises(ConfigurationError, match=words):
+        in_the_loop(
+            dataset,
+            tmp_path,
+            keras.callbacks.ReduceLROnPlateau(),
+            optimizer=optimizers.SGD(schedule),
+        )
 
 
 def _evaluates(self: Any, epoch: int, logs: Any) -> None:
@@ -391,28 +358,12 @@ def test_a_callback_that_fails_is_named(
     assert "evaluate" not in vars(untrained)
 
 
-def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path: Path) -> None:
-    from keras import optimizers
-
-    from kfp_tfjob.trainer.checkpoint import Position
-
-    both = (optimizers.SGD(0.5), optimizers.Adam(0.1))
-    several = optimizers.MultiOptimizer(lambda item: both["kernel" in item.path])
-    stops = of_one_hook(on_epoch_end=lambda self, *_: setattr(self.model, "stop_training", True))
-    callbacks = in_the_loop(dataset, tmp_path, stops, optimizer=several)
-    callbacks.begin(Position())
-    assert not callbacks.call("on_epoch_end", 0, {"loss": 1.0})
-    assert [float(item.learning_rate) for item in both] == pytest.approx([0.5, 0.1])
-
-
 @pytest.mark.parametrize(
     ("state", "said"), [({"seen": {1, 2}}, "a set"), ({"best": [{3: 0.5}]}, "the key 3")]
 )
 def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
     dataset: Dataset, tmp_path: Path, state: object, said: str
 ) -> None:
-    from kfp_tfjob.trainer.checkpoint import Position
-
     own = of_one_hook(get_state=lambda self: state, set_state=lambda self, state: None)
     callbacks = in_the_loop(dataset, tmp_path, own)
     with pytest.raises(ConfigurationError, match=f"Own.*{said}"):
@@ -420,8 +371,6 @@ def test_what_a_checkpoint_cannot_keep_is_refused_at_the_start(
 
 
 def test_options_watch_a_metric_that_exists(dataset: Dataset, tmp_path: Path) -> None:
-    from kfp_tfjob.trainer.callback_choice import choose
-
     model = build_model(dataset)
     options = TrainerOptions(
         early_stopping={"monitor": "val_auc"}, reduce_lr_on_plateau={"monitor": "speed"}
@@ -438,16 +387,12 @@ def test_options_watch_a_metric_that_exists(dataset: Dataset, tmp_path: Path) ->
 def test_a_callback_without_state_is_named_and_batch_hooks_cost_only_who_has_them(
     dataset: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from keras import callbacks as of_keras
-
-    from kfp_tfjob.trainer.checkpoint import Position
-
     caplog.set_level("INFO")
     often = in_the_loop(dataset, tmp_path, of_one_hook(on_batch_end=lambda *_: None))
     often.begin(Position())
     assert (often.train_steps, often.test_steps) == (1, 0)
     assert "callback Own " in caplog.text
     caplog.clear()
-    seldom = in_the_loop(dataset, tmp_path, of_keras.TensorBoard(str(tmp_path / "board")))
+    seldom = in_the_loop(dataset, tmp_path, keras.callbacks.TensorBoard(str(tmp_path / "board")))
     seldom.begin(Position())
     assert (seldom.train_steps, seldom.test_steps, caplog.text) == (0, 0, "")

@@ -8,6 +8,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, MANIFEST
 from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, steps
+from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from tests.local.trainer_jobs import STEPS, Start
 
 
@@ -24,10 +26,6 @@ def _content(step: int, *variables: tuple[str, np.ndarray]) -> Checkpoint:
 
 
 def test_a_copy_does_not_change_with_the_variables() -> None:
-    import keras
-
-    from kfp_tfjob.trainer.checkpoint_writer import HostCopy
-
     variables = [
         ("a", keras.Variable(np.ones((2, 2), np.float32))),
         ("b", keras.Variable(np.ones(3), dtype="bfloat16")),
@@ -47,8 +45,6 @@ def test_a_copy_does_not_change_with_the_variables() -> None:
 
 
 def test_the_newest_few_stay(tmp_path: Path) -> None:
-    from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter
-
     writer = CheckpointWriter(tmp_path, 2)
     seen = []
     for step in range(1, 7):
@@ -59,8 +55,6 @@ def test_the_newest_few_stay(tmp_path: Path) -> None:
 
 
 def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_path: Path) -> None:
-    from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter
-
     (tmp_path / "file").touch()
     writer = CheckpointWriter(tmp_path / "file", 2)
     writer.begin(_content(1))
@@ -75,8 +69,6 @@ def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_pat
 def test_a_disk_that_is_full_later_ends_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter
-
     writer = CheckpointWriter(tmp_path, 3)
     writer.begin(_content(1))
     writer.wait()

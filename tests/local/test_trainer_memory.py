@@ -15,12 +15,10 @@ GROWTH = 1.02
 
 
 def _trainer(supervisor: int) -> int:
-    """Return the process id of the command of a supervisor."""
     return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0])
 
 
 def _resident(process: int) -> int:
-    """Return the bytes a process has in memory."""
     status = Path(f"/proc/{process}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
     return int(line.split()[1]) * 1024

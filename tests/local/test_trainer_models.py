@@ -5,22 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras.layers import BatchNormalization, Dense
 
 from kfp_tfjob.features.signature_columns import argument_names
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.trainer import models, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.export import export
+from kfp_tfjob.trainer.inputs import open_split
+from kfp_tfjob.trainer.progress import to_json
+from kfp_tfjob.trainer.replicas import Replicas
+from kfp_tfjob.trainer.train_step import TrainSteps
 from tests.local import tiny_dataset
 
 FEATURES = len(tiny_dataset.FEATURES)
@@ -36,26 +42,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return Dataset.load(tiny_dataset.write(tmp_path_factory.mktemp("values"), "regression"))
 
 
-def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) -> None:
-    """A vocabulary in another encoding would make every such value unknown to the model."""
-    schema = json.loads((classes.folder / "schema.json").read_bytes())
-    schema["label"]["classes"] = ["São", "Zürich", "職業"]
-    (tmp_path / "schema.json").write_text(json.dumps(schema, ensure_ascii=False), "utf-8")
-    shutil.copy(classes.folder / "statistics.json", tmp_path)
-    code = "import pathlib, sys; from kfp_tfjob.trainer.dataset import Dataset;"
-    code += "print(ascii(Dataset.load(pathlib.Path(sys.argv[1])).class_names))"
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        capture_output=True,
-        text=True,
-    )
-    assert found.stdout.strip() == ascii(("São", "Zürich", "職業")), found.stderr
-
-
 def test_a_split_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
-    from kfp_tfjob.trainer.inputs import open_split
-
     dataset = Dataset.load(tiny_dataset.write(tmp_path))
     first, second, _ = dataset.shards("train")
     first.write_bytes(second.read_bytes())  # of other rows
@@ -66,8 +53,6 @@ def test_a_split_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [1e-36, 1.0, 1e36])
 def test_a_column_counts_in_any_unit(classes: Dataset, scale: float, tmp_path: Path) -> None:
     """A capacity in farads and a density per cubic metre are no constant columns."""
-    import keras
-
     rows = (scale * np.random.default_rng(0).normal(5, 1, (1000, 6))).astype(np.float32)
     rows[:, -1] = scale  # constant
     mean, deviation = rows.mean(0, np.float64), rows.std(0, np.float64)
@@ -122,88 +107,64 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 def test_code_that_cannot_be_found_is_refused(
     module: Callable[..., str], tmp_path: Path, code: str, function: str, words: str
 ) -> None:
-    from kfp_tfjob.trainer import user_model
-
     with pytest.raises(ConfigurationError, match=words):
         user_model.find(f"{module(code)}:{function}", tmp_path)
 
 
-def _sequential(*layers: Any, loss: Any = "sparse_categorical_crossentropy", **more: Any) -> Any:
-    import keras
-
-    model = keras.Sequential(list(layers))
+def _sequential(
+    *layers: Any,
+    loss: Any = "sparse_categorical_crossentropy",
+    kind: type[keras.Sequential] = keras.Sequential,
+    **more: Any,
+) -> Any:
+    model = kind(list(layers))
     model.compile("adam", loss=loss, **more)
     return model
 
 
-def _dense(units: int, activation: str | None = None) -> Any:
-    import keras
-
-    return keras.layers.Dense(units, activation=activation)
-
-
-def _own_step() -> Any:
-    import keras
-
-    class Own(keras.Sequential):
-        def train_step(self, data: Any) -> Any:
-            return {}
-
-    model = Own([_dense(3)])
-    model.compile("adam", loss="sparse_categorical_crossentropy")
-    return model
-
-
 def _normalised(**arguments: Any) -> Any:
-    import keras
-
-    return _sequential(keras.layers.BatchNormalization(**arguments), _dense(3, "softmax"))
+    return _sequential(BatchNormalization(**arguments), Dense(3, "softmax"))
 
 
-def _uncompiled() -> Any:
-    import keras
-
-    return keras.Sequential([_dense(3)])
-
-
-def _image() -> Any:
-    import keras
-
-    return _sequential(keras.Input((8, 8, 1)), keras.layers.Flatten(), _dense(3))
+class OwnStep(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return {}
 
 
-def _unsaved() -> Any:
-    import keras
+class Unsaved(keras.layers.Layer):
+    def __init__(self, kept: Any) -> None:
+        super().__init__()
 
-    class Scale(keras.layers.Layer):
-        def __init__(self, kept: Any) -> None:
-            super().__init__()
-
-        def call(self, x: Any) -> Any:
-            return x
-
-    return _sequential(Scale(object()), _dense(3, "softmax"))
+    def call(self, x: Any) -> Any:
+        return x
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (lambda: None, "did not return a compiled model.*NoneType: None"),
-    "uncompiled": (_uncompiled, "a keras.Model that is not compiled"),
-    "two outputs": (lambda: _sequential(_dense(2)), r"\(None, 2\).*\(batch, 3\), one column"),
-    "image": (_image, "does not take the rows of the dataset.*\\(batch, 6\\)"),
+    "uncompiled": (lambda: keras.Sequential([Dense(3)]), "a keras.Model that is not compiled"),
+    "two outputs": (lambda: _sequential(Dense(2)), r"\(None, 2\).*\(batch, 3\), one column"),
+    "image": (
+        lambda: _sequential(keras.Input((8, 8, 1)), keras.layers.Flatten(), Dense(3)),
+        "does not take the rows of the dataset.*\\(batch, 6\\)",
+    ),
     "one-hot loss": (
-        lambda: _sequential(_dense(3, "softmax"), loss="categorical_crossentropy"),
+        lambda: _sequential(Dense(3, "softmax"), loss="categorical_crossentropy"),
         "do not fit the labels.*sparse_categorical_crossentropy",
     ),
-    "no config": (_unsaved, r"cannot be saved.*Object Scale.*give the class .* a get_config\(\)"),
-    "own step": (_own_step, "the model has its own train_step"),
+    "no config": (
+        lambda: _sequential(Unsaved(object()), Dense(3, "softmax")),
+        r"cannot be saved.*Object Unsaved.*give the class .* a get_config\(\)",
+    ),
+    "own step": (
+        lambda: _sequential(Dense(3), kind=OwnStep),
+        "the model has its own train_step",
+    ),
     "batch normalisation": (_normalised, r"synchronized=False, 2 replicas.*train with one"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) -> None:
-    from kfp_tfjob.trainer import user_model
-
     make, words = REFUSED[case]
 
     def build_model(dataset: Dataset) -> Any:
@@ -216,13 +177,9 @@ def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) 
 
 def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
     """At the top of a module there are no replicas yet."""
-    import keras
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import user_model
 
     def compiled(**arguments: Any) -> Any:
-        model = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"))
+        model = _sequential(keras.Input((FEATURES,)), Dense(3, "softmax"))
         model.compile(loss="sparse_categorical_crossentropy", **arguments)
         return model
 
@@ -254,8 +211,6 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
 def test_batch_normalization_and_the_options(
     classes: Dataset, options: dict[str, Any], replicas: int, words: str
 ) -> None:
-    from kfp_tfjob.trainer import user_model
-
     with pytest.raises(ConfigurationError, match=words):
         user_model.check(_normalised(), _normalised, classes, replicas, TrainerOptions(**options))
     user_model.check(_normalised(), _normalised, classes, 1)
@@ -266,12 +221,6 @@ def test_batch_normalization_and_the_options(
 
 
 def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import models
-    from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.train_step import TrainSteps
-
     alone = Replicas(tf.distribute.get_strategy())
     with pytest.raises(ConfigurationError, match="micro_batches 3"):
         TrainSteps(models.mlp(classes), alone, 10, micro_batches=3)
@@ -279,7 +228,6 @@ def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:
 
 def _measured(result: Any) -> Any:
     """A model with a metric that returns what this makes of a mean."""
-    import keras
 
     class Own(keras.metrics.Mean):
         def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
@@ -288,30 +236,16 @@ def _measured(result: Any) -> Any:
         def result(self) -> Any:
             return result(super().result())
 
-    return _sequential(_dense(3, "softmax"), metrics=[Own("own")])
+    return _sequential(Dense(3, "softmax"), metrics=[Own("own")])
 
 
-def _without_loss() -> Any:
-    import keras
-
-    class Own(keras.Sequential):
-        @property
-        def metrics(self) -> list[Any]:
-            return []
-
-    model = Own([_dense(3, "softmax")])
-    model.compile("adam", loss="sparse_categorical_crossentropy")
-    return model
+class WithoutLoss(keras.Sequential):
+    @property
+    def metrics(self) -> list[Any]:
+        return []
 
 
 def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
-    import keras
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import user_model
-    from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.train_step import TrainSteps
-
     def results(model: Any) -> dict[str, float]:
         user_model.check(model, _measured, classes, 1)
         return TrainSteps(model, Replicas(tf.distribute.get_strategy()), 10).results()
@@ -322,12 +256,10 @@ def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"own .*\(2,\)"):
         results(_measured(lambda value: keras.ops.stack([value, value])))
     with pytest.raises(ConfigurationError, match="a loss"):
-        results(_without_loss())
+        results(_sequential(Dense(3, "softmax"), kind=WithoutLoss))
 
 
 def test_a_metric_that_is_no_number_is_null_in_a_line() -> None:
-    from kfp_tfjob.trainer.progress import to_json
-
     metrics = {"loss": 0.5, "auc": float("nan"), "val_loss": float("inf")}
     line = to_json({"step": 3, "metrics": metrics, "gpus": [{"percent": float("-inf")}]})
     assert line == (
@@ -336,18 +268,7 @@ def test_a_metric_that_is_no_number_is_null_in_a_line() -> None:
     )
 
 
-def test_without_a_gpu_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
-    from kfp_tfjob.trainer.train_step import jit_compile_here
-
-    assert not jit_compile_here(False)
-    assert not caplog.messages
-    assert not jit_compile_here(True)
-    assert "jit_compile is ignored" in caplog.text
-
-
 def test_a_whole_number_is_a_float_where_the_function_expects_one(classes: Dataset) -> None:
-    from kfp_tfjob.trainer import user_model
-
     def build_model(
         dataset: Dataset,
         units: int,
@@ -365,8 +286,6 @@ def test_a_whole_number_is_a_float_where_the_function_expects_one(classes: Datas
 
 
 def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
-    from kfp_tfjob.trainer import models, user_model
-
     def needs(dataset: Dataset, depth: int) -> None:
         raise ValueError(f"depth {depth}\nand more")
 
@@ -385,11 +304,7 @@ def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
 
 
 def test_processes_that_build_different_models_are_refused(classes: Dataset) -> None:
-    import keras
-
-    from kfp_tfjob.trainer import self_test
-
-    model = _sequential(keras.Input((FEATURES,)), _dense(3))
+    model = _sequential(keras.Input((FEATURES,)), Dense(3))
 
     def check(change: float) -> None:
         def gather(data: bytes) -> list[bytes]:
@@ -404,8 +319,6 @@ def test_processes_that_build_different_models_are_refused(classes: Dataset) -> 
 
 
 def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
-    from kfp_tfjob.trainer import models, user_model
-
     with pytest.raises(ConfigurationError, match="2 x 2"):
         user_model.build(models.cnn, classes, {})
     with pytest.raises(ConfigurationError, match="image"):
@@ -421,29 +334,26 @@ def test_images_are_square_unless_their_size_is_given(classes: Dataset) -> None:
         ("callbacks = [1]\n", r"not return a list of callbacks.*callbacks = \[1\]"),
         ("def callbacks(dataset):\n    1 / 0\n", r"ZeroDivisionError.*own.*\.py, line 2\)"),
         ("def callbacks(): return []\n", "takes 0 positional arguments but 1 was given"),
-        ("from keras import callbacks\n", ""),  # a module need not have any
     ],
 )
 def test_what_is_no_list_of_callbacks_is_refused(
     module: Callable[..., str], classes: Dataset, tmp_path: Path, code: str, words: str
 ) -> None:
-    from kfp_tfjob.trainer import user_model
-
     name = module(f"{code}def build_model(dataset): ...\n")
     user_model.find(f"{name}:build_model", tmp_path)
-    if words:
-        with pytest.raises(ConfigurationError, match=words):
-            user_model.callbacks(f"{name}:build_model", classes)
-    else:
-        assert user_model.callbacks(f"{name}:build_model", classes) == []
+    with pytest.raises(ConfigurationError, match=words):
+        user_model.callbacks(f"{name}:build_model", classes)
+
+
+def test_a_module_called_callbacks_is_no_list_of_them(
+    module: Callable[..., str], classes: Dataset, tmp_path: Path
+) -> None:
+    name = module("from keras import callbacks\ndef build_model(dataset): ...\n")
+    user_model.find(f"{name}:build_model", tmp_path)
+    assert user_model.callbacks(f"{name}:build_model", classes) == []
 
 
 def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import user_model
-    from kfp_tfjob.trainer.export import export
-
     user_model.check(model, lambda: None, dataset, 1)
     export(model, dataset, folder)
     loaded = tf.saved_model.load(str(folder / "model"))
@@ -458,8 +368,6 @@ ROWS = np.random.default_rng(3).normal(size=(7, FEATURES)).astype(np.float32)
 def test_a_regression_answers_in_the_units_of_the_label(
     values: Dataset, tmp_path: Path, name: str
 ) -> None:
-    from kfp_tfjob.trainer import models
-
     arguments = {} if name == "mlp" else {"height": 2, "width": 3}
     model = getattr(models, name)(values, **arguments)
     outputs = _serve(model, values, tmp_path, ROWS)
@@ -473,8 +381,6 @@ def test_a_regression_answers_in_the_units_of_the_label(
 
 @pytest.mark.parametrize("scale", [1e-9, 1e6])
 def test_a_regression_learns_a_label_in_any_unit(values: Dataset, scale: float) -> None:
-    from kfp_tfjob.trainer import models
-
     rows = np.random.default_rng(3).normal(size=(64, FEATURES)).astype(np.float32)
     labels = (scale * (3 + rows[:, 0])).astype(np.float32)
     own = {"label_mean": float(labels.mean()), "label_std": float(labels.std())}
@@ -488,10 +394,6 @@ def test_a_regression_learns_a_label_in_any_unit(values: Dataset, scale: float) 
 
 
 def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import models
-
     model = models.mlp(values, dropout=0.1)
     model.fit(ROWS, ROWS[:, 0], verbose=0)
     _serve(model, values, tmp_path, ROWS)
@@ -509,8 +411,6 @@ def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Pa
 @pytest.mark.filterwarnings("ignore:.build... was called on layer:UserWarning")
 def test_what_belongs_to_tensorflow_is_exported_too(classes: Dataset, tmp_path: Path) -> None:
     """Keras exports such models; ours ended with "untracked resource" after the whole training."""
-    import keras
-    import tensorflow as tf
 
     class Counted(keras.layers.Layer):
         def __init__(self) -> None:
@@ -528,7 +428,7 @@ def test_what_belongs_to_tensorflow_is_exported_too(classes: Dataset, tmp_path: 
             initial = tf.lookup.KeyValueTensorInitializer(keys, values)
             self.table = tf.lookup.StaticHashTable(initial, -1.0)
             self.scale = tf.Variable(np.full(FEATURES, 2, np.float32), trainable=False)
-            self.counted, self.out = Counted(), _dense(3, "softmax")
+            self.counted, self.out = Counted(), Dense(3, "softmax")
             self.normal = keras.layers.Normalization(mean=classes.mean, variance=classes.std**2)
             self.unused = keras.layers.Normalization()
 
@@ -544,9 +444,7 @@ def test_what_belongs_to_tensorflow_is_exported_too(classes: Dataset, tmp_path: 
 
 
 def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) -> None:
-    import keras
-
-    plain = _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"))
+    plain = _sequential(keras.Input((FEATURES,)), Dense(3, "softmax"))
     outputs = _serve(plain, classes, tmp_path, ROWS)
     np.testing.assert_allclose(outputs["probabilities"], plain(ROWS), rtol=1e-5)
 
@@ -556,7 +454,7 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
     class Own(keras.Model):
         def __init__(self) -> None:
             super().__init__()
-            self.out = _dense(3)
+            self.out = Dense(3)
 
         def call(self, x: Any) -> Any:
             return keras.ops.softmax(self.out(x))
@@ -564,15 +462,14 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
     own = Own()
     own.compile("adam", loss=own_loss)
     inputs = keras.Input((FEATURES,))
-    functional = keras.Model(inputs, keras.ops.softmax(_dense(3)(inputs)))
+    functional = keras.Model(inputs, keras.ops.softmax(Dense(3)(inputs)))
     functional.compile("adam", loss=own_loss)
     for number, model in enumerate(
         (
-            _sequential(keras.Input((FEATURES,)), _dense(3, "softmax"), loss=own_loss),
-            _sequential(_dense(3), keras.layers.Softmax(), loss=own_loss),
+            _sequential(Dense(3), keras.layers.Softmax(), loss=own_loss),
             _sequential(  # the last layer casts, as in the guide of Keras to mixed precision
                 keras.Input((FEATURES,)),
-                _dense(3, "softmax"),
+                Dense(3, "softmax"),
                 keras.layers.Activation("linear", dtype="float32"),
                 loss=own_loss,
             ),
@@ -583,20 +480,18 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
         outputs = _serve(model, classes, tmp_path / str(number), ROWS)
         np.testing.assert_allclose(outputs["probabilities"], model(ROWS), rtol=1e-5)
 
-    linear = _sequential(keras.Input((FEATURES,)), _dense(3), loss=own_loss)
+    linear = _sequential(keras.Input((FEATURES,)), Dense(3), loss=own_loss)
     outputs = _serve(linear, classes, tmp_path / "linear", ROWS)
     np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("logits", [False, True])
 def test_one_sigmoid_becomes_two_classes(classes: Dataset, tmp_path: Path, logits: bool) -> None:
-    import keras
-
     two = dataclasses.replace(classes, class_names=("no", "yes"))
     loss = keras.losses.BinaryCrossentropy(from_logits=logits)
     model = _sequential(
         keras.Input((FEATURES,)),
-        _dense(1, None if logits else "sigmoid"),
+        Dense(1, None if logits else "sigmoid"),
         loss=loss,
         metrics=["accuracy"],
     )

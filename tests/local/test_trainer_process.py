@@ -7,8 +7,10 @@ import re
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.local import tiny_dataset
 from tests.local.trainer_jobs import STEPS, Job, Start
@@ -43,7 +45,7 @@ def alone(jobs: Start) -> Job:
 def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> None:
     proxy = "http://127.0.0.1:9"  # nobody answers there: replicas must not ask it
     pair = jobs("pair", 2, code=CODE, late=[0], grpc_proxy=proxy)
-    pair.until_in(1, "waiting for 1 other replica")
+    pair.until(lambda: "waiting for 1 other replica" in pair.log(1))
     pair.start(0)  # a chief that is late is waited for
     assert pair.end() == [0, 0], pair.log()
     hashes = [re.findall("weights sha256 ([0-9a-f]{64})", pair.log(at)) for at in range(2)]
@@ -80,9 +82,6 @@ def test_what_the_chief_leaves(alone: Job) -> None:
 
 
 def test_the_saved_model_takes_raw_columns_and_packed_rows_alike(alone: Job) -> None:
-    import keras
-    import tensorflow as tf
-
     loaded = tf.saved_model.load(str(alone.output / "model"))
     columns = json.loads((alone.output / "model" / "assets.extra" / "columns.json").read_text())
     assert [item["column"] for item in columns] == list(tiny_dataset.FEATURES)

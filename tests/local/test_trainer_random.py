@@ -5,14 +5,56 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import keras
 import pytest
+import tensorflow as tf
 
-from tests.local.random_model import RANDOM_MODEL
+from kfp_tfjob.trainer import randomness, untracked_state
 from tests.local.trainer_jobs import STEPS, Start
 
-STOPPED = f"""
+# All that draws random numbers; one layer draws in evaluations too.
+STOPPED = """
 import os, signal
-{RANDOM_MODEL}
+import keras
+
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + 0.1 * keras.random.normal(keras.ops.shape(x))
+
+class OwnNoise(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seed_generator = keras.random.SeedGenerator(3)
+
+    def call(self, x, training=False):
+        noise = keras.random.uniform(keras.ops.shape(x), 0.9, 1.1, seed=self.seed_generator)
+        return x * noise if training else x
+
+def build_model(dataset):
+    kinds = keras.layers
+    model = keras.Sequential([
+        keras.Input((dataset.num_features,)),
+        kinds.Normalization(mean=dataset.mean, variance=dataset.std**2),
+        Noise(),
+        OwnNoise(),
+        kinds.Dense(48, activation="relu"),
+        kinds.Dropout(0.1),
+        kinds.GaussianNoise(0.1),
+        kinds.GaussianDropout(0.1),
+        kinds.AlphaDropout(0.1),
+        kinds.Reshape((4, 4, 3)),
+        kinds.RandomFlip(),
+        kinds.RandomRotation(0.1),
+        kinds.Reshape((16, 3)),
+        kinds.SpatialDropout1D(0.1),
+        kinds.Flatten(),
+        kinds.Lambda(lambda x: x * keras.random.uniform((48,), 0.9, 1.1)),
+        kinds.Dense(dataset.num_classes, activation="softmax"),
+    ])
+    loss = "sparse_categorical_crossentropy"
+    model.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
+    return model
+
 class Stop(keras.callbacks.Callback):
     def on_test_begin(self, logs=None):
         if os.environ["ATTEMPT"] == "1" and "STOP" in os.environ:
@@ -50,17 +92,11 @@ def build_model(dataset):
 
 
 def _draws(model: Any) -> list[float]:
-    import tensorflow as tf
-
     draw = tf.function(lambda: model(tf.zeros((1, 3)), training=True))
     return [float(draw()[0, 0]) for _ in range(3)]
 
 
 def _model(seed: int) -> Any:
-    import keras
-
-    from kfp_tfjob.trainer import randomness
-
     layer = keras.layers.Lambda(lambda x: x + keras.random.normal((3,)))
     model = keras.Sequential([keras.Input((3,)), layer])
     randomness.adopt_unseeded(model, seed)
@@ -68,10 +104,6 @@ def _model(seed: int) -> Any:
 
 
 def test_what_names_no_seed_draws_from_the_model() -> None:
-    import keras
-
-    from kfp_tfjob.trainer import randomness
-
     first = _draws(_model(1))
     assert len(set(first)) == 3
     model = _model(1)
@@ -86,11 +118,6 @@ def test_what_names_no_seed_draws_from_the_model() -> None:
 
 
 def test_what_no_checkpoint_has_is_named() -> None:
-    import keras
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer import randomness, untracked_state
-
     weight = tf.Variable(0.5, name="annealing")
     seeds = keras.random.SeedGenerator(1, name="own_seeds")
 

@@ -127,7 +127,6 @@ def test_a_folder_that_takes_no_file_is_refused(
 
 
 def _with_other_rows(folder: Path) -> Path:
-    """Write the tiny dataset with the training rows in another order."""
     first, second = (tiny_dataset.write(folder) / f"train-0000{at}.tfrecord" for at in (0, 2))
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())

@@ -44,7 +44,6 @@ class World:
         store.write(base / "in/rows.csv", ROWS)
 
     def check(self, run_id: str, **changed: object) -> Checked:
-        """Run preflight."""
         given = {"data_uri": f"{self.base}/in/", "data_label": "y", "model_name": "m"}
         given |= {"output_uri": str(self.base), "train_options": SKIP}
         given |= {"model_code": f"{self.code}:build_model", "train_workers": 0}
@@ -136,6 +135,9 @@ def test_each_input_counts(world: World) -> None:
         {"pod": {"all": {"volumes": [{"claim": "october", "path": "/data"}]}}},
     ):
         assert world.check("r2", **changed).changed, changed
+    # What decides nothing does not.
+    options = SKIP | {"checkpoint_keep": 9, "max_attempts": 1, "seed": 0.0}
+    assert not world.check("r2", train_options=options, pod={"all": {"cpu": "2"}}).changed
 
 
 def test_changed_code_and_data_count_and_names_of_folders_do_not(world: World) -> None:
@@ -176,8 +178,7 @@ def test_a_run_that_continues_does_not_count(world: World) -> None:
 
 
 def test_a_run_that_was_evaluated_with_another_gate_since_does_not_count(world: World) -> None:
-    first = world.check("r1")
-    world.judge("r1", first.inputs_digest, False, None)
+    world.judge("r1", world.check("r1").inputs_digest, False, None)
     assert not world.check("r2").changed
     run = world.layout.run("r1")
     verdict = json.loads(world.store.read(run.verdict))
@@ -190,10 +191,8 @@ def test_a_run_that_continues_and_does_not_train_does_not_end_with_an_earlier_ve
     world: World, tmp_path: Path
 ) -> None:
     """Its own verdict is on a model of other inputs."""
-    first = world.check("r1")
-    world.judge("r1", first.inputs_digest, False, None)
-    other = world.check("r2", train_epochs=21)
-    world.judge("r2", other.inputs_digest, True, None)
+    world.judge("r1", world.check("r1").inputs_digest, False, None)
+    world.judge("r2", world.check("r2", train_epochs=21).inputs_digest, True, None)
     assert not world.check("r2").changed
     step = open_step("finish", "r2", str(world.base))
     assert of_end(step, "m").outcome == notify.SKIPPED
@@ -233,13 +232,6 @@ def test_the_package_of_a_module_of_the_image_counts(
     assert all(new != old for new, old in zip(seen(), first, strict=True))
 
 
-def test_what_decides_nothing_does_not_count(world: World) -> None:
-    first = world.check("r1")
-    world.judge("r1", first.inputs_digest, True, None)
-    options = SKIP | {"checkpoint_keep": 9, "max_attempts": 1, "seed": 0.0}
-    assert not world.check("r2", train_options=options, pod={"all": {"cpu": "2"}}).changed
-
-
 @pytest.mark.parametrize(
     "forget",
     [
@@ -274,17 +266,14 @@ def test_a_model_that_was_blessed_but_never_published_is_trained_again(world: Wo
 
 def test_a_model_that_lost_is_not_trained_again_while_its_champion_is_there(world: World) -> None:
     digest = world.check("r1").inputs_digest
-    champion = world.champion(1, "r0")
     world.judge("r0", "0" * 32, True, None)
-    world.judge("r1", digest, False, champion)
+    world.judge("r1", digest, False, world.champion(1, "r0"))
     assert not world.check("r2").changed
     world.store.delete(world.model.champion(1))
     assert world.check("r2").changed
 
 
-def test_a_model_that_lost_to_a_champion_that_was_rolled_back_is_trained_again(
-    world: World,
-) -> None:
+def test_a_model_that_lost_to_a_champion_that_was_rolled_back_trains_again(world: World) -> None:
     digest = world.check("r1").inputs_digest
     world.judge("r0", "0" * 32, True, None)
     world.judge("better", "1" * 32, True, world.champion(1, "r0"))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.storage.body import FileUnreadableError
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, FileChangedError
 from kfp_tfjob.uploader.local_files import scan
@@ -150,12 +149,6 @@ def _(world: World) -> None:
     assert mirror.missing(real) == ["file"]
     assert set(mirror.trouble) == {"file"}
     assert world.truth.read(RunLayout(world.base).output / "a") == b"a"
-
-
-@TABLE.line("a path that is too long for a key")
-def _(world: World) -> None:
-    plant(world, {"a": b"a", "/".join(["d" * 200] * 5): b"x"})
-    assert "too long" in str(world.assert_refused(DataError))
 
 
 @pytest.mark.parametrize(("name", "world"), TABLE.cases(), indirect=["world"])

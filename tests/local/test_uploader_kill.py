@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -23,10 +19,8 @@ from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.local_files import scan
-from tests.faults.proxy import FaultProxy, Seen
+from tests.faults.proxy import FaultProxy
 from tests.waiting import until
-
-log = logging.getLogger(__name__)
 
 PROOF, KEPT = 200, 4
 # Seconds between two checkpoints. The short run shares the machine with other tests, and what is
@@ -49,17 +43,15 @@ with suppress(PermissionError):
 output = Path(sys.argv[1]) / "checkpoints"
 output.mkdir(parents=True, exist_ok=True)
 due = time.monotonic()
-with open(output.parent / "steps.tmp", "w", buffering=1) as times:
-    for step in count(1):
-        temporary = output / f"{{step}}.tmp"
-        temporary.mkdir()
-        for name, data in files_of(step).items():
-            (temporary / name).write_bytes(data)
-        time.sleep(max(0, due - time.monotonic()))
-        temporary.rename(output / str(step))
-        print(time.monotonic(), file=times)
-        due = time.monotonic() + float(sys.argv[2])
-        shutil.rmtree(output / str(step - KEPT), ignore_errors=True)
+for step in count(1):
+    temporary = output / f"{{step}}.tmp"
+    temporary.mkdir()
+    for name, data in files_of(step).items():
+        (temporary / name).write_bytes(data)
+    time.sleep(max(0, due - time.monotonic()))
+    temporary.rename(output / str(step))
+    due = time.monotonic() + float(sys.argv[2])
+    shutil.rmtree(output / str(step - KEPT), ignore_errors=True)
 """
 
 
@@ -69,32 +61,6 @@ def files_of(step: int) -> dict[str, bytes]:
     if step % 8 == 0:
         files["large"] = f"large {step};".encode() * (PART // 8)
     return files
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One kill.
-
-    Attributes:
-        acknowledged: The newest step whose manifest the store had confirmed.
-    """
-
-    flight: str
-    acknowledged: int
-    restored: int
-
-
-def kind(seen: Seen) -> str:
-    """Return what a request is, for the distribution."""
-    if "partNumber" in seen.target:
-        return "part"
-    if "uploads" in seen.target or "uploadId" in seen.target:
-        return "begin or end of parts"
-    if "list-type" in seen.target:
-        return "list"
-    if seen.method == "PUT":
-        return "manifest" if "manifest.json" in seen.target else "data"
-    return seen.method.lower()
 
 
 def acknowledged(proxy: FaultProxy, before: float) -> int:
@@ -142,34 +108,20 @@ def test_a_kill_loses_nothing(
     with start(proxy, run, trainer) as sidecar:  # from here on every kill has something to lose
         wait_for(proxy, 1)
         sidecar.kill()
-    done = [one_kill(proxy, store, run, trainer, tmp_path / "copy", chance) for _ in range(kills)]
-    flights, between = Counter(kill.flight for kill in done), pauses(trainer)
-    log.info("in flight at the kill: %s; median pause %.2f s", flights, median(between))
-
-    assert all(kill.restored >= kill.acknowledged >= 1 for kill in done)
-    if kills == PROOF:  # the short run shares the machine with other tests
-        assert kills - flights["nothing"] >= 150
-        assert median(between) <= 0.5  # one that came late is the machine's doing
-
-    last = done[-1].acknowledged
+    last = 1
+    for _ in range(kills):
+        last = one_kill(proxy, store, run, trainer, tmp_path / "copy", chance)
+        assert last >= 1
     with start(proxy, run, trainer) as sidecar:
         wait_for(proxy, last + 1)
         sidecar.kill()
 
 
-def pauses(output: Path) -> list[float]:
-    """Return the seconds between each two checkpoints of the trainer."""
-    times = [float(line) for line in (output / "steps.tmp").read_text().split()]
-    return [after - before for before, after in zip(times, times[1:], strict=False)]
-
-
 def wait_for(proxy: FaultProxy, step: int) -> None:
-    """Wait until the store has confirmed this step or a newer one."""
     until(lambda: acknowledged(proxy, time.monotonic()) >= step, f"checkpoint {step} is stored")
 
 
 def start(proxy: FaultProxy, run: RunLayout, output: Path) -> subprocess.Popen[bytes]:
-    """Start a sidecar."""
     line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(output), str(run.base)]
     line += ["--interval", "0.05", "--attempt", "1", "--endpoint", proxy.endpoint]
     with open(output / "sidecar.log.tmp", "ab") as out:
@@ -178,8 +130,8 @@ def start(proxy: FaultProxy, run: RunLayout, output: Path) -> subprocess.Popen[b
 
 def one_kill(
     proxy: FaultProxy, store: Store, run: RunLayout, output: Path, copy: Path, chance: random.Random
-) -> Kill:
-    """Start a sidecar, kill it at a random moment, and restore from what is in the store."""
+) -> int:
+    """Kill a sidecar at a random moment, and restore; return the newest step that was confirmed."""
     with proxy.lock:
         proxy.seen = [seen for seen in proxy.seen if "manifest.json" in seen.target][-50:]
     born = time.monotonic()
@@ -194,10 +146,7 @@ def one_kill(
     sidecar.wait()
     while proxy.in_flight() and time.monotonic() < moment + 10:
         time.sleep(0.01)
-    with proxy.lock:
-        flying = [s for s in proxy.seen if s.began <= moment and not s.ended <= moment]
-    flight = Counter(map(kind, flying)).most_common(1)
     least = acknowledged(proxy, moment)
     restored = restore(store, run, copy)
     assert restored >= least, f"step {least} was stored, {restored} came back"
-    return Kill(flight[0][0] if flight else "nothing", least, restored)
+    return least

@@ -46,7 +46,6 @@ def settle(mirror: Mirror, folder: Path) -> None:
 
 
 def made(proxy: FaultProxy) -> list[str]:
-    """Return the methods of the requests since the last call."""
     with proxy.lock:
         methods = [seen.method for seen in proxy.seen]
         proxy.seen.clear()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import ssl
 import subprocess
-import threading
 import time
 import tracemalloc
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -24,7 +21,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull, push
 from tests.faults.proxy import Exchange, Fault, FaultProxy, accepts_token
-from tests.faults.world import World
+from tests.faults.world import EVER, World
 
 HEADERS = {
     "x-amz-server-side-encryption": "aws:kms",
@@ -47,8 +44,8 @@ def test_encryption_goes_with_every_object(
         return False
 
     proxy.faults = [
-        Fault(look, "PUT", times=float("inf")),
-        Fault(look, "POST", r"\?uploads", times=float("inf")),
+        Fault(look, "PUT", times=EVER),
+        Fault(look, "POST", r"\?uploads", times=EVER),
     ]
     monkeypatch.setenv("STORAGE_ENCRYPTION", "aws:kms:key-1")
     endpoint = proxy.endpoint
@@ -115,48 +112,6 @@ def test_where_a_bucket_is(store, monkeypatch, endpoint, addressing, host, prefi
     assert route.secure is not endpoint.startswith("http://")
 
 
-class TlsFront:
-    """Speaks TLS for a server that does not."""
-
-    def __init__(self, endpoint: str, certificate: Path, key: Path) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
-        self._behind = urlsplit(endpoint)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._context = context
-        self.endpoint = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> TlsFront:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # it is closed
-            while True:
-                caller = self._listener.accept()[0]
-                threading.Thread(target=self._serve, args=[caller], daemon=True).start()
-
-    def _serve(self, caller: socket.socket) -> None:
-        with suppress(OSError):  # a caller that does not trust the certificate, or hangs up
-            with self._context.wrap_socket(caller, server_side=True) as secure:
-                with socket.create_connection((self._behind.hostname, self._behind.port)) as plain:
-                    back = threading.Thread(target=_copy, args=[plain, secure], daemon=True)
-                    back.start()
-                    _copy(secure, plain)
-                    back.join()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
-
-
 def test_a_store_with_a_certificate_of_its_own(s3, base, tmp_path, monkeypatch):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
@@ -166,9 +121,14 @@ def test_a_store_with_a_certificate_of_its_own(s3, base, tmp_path, monkeypatch):
         check=True,
         capture_output=True,
     )
-    with TlsFront(s3.endpoint, certificate, key) as front:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    front = FaultProxy(s3.endpoint)
+    front.socket = context.wrap_socket(front.socket, server_side=True)
+    with front:
         shutil.copytree(s3.secret, tmp_path / "secret")
-        (tmp_path / "secret" / "AWS_ENDPOINT_URL").write_text(front.endpoint)
+        endpoint = front.endpoint.replace("http:", "https:")
+        (tmp_path / "secret" / "AWS_ENDPOINT_URL").write_text(endpoint)
         secret = SecretVolume(tmp_path / "secret")
         with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
             Store(secret=secret, patience=Patience(5)).write(base / "x", b"x")
@@ -181,60 +141,50 @@ def test_a_store_with_a_certificate_of_its_own(s3, base, tmp_path, monkeypatch):
         pull(store, base, tmp_path / "copy")
         assert (tmp_path / "copy/large").read_bytes() == (tmp_path / "folder/large").read_bytes()
 
-        monkeypatch.delenv("AWS_CA_BUNDLE")
-        unknown = Store(secret=secret, patience=Patience(5))
-        with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
-            unknown.write(base / "x", b"x")
 
-
-class _TokenService(BaseHTTPRequestHandler):
+def token_service(keys: dict[str, str]) -> Callable[[Exchange], bool]:
     """STS as far as a pod with a service account needs it: the token of the file becomes keys."""
 
-    keys: dict[str, str] = {}
-
-    def do_POST(self) -> None:
-        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+    def answer(exchange: Exchange) -> bool:
+        form = parse_qs(b"".join(exchange.body()).decode())
         name = "AssumeRoleWithWebIdentity"
         until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
         data = (
             f"<{name}Response xmlns='https://sts.amazonaws.com/doc/2011-06-15/'><{name}Result>"
-            f"<Credentials><AccessKeyId>{self.keys['AWS_ACCESS_KEY_ID']}</AccessKeyId>"
-            f"<SecretAccessKey>{self.keys['AWS_SECRET_ACCESS_KEY']}</SecretAccessKey>"
+            f"<Credentials><AccessKeyId>{keys['AWS_ACCESS_KEY_ID']}</AccessKeyId>"
+            f"<SecretAccessKey>{keys['AWS_SECRET_ACCESS_KEY']}</SecretAccessKey>"
             f"<SessionToken>{form['WebIdentityToken'][0]}</SessionToken>"
             f"<Expiration>{until}</Expiration></Credentials>"
             f"</{name}Result></{name}Response>"
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        )
+        exchange.reply(200, [], data.encode())
+        return True
 
-    def log_message(self, *_: object) -> None:
-        return
+    return answer
 
 
 def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
     """IRSA: no static keys; the credentials of the role expire while the process runs."""
-    _TokenService.keys = {path.name: path.read_text() for path in s3.secret.iterdir()}
-    service = ThreadingHTTPServer(("127.0.0.1", 0), _TokenService)
-    threading.Thread(target=service.serve_forever, daemon=True).start()
     token = tmp_path / "token"
     token.write_text("token-one")
+    service = FaultProxy()
+    keys = {path.name: path.read_text() for path in s3.secret.iterdir()}
+    service.faults = [Fault(token_service(keys), "POST", times=EVER)]
     for name, value in {
         "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
         "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/training",
-        "AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{service.server_address[1]}",
+        "AWS_ENDPOINT_URL_STS": service.endpoint,
         "STORAGE_SECRET_DIR": str(tmp_path / "none"),
         "AWS_CONFIG_FILE": os.devnull,
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     store = Store(proxy.endpoint, patience=Patience(10))
-    try:
-        proxy.faults = [Fault(accepts_token("token-one"), ".*", times=float("inf"))]
+    with service:
+        proxy.faults = [Fault(accepts_token("token-one"), ".*", times=EVER)]
         store.write(base / "a", b"a")
         token.write_text("token-two")
-        proxy.faults = [Fault(accepts_token("token-two"), ".*", times=float("inf"))]
+        proxy.faults = [Fault(accepts_token("token-two"), ".*", times=EVER)]
         store.write(base / "b", b"b")
         assert [item.address.name for item in store.list(base)] == ["a", "b"]
 
@@ -243,10 +193,7 @@ def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
             return exchange.answer(403, "AccessDenied")
 
         # Other keys are always available, and the keys are not the cause.
-        proxy.faults = [Fault(refuse, "HEAD", times=float("inf"))]
+        proxy.faults = [Fault(refuse, "HEAD", times=EVER)]
         with pytest.raises(ConfigurationError):
             store.head(base / "a")
         assert len(proxy.of("HEAD")) == 2
-    finally:
-        service.shutdown()
-        service.server_close()

@@ -48,7 +48,6 @@ for step in range(1, steps + 1):
 
 
 def train(pod: Pod, steps: int, pause: float) -> subprocess.Popen[bytes]:
-    """Start the trainer under the supervisor."""
     environment = {
         "RUN_ID": RUN,
         "ATTEMPT": "1",

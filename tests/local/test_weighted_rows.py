@@ -7,9 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
@@ -21,17 +23,17 @@ from kfp_tfjob.features.schema import SchemaWeight
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.inputs import distribute
+from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
+from kfp_tfjob.trainer.train_step import TrainSteps
 from kfp_tfjob.uploader import pull
 
 ROWS = 400
 
 
 def tables(label: str) -> tuple[str, str]:
-    """Return a CSV with whole weights, and one that repeats each row as often as its weight says.
-
-    Both have the same rows in each split: the split of a row is that of its features.
-    """
+    """Return a CSV with whole weights, and one that repeats each row as often as its weight."""
     choose = random.Random(3)
     weighted, repeated = ["a,w,b,c,y"], ["a,b,c,y"]
     for i in range(ROWS):
@@ -53,13 +55,6 @@ def prepared(step: Step, folder: Path, text: str, **options: Any) -> tuple[Prepa
 
 def loss_of(dataset: Dataset, split: str, batch: int) -> float:
     """Return the loss of a split as the trainer evaluates it, for a model of fixed weights."""
-    import keras
-    import tensorflow as tf
-
-    from kfp_tfjob.trainer.inputs import distribute
-    from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.train_step import TrainSteps
-
     is_class = dataset.task == "classification"
     layer = keras.layers.Dense(2 if is_class else 1)
     model = keras.Sequential([keras.Input((dataset.num_features,)), layer])

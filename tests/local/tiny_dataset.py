@@ -22,11 +22,7 @@ CLASSES = ("no", "yes", "maybe")
 
 
 def write(folder: Path, task: str = "classification", wrong_label: bool = False) -> Path:
-    """Write shards, schema.json and statistics.json of a problem that can be learned.
-
-    Args:
-        wrong_label: Whether one training row has a class that does not exist.
-    """
+    """Write a problem that can be learned; with a wrong label, one row has no class that exists."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
     scale = np.array([1, 10, 0.1, 1000, 1, 0], np.float32)  # one column is constant
@@ -66,7 +62,6 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
 
 
 def send(store: Store, folder: Path, address: S3Address) -> S3Address:
-    """Push a written dataset."""
     push(store, folder, address, "dataset")
     return address
 

@@ -23,13 +23,9 @@ STEPS = tiny_dataset.ROWS["train"] // BATCH
 
 @dataclass
 class Job:
-    """The replicas of one attempt, as processes.
+    """The replicas of one attempt, as processes."""
 
-    Attributes:
-        folder: With a folder for each replica, the chief's is `0`.
-    """
-
-    folder: Path
+    folder: Path  # with a folder for each replica; the chief's is `0`
     environment: dict[str, str]
     size: int = 1
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -46,7 +42,6 @@ class Job:
         return (self.folder / str(replica) / "log").read_text()
 
     def start(self, *replicas: int) -> Job:
-        """Start these replicas, or all."""
         for at in replicas or range(self.size):
             job_dir = self.folder / str(at)
             (job_dir / "code").mkdir(parents=True, exist_ok=True)
@@ -74,10 +69,6 @@ class Job:
                 )
         return self
 
-    def until_in(self, replica: int, text: str) -> None:
-        """Wait for a line in the log of a replica that runs."""
-        self.until(lambda: text in self.log(replica))
-
     def trainer(self, replica: int) -> int:
         """The process id of the trainer under a supervisor."""
         supervisor = self.processes[replica].pid
@@ -90,7 +81,6 @@ class Job:
         raise AssertionError(f"replica {replica} has no trainer")
 
     def end(self) -> list[int]:
-        """Wait for the end of all replicas and return their exit codes."""
         deadline = time.monotonic() + SECONDS
         return [
             self.processes[at].wait(max(deadline - time.monotonic(), 0.1))
@@ -110,7 +100,6 @@ class Job:
         return found
 
     def checkpoint(self) -> int:
-        """The newest step there is a checkpoint of, or 0."""
         folder = self.output / "checkpoints"
         names = [item.name for item in folder.iterdir()] if folder.exists() else []
         return max((int(name) for name in names if name.isdecimal()), default=0)
