@@ -48,16 +48,6 @@ def test_too_many_columns_are_refused(path: Path, monkeypatch: pytest.MonkeyPatc
     assert header.MOST_COLUMNS == 100_000
 
 
-@pytest.mark.parametrize("dictionary", [True, False])
-def test_a_label_that_is_not_utf8_is_a_fault(path: Path, tmp_path: Path, dictionary: bool) -> None:
-    label = pa.array([b"yes", b"\xff\xfe", None, b" no ", b"yes"])
-    label = pa.Array.from_buffers(pa.string(), 5, label.buffers(), label.null_count)
-    pq.write_table(pa.table({"a": [1.0] * 5, "y": label}), path, use_dictionary=dictionary)
-    found = read(path)
-    assert found.faults.counts() == {"missing": 1, "encoding": 1}
-    assert found.labels.counts.sum() == 3 and list(found.labels.codes) == ["yes", "no"]
-
-
 def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_path: Path) -> None:
     label = pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 0]), pa.array(["a", "b", "c"]))
     pq.write_table(pa.table({"a": [1.0] * 4, "y": label}), path)
