@@ -31,19 +31,18 @@ first_process = pytest.mark.skipif(not can_unshare(), reason="root and Linux mak
 
 
 def signalled_at(
-    module: str, number: signal.Signals, command: list[str], inside: bool = False, **extra: str
+    module: str, number: signal.Signals, *words: str, first: bool = False, **extra: str
 ) -> tuple[int, str]:
-    """Send a signal to a command once it has loaded `module`.
+    """Send a signal to a program in Python once it has loaded `module`.
 
     Args:
-        inside: Whether the command is the only child of the process that is started, as that of
-            `unshare` is.
+        first: Whether the program is the first process of a pid namespace.
 
     Returns:
         Its exit code, and the lines that do not tell what was loaded.
     """
     process = subprocess.Popen(
-        command,
+        [*(("unshare", "-pf") if first else ()), sys.executable, *LOUD, *words],
         cwd=ROOT,
         env=os.environ | extra,
         stdout=subprocess.PIPE,
@@ -61,7 +60,7 @@ def signalled_at(
     else:
         raise AssertionError(f"{module} was never loaded: {''.join(said)}")
     target = psutil.Process(process.pid)
-    (target.children()[0] if inside else target).send_signal(number)
+    (target.children()[0] if first else target).send_signal(number)
     try:
         rest, _ = process.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -79,8 +78,7 @@ def test_the_command_line_ends_with_the_number_of_the_signal(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     options = ["--home", str(tmp_path / "home"), "--data", "x.csv", "--label", "y"]
-    command = [sys.executable, *LOUD, "-m", "kfp_tfjob.pipelines", "run", *options]
-    code, said = signalled_at(module, number, command)
+    code, said = signalled_at(module, number, "-m", "kfp_tfjob.pipelines", "run", *options)
     assert code == 128 + number, said
     assert said.strip().endswith(number.name)
 
@@ -91,24 +89,17 @@ def test_the_supervisor_as_first_process_does_not_lose_a_signal(
 ) -> None:
     program, *flags, packed = SUPERVISOR
     assert (program, packed) == ("python3", f"$(JOB_DIR)/{supervisor.name}")
-    command = [sys.executable, *flags, *LOUD, str(supervisor), "--", "sleep", "1000"]
-    words = {"TERMINATION_LOG": str(tmp_path / "words")}
+    command = [*flags, str(supervisor), "--", "sleep", "1000"]
+    log = str(tmp_path / "words")
     for module in ("kfp_tfjob.supervisor.exit_codes", "ctypes", "json"):
-        code, said = signalled_at(
-            module, signal.SIGTERM, ["unshare", "-pf", *command], inside=True, **words
-        )
+        code, said = signalled_at(module, signal.SIGTERM, *command, first=True, TERMINATION_LOG=log)
         assert (code, " signal" in said) == (143, True), said
 
 
 @first_process
-def test_setup_as_first_process_ends_at_once(tmp_path: Path) -> None:
+def test_setup_as_first_process_ends_at_once() -> None:
     module = "kfp_tfjob.components.launch_tfjob.setup"
-    code, said = signalled_at(
-        "logging",
-        signal.SIGTERM,
-        ["unshare", "-pf", sys.executable, *LOUD, "-m", module],
-        inside=True,
-    )
+    code, said = signalled_at("logging", signal.SIGTERM, "-m", module, first=True)
     assert code == 143, said
 
 
@@ -116,13 +107,9 @@ def test_setup_as_first_process_ends_at_once(tmp_path: Path) -> None:
 def test_the_sidecar_as_first_process_ends_when_it_is_told_to(tmp_path: Path, s3, base) -> None:
     output = tmp_path / "output"
     output.mkdir()
-    what = [str(output), f"{base}/runs/r"]
-    command = [sys.executable, *LOUD, "-m", "kfp_tfjob.uploader", "watch", *what]
+    watch = ["-m", "kfp_tfjob.uploader", "watch", str(output), f"{base}/runs/r", "--attempt", "1"]
+    secret = str(s3.secret)
     code, said = signalled_at(
-        "argparse",
-        signal.SIGTERM,
-        ["unshare", "-pf", *command, "--attempt", "1"],
-        inside=True,
-        STORAGE_SECRET_DIR=str(s3.secret),
+        "argparse", signal.SIGTERM, *watch, first=True, STORAGE_SECRET_DIR=secret
     )
     assert code == 0, said

@@ -197,16 +197,26 @@ def test_bad_files_are_named_and_the_others_count(world: World) -> None:
     assert any("broken.parquet" in text for text in found.unreadable)
 
 
-def test_values_of_another_kind_are_counted(world: World) -> None:
+@pytest.mark.parametrize(("bad", "good"), [(3, {197}), (200, set())])
+def test_values_of_another_kind_are_counted_and_no_drift(
+    world: World, bad: int, good: set[int]
+) -> None:
     rows = world.people(200, 70)
     given = columns(rows)
-    given["age"] = pa.array([row["age"] or None for row in rows[:-3]] + ["old"] * 3)
+    given["age"] = pa.array([row["age"] or None for row in rows[bad:]] + ["old"] * bad)
     began = NOW - timedelta(hours=1)
     about = About(MODEL, 1, 1, world.schema_digest, "", "", 200)
     put(world.store, world.layout.model(MODEL), given, [began] * 200, [None] * 200, about)
     found = world.look()
-    assert found.bad_rows == 3
-    assert {it.rows for it in found.columns} == {197}
+    assert found.bad_rows == bad and not found.moved
+    assert {it.rows for it in found.columns} == good
+
+
+def test_a_defect_of_the_monitor_is_no_drift(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.send(world.people(150, 12))
+    monkeypatch.setattr("kfp_tfjob.serving.request_counts._moved", lambda *_: 1 / 0)
+    broken = world.ask()
+    assert broken.exit_code == 3 and "ZeroDivisionError" in broken.output
 
 
 def test_other_versions_are_named(world: World) -> None:
