@@ -57,8 +57,8 @@ class Settings:
     run: S3Address
     run_id: str
     attempt: int
-    interval: float = 1.0
-    grace: float = 600.0
+    interval: float
+    grace: float
 
 
 def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from kfp_tfjob.checks.placement import too_small
 from kfp_tfjob.checks.remedies import remedy, secret_remedy
-from kfp_tfjob.cluster import waiting
+from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.components.launch_tfjob.launch import Launch
@@ -153,7 +153,7 @@ class Attempt:
         if found is None or found.fix:
             return found
         events = seen.events
-        if missing := waiting.missing_secrets(seen.pods):
+        if missing := waiting_reasons.missing_secrets(seen.pods):
             if found.verdict == Verdict.USER_ERROR:
                 place = seen.job["metadata"].get("namespace", "")
                 return replace(found, fix=secret_remedy(self.launch.spec, missing, place))
@@ -166,7 +166,7 @@ class Attempt:
         """Log what keeps pods from nodes, and the parameter to change; return whether any does."""
         nodes = self.launch.backend.nodes()
         said = list(too_small(self.launch.spec, nodes)) if nodes else []
-        if not (said := said or waiting.unscheduled(seen.pods)):
+        if not (said := said or waiting_reasons.unscheduled(seen.pods)):
             return False
         fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, seen.pods, seen.events)
         where = f"{self.name} has been waiting for nodes for {seconds:.0f} s"
@@ -178,7 +178,7 @@ class Attempt:
         now = self.launch.clock()
         if self._beat_at is not None and now - self._beat_at < self._beat_seconds:
             return
-        if any(is_chief(pod) and waiting.has_begun(pod) for pod in pods):
+        if any(is_chief(pod) and waiting_reasons.has_begun(pod) for pod in pods):
             self._beat_at = now
             self.launch.backend.annotate_chief(
                 self.name, {HEARTBEAT_ANNOTATION: f"{time.time():.3f}"}
@@ -189,12 +189,13 @@ class Attempt:
         now = self.launch.clock()
         passed = now - (self._counted_at if self._counted_at is not None else now)
         self._counted_at = now
-        begun = sum(waiting.has_begun(pod) for pod in pods) >= waiting.wanted(job)
+        begun = sum(waiting_reasons.has_begun(pod) for pod in pods) >= waiting_reasons.wanted(job)
         self._running += passed if begun else 0
         gpus = sum(
             self.launch.spec.gpus_of(role_of(pod))
             for pod in pods
-            if waiting.is_placed(pod) and pod["status"].get("phase") in ("Pending", "Running")
+            if waiting_reasons.is_placed(pod)
+            and pod["status"].get("phase") in ("Pending", "Running")
         )
         self._gpu_seconds["running" if begun else "pending"] += gpus * passed
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kfp_tfjob.cluster import waiting
+from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
@@ -87,7 +87,7 @@ class JobLimits:
                 held = f"the job was suspended in its queue for {self.queued:.0f} s"
                 return Judgement(
                     Verdict.UNSCHEDULABLE,
-                    ": ".join([held, *waiting.queue_says(seen.events)[-1:]]),
+                    ": ".join([held, *waiting_reasons.queue_says(seen.events)[-1:]]),
                     fix="raise train_options.queue_timeout_seconds, or see what Kueue says with"
                     " `kubectl describe workloads,localqueues`",
                 )
@@ -109,12 +109,12 @@ class JobLimits:
     def _limits(self, seen: Snapshot) -> dict[str, Limit]:
         """Return the problems of a job, by the name under which their time is counted."""
         options, pods, events = self.options, seen.pods, seen.events
-        placed = [replica_of(pod) for pod in pods if waiting.is_placed(pod)]
+        placed = [replica_of(pod) for pod in pods if waiting_reasons.is_placed(pod)]
         left = max(options.pending_timeout_seconds - self.waited, 0)
         operator, pull = options.operator_timeout_seconds, options.image_pull_timeout_seconds
-        missing = waiting.wanted(seen.job) > len(pods)
-        not_made = waiting.not_made(events)
-        unscheduled = waiting.unscheduled(pods)
+        missing = waiting_reasons.wanted(seen.job) > len(pods)
+        not_made = waiting_reasons.not_made(events)
+        unscheduled = waiting_reasons.unscheduled(pods)
         found: dict[str, Limit] = {}
 
         if not self._is_cared_for(seen):
@@ -123,16 +123,16 @@ class JobLimits:
         if _ended(pods):
             said = f"a pod ended, and {operator:.0f} s later its job still does not show it"
             found["not noticed"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
-        if unpulled := waiting.image_pull(pods):
+        if unpulled := waiting_reasons.image_pull(pods):
             said = _joined("an image cannot be pulled", unpulled)
             found["image"] = Limit(pull, Verdict.IMAGE_PULL, said)
-        if misconfigured := waiting.misconfigured(pods):
+        if misconfigured := waiting_reasons.misconfigured(pods):
             said = _joined("a container cannot be created", misconfigured)
             found["configuration"] = Limit(pull, Verdict.USER_ERROR, said)
-        if secrets := waiting.missing_secrets(pods):
+        if secrets := waiting_reasons.missing_secrets(pods):
             said = _joined("a Secret is missing", [str(item) for item in secrets])
             found["secret"] = Limit(_MOMENT, Verdict.USER_ERROR, said)
-        if missing and (forbidden := waiting.forbidden(events)):
+        if missing and (forbidden := waiting_reasons.forbidden(events)):
             said = _joined("the cluster does not allow pods to be created", forbidden[-1:])
             found["forbidden"] = Limit(_MOMENT, Verdict.REFUSED, said)
         why = unscheduled or not_made[-1:]
@@ -165,20 +165,22 @@ class JobLimits:
 
     def _is_cared_for(self, seen: Snapshot) -> bool:
         """Tell whether an operator handles the job; one unable to create pods writes no status."""
-        return kind_of(seen.job).is_noticed(seen.job) or bool(waiting.not_made(seen.events))
+        return kind_of(seen.job).is_noticed(seen.job) or bool(waiting_reasons.not_made(seen.events))
 
     def _is_pending(self, seen: Snapshot) -> bool:
         if not self._is_cared_for(seen):
             return False  # the limit "no status" covers this
-        begun = [pod for pod in seen.pods if waiting.has_begun(pod)]
-        return len(begun) < waiting.wanted(seen.job)
+        begun = [pod for pod in seen.pods if waiting_reasons.has_begun(pod)]
+        return len(begun) < waiting_reasons.wanted(seen.job)
 
 
 def _reasons(seen: Snapshot) -> list[str]:
     """Return the cluster's message, if any, for each pod that has not started."""
     found = []
     for pod in seen.pods:
-        if not waiting.has_begun(pod) and (said := waiting.reason(pod, seen.events)):
+        if not waiting_reasons.has_begun(pod) and (
+            said := waiting_reasons.reason(pod, seen.events)
+        ):
             found.append(f"{replica_of(pod)}: {said}")
     return found
 
@@ -196,8 +198,8 @@ def _ended(pods: Sequence[Object]) -> bool:
 
 
 def _unknown(seen: Snapshot) -> list[str]:
-    waiting_pods = [replica_of(pod) for pod in seen.pods if not waiting.has_begun(pod)]
-    missing = waiting.wanted(seen.job) - len(seen.pods)
+    waiting_pods = [replica_of(pod) for pod in seen.pods if not waiting_reasons.has_begun(pod)]
+    missing = waiting_reasons.wanted(seen.job) - len(seen.pods)
     return [f"{name} has not started" for name in waiting_pods] or [f"{missing} were not created"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kfp_tfjob.cluster import waiting
+from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
@@ -43,11 +43,11 @@ def remedy(
     lower = ["train_workers"] if partly else []
     others: list[str] = []
     for pod in pods:
-        for message in waiting.scheduler_says(pod):
+        for message in waiting_reasons.scheduler_says(pod):
             lower += _too_much(spec, role_of(pod), message)
             others += _elsewhere(spec, role_of(pod), message)
     names = set()
-    for name, resources in waiting.exceeded_quotas(events):
+    for name, resources in waiting_reasons.exceeded_quotas(events):
         names.add(name)
         for resource in resources:
             lower += _of_quota(spec, resource)
@@ -62,7 +62,7 @@ def remedy(
 
 
 def secret_remedy(
-    spec: JobSpec, missing: Iterable[waiting.MissingSecret], namespace: str = ""
+    spec: JobSpec, missing: Iterable[waiting_reasons.MissingSecret], namespace: str = ""
 ) -> str:
     """Return a remedy for missing Secrets."""
     ways = []
@@ -130,7 +130,7 @@ def parameter(spec: JobSpec, role: str, resource: str) -> str:
 
 
 def _too_much(spec: JobSpec, role: str, message: str) -> Iterator[str]:
-    for resource in waiting.insufficient(message):
+    for resource in waiting_reasons.insufficient(message):
         if found := parameter(spec, role, resource):
             yield found
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict, deque
 
-from kfp_tfjob.cluster import waiting
+from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.cluster.backend import Backend
 from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.pod_summary import pod_summary
@@ -61,14 +61,16 @@ class Follower:
         if job is None:
             return None
         pods = self.pods
-        lagging = [pod for pod in pods if not waiting.has_begun(pod) or waiting.reason(pod)]
-        missing = len(pods) < waiting.wanted(job)
+        lagging = [
+            pod for pod in pods if not waiting_reasons.has_begun(pod) or waiting_reasons.reason(pod)
+        ]
+        missing = len(pods) < waiting_reasons.wanted(job)
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
         self.events = self._ask(creators, lagging) if self._waits else []
         place = None
         if is_suspended(job):
-            names = waiting.workloads(self.events)
+            names = waiting_reasons.workloads(self.events)
             self.events += [event for name in names for event in self._backend.events(name)]
             queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
             if queue and names:
@@ -92,7 +94,11 @@ class Follower:
 
         A pod itself has the scheduler's message, and pods of one role have equal requests.
         """
-        silent = {role_of(pod): pod for pod in reversed(lagging) if not waiting.scheduler_says(pod)}
+        silent = {
+            role_of(pod): pod
+            for pod in reversed(lagging)
+            if not waiting_reasons.scheduler_says(pod)
+        }
         names = creators + [pod["metadata"]["name"] for pod in silent.values()]
         return [event for name in names for event in self._backend.events(name)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kfp_tfjob.cluster import waiting
+from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_suspended, replica_of
@@ -36,13 +36,13 @@ def pod_summary(
             done += 1
         elif phase == "Failed":
             failed.append(name + _exit_code(pod))
-        elif said := waiting.reason(pod, () if waiting.has_begun(pod) else events):
+        elif said := waiting_reasons.reason(pod, () if waiting_reasons.has_begun(pod) else events):
             reasons.setdefault(_short(said), []).append(name)
         elif phase == "Running":
             running += 1
         else:
             starting.append(name)
-    parts = [f"{running} of {waiting.wanted(job)} running"]
+    parts = [f"{running} of {waiting_reasons.wanted(job)} running"]
     parts += [f"{done} done"] if done else []
     parts += [f"failed: {_named(failed)}"] if failed else []
     parts += [f"starting: {_named(starting)}"] if starting else []
@@ -55,9 +55,9 @@ def pod_summary(
         queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
         held = f"suspended in queue {queue}" if queue else "suspended"
         held += f" at place {place}" if place else ""
-        parts.append(": ".join([held, *map(_short, waiting.queue_says(events)[-1:])]))
-    elif (missing := waiting.wanted(job) - len(pods)) > 0:
-        why = waiting.not_made(events)[-1:]
+        parts.append(": ".join([held, *map(_short, waiting_reasons.queue_says(events)[-1:])]))
+    elif (missing := waiting_reasons.wanted(job) - len(pods)) > 0:
+        why = waiting_reasons.not_made(events)[-1:]
         parts.append(f"not created: {missing}" + (f": {_short(why[0])}" if why else ""))
     return ", ".join(parts)
 

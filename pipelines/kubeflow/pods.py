@@ -118,7 +118,7 @@ class RunOnCluster:
         return api  # perhaps no pod exists yet
 
     def _look(self, api: ClusterClient) -> Seen:
-        from kfp_tfjob.cluster import waiting
+        from kfp_tfjob.cluster import waiting_reasons
         from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
         from kfp_tfjob.cluster.pod_summary import pod_summary
 
@@ -136,7 +136,7 @@ class RunOnCluster:
         waits = [
             f"{pod['metadata']['name']} waits: {why}"
             for pod in _alive(steps)
-            if (why := waiting.reason(pod, self._events(api, pod["metadata"]["name"])))
+            if (why := waiting_reasons.reason(pod, self._events(api, pod["metadata"]["name"])))
         ]
         running = [job for job in jobs if not is_over(job)]
         for job in running:

@@ -14,7 +14,7 @@ from kubernetes.client import Configuration
 from kfp_tfjob.checks.cluster import job_kind
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject, choose
-from kfp_tfjob.cluster import waiting
+from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import (
@@ -207,7 +207,7 @@ def test_the_jobs_of_a_jobset_say_why_pods_are_not_created():
     name = job["metadata"]["name"]
     assert JOBSET.creators(job) == [name, f"{name}-chief-0", f"{name}-worker-0"]
     events = [{"reason": "FailedCreate", "message": "exceeded quota: q"}]
-    assert waiting.not_made(events) == ["exceeded quota: q"]
+    assert waiting_reasons.not_made(events) == ["exceeded quota: q"]
 
 
 def test_the_name_of_a_chiefs_pod_comes_from_the_pods_that_were_seen():

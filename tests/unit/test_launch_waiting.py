@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.checks.remedies import remedy, secret_remedy, secrets_of
-from kfp_tfjob.cluster import capacity, waiting
+from kfp_tfjob.cluster import capacity, waiting_reasons
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
 from kfp_tfjob.components.launch_tfjob.launch import Launch
@@ -109,7 +109,7 @@ def test_a_job_in_a_queue_shows_what_kueue_says():
     held["spec"]["runPolicy"]["suspend"] = True
     assert pod_summary(held, []) == "0 of 2 running, suspended in queue team"
     made = event("j", "CreatedWorkload", "Created Workload: team-a/tfjob-j-1a2b3", "Normal")
-    assert waiting.workloads([made]) == ["tfjob-j-1a2b3"]
+    assert waiting_reasons.workloads([made]) == ["tfjob-j-1a2b3"]
     pending = event("tfjob-j-1a2b3", "Pending", "insufficient quota for cpu")
     pending["involvedObject"]["kind"] = "Workload"
     assert pod_summary(held, [], [made, pending]).endswith("team: insufficient quota for cpu")
@@ -209,7 +209,7 @@ KEY = {"secret": "hub", "key": "k"}
 def test_missing_secrets_are_read_from_containers():
     no_secret = pod("worker-1", **unmade('secret "s" not found'))
     no_key = pod("worker-0", **unmade("couldn't find key k in Secret team-a/s"))
-    found = waiting.missing_secrets([no_secret, no_key])
+    found = waiting_reasons.missing_secrets([no_secret, no_key])
     assert [(item.name, item.key, item.replica) for item in found] == [
         ("s", "", "worker-1"),
         ("s", "k", "worker-0"),
@@ -257,7 +257,7 @@ def test_the_secrets_of_a_run_have_their_keys_and_parameters(workers, pod, expec
 
 def test_a_secret_that_is_mounted_is_created_from_files():
     wanted = spec(all={"volumes": [{"secret_name": "gcp", "path": "/gcp"}]})
-    missing = waiting.MissingSecret("gcp", "", "chief-0", "not found")
+    missing = waiting_reasons.MissingSecret("gcp", "", "chief-0", "not found")
     found = secret_remedy(wanted, [missing])
     assert " gcp --from-file=...`" in found
     assert found.endswith("pod.all.volumes")
@@ -265,7 +265,7 @@ def test_a_secret_that_is_mounted_is_created_from_files():
 
 def test_a_secret_of_two_variables_is_created_with_both_keys():
     wanted = spec(all={"env": {"A": KEY, "B": KEY | {"key": "l"}}})
-    missing = waiting.MissingSecret("hub", "", "chief-0", "not found")
+    missing = waiting_reasons.MissingSecret("hub", "", "chief-0", "not found")
     found = secret_remedy(wanted, [missing])
     assert "generic hub --from-literal=k=... --from-literal=l=...`" in found
     assert "pod.all.env.A" in found and found.endswith("pod.all.env.B")
