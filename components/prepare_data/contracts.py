@@ -31,8 +31,8 @@ def changes(reference: Reference, schema: Schema) -> list[Problem]:
         return []
     found = [
         *_columns(reference, schema),
-        *_label(reference, schema),
-        *_split(reference, schema),
+        *_rules(reference, schema),
+        *_classes(reference, schema),
     ]
     return found or [
         Problem(
@@ -101,24 +101,29 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
         )
 
 
-def _label(reference: Reference, schema: Schema) -> Iterator[Problem]:
-    before, now = reference.schema.label, schema.label
-    if before.name != now.name:
-        yield Problem(
-            f"the label is a different column from that of {reference.name}",
-            received=repr(now.name),
-            expected=repr(before.name),
-            fix="correct data_label",
-        )
-    if reference.schema.task != schema.task:
-        yield Problem(
-            f"the task differs from that of {reference.name}",
-            received=schema.task,
-            expected=reference.schema.task,
-            fix=f"set data_options.task={_json(reference.schema.task)}",
-        )
-        return
+def _rules(reference: Reference, schema: Schema) -> Iterator[Problem]:
+    """Yield how label, task and split differ."""
+    old, new = reference.schema, schema
+    set_task = f"set data_options.task={_json(old.task)}"
+    set_split = f"set data_options.split={_json(_rule(old.split))}"
+    for what, before, now, fix in (
+        ("label", old.label.name, new.label.name, "correct data_label"),
+        ("task", old.task, new.task, set_task),
+        ("split of the rows", old.split, new.split, set_split),
+    ):
+        if before != now:
+            yield Problem(
+                f"the {what} differs from that of {reference.name}",
+                received=_json(now),
+                expected=_json(before),
+                fix=fix,
+            )
+
+
+def _classes(reference: Reference, schema: Schema) -> Iterator[Problem]:
     old, new = reference.schema.classes, schema.classes
+    if schema.task != reference.schema.task:
+        return
     if lacking := [name for name in old if name not in new]:
         yield Problem(
             f"the label lacks classes of {reference.name}",
@@ -133,18 +138,6 @@ def _label(reference: Reference, schema: Schema) -> Iterator[Problem]:
             expected=f"its {len(old):,} classes",
             fix="correct these labels, or remove their rows",
         )
-
-
-def _split(reference: Reference, schema: Schema) -> Iterator[Problem]:
-    before, now = reference.schema.split, schema.split
-    if before == now:
-        return
-    yield Problem(
-        f"the rows are split differently from those of {reference.name}",
-        received=_json(now),
-        expected=_json(before),
-        fix=f"set data_options.split={_json(_rule(before))}",
-    )
 
 
 def _rule(split: Mapping[str, Any]) -> dict[str, Any]:
