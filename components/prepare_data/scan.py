@@ -20,15 +20,11 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import split_rules
-from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
-from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError, too_large
+from kfp_tfjob.components.prepare_data.dictionary import TooManyTextsError, too_large
 from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
-from kfp_tfjob.components.prepare_data.labels import Label, Labels
-from kfp_tfjob.components.prepare_data.sorted_rows import Run
+from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
 from kfp_tfjob.components.prepare_data.source.readers.open_table import (
@@ -48,13 +44,11 @@ _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Scan:
-    """The result of reading the source.
+@dataclass(kw_only=True)
+class Scan(PartDone):
+    """The result of reading the source: what all parts have.
 
     Attributes:
-        counted: What rows of train say, for rows with a number as label and for others.
-        seen: The counts of each column; none if the kinds are known.
         label_codes: For each part, the code in `labels` of each of its labels.
         text_codes: For each part and column of texts, the code of each of its texts; None if
             codes mean the same everywhere.
@@ -63,27 +57,9 @@ class Scan:
 
     job: Job
     executor: Executor
-    labels: Labels
-    counted: list[Counted]
-    dictionaries: dict[str, Dictionary]
-    seen: dict[str, ColumnProfile] = field(default_factory=dict)
-    faults: Faults = field(default_factory=Faults)
-    runs: list[Run] = field(default_factory=list)
     label_codes: list[np.ndarray] = field(default_factory=list)
     text_codes: list[list[np.ndarray | None]] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
-
-    @classmethod
-    def empty(cls, job: Job, executor: Executor) -> Scan:
-        """Return the result of reading nothing."""
-        kinds = job.kinds
-        return cls(
-            job,
-            executor,
-            Labels(job.label),
-            [Counted.empty(kinds) for _ in range(GROUPS)],
-            {name: Dictionary() for name in kinds.with_dictionaries},
-        )
 
     @property
     def exchange(self) -> Exchange:
@@ -122,35 +98,32 @@ class Scan:
             counts += self.labels.text_rows
         return dict(zip(SPLITS, counts.tolist(), strict=True))
 
-    def merge(self, found: PartDone, lines: int) -> None:
+    def merge(self, later: PartDone, lines: int) -> None:
         """Add what the next part has, after some lines of its file.
 
         Raises:
             TooManyTextsError: Of all categories together.
         """
-        found.faults.shift(lines)
-        found.labels.shift(lines)
-        self.faults.merge(found.faults)
-        for name, column in found.seen.items():
+        later.faults.shift(lines)
+        later.labels.shift(lines)
+        self.faults.merge(later.faults)
+        for name, column in later.seen.items():
             column.shift(lines)
-            if name in self.seen:
-                self.seen[name].merge(column)
-            else:
-                self.seen[name] = column
-        self.label_codes.append(self.labels.merge(found.labels))
+            self.seen[name].merge(column)
+        self.label_codes.append(self.labels.merge(later.labels))
         codes = [
-            self.dictionaries[item.name].merge(found.dictionaries[item.name])
+            self.dictionaries[item.name].merge(later.dictionaries[item.name])
             if item.name in self.dictionaries
             else None
             for item in self.kinds.in_field(CODES)
         ]
         TooManyTextsError.raise_if(filter(None, [too_large(self.dictionaries)]))
         self.text_codes.append(codes)
-        for counted, later in zip(self.counted, found.counted, strict=True):
-            counted.merge(later, codes)
-        self.runs += found.runs
-        if found.overlap:
-            self.shared.append(found.overlap)
+        for counted, more in zip(self.counted, later.counted, strict=True):
+            counted.merge(more, codes)
+        self.runs += later.runs
+        if later.overlap:
+            self.shared.append(later.overlap)
 
     def proven(self) -> Kinds:
         """Return the kinds by all values.
@@ -226,8 +199,9 @@ def read(
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
     """Read and sort the rows of all parts."""
     # An earlier try of the step, or another run of this dataset, may still write its own rows.
-    scan = Scan.empty(replace(job, name=uuid4().hex), executor)
-    for found, lines in _parts_done(executor, scan.job, parts):
+    job = replace(job, name=uuid4().hex)
+    scan = Scan(**vars(PartDone.empty(job)), job=job, executor=executor)
+    for found, lines in _parts_done(executor, job, parts):
         scan.merge(found, lines)
     return scan
 

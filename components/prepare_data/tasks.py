@@ -93,20 +93,32 @@ class PartDone:
     """What a task has found in a part.
 
     Attributes:
-        reached: How far a range of a text was read: its start, its end, and its lines.
+        counted: What rows of train say, for rows with a number as label and for others.
+        dictionaries: Of the categories.
         seen: The counts of each column; none if the kinds are known.
-        counted: What rows of train say, for each group of rows.
+        reached: How far a range of a text was read: its start, its end, and its lines.
         overlap: The name of what `count_overlap` counts.
     """
 
-    reached: tuple[int, int, int] | None = None
-    seen: dict[str, ColumnProfile] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
+    labels: Labels
+    counted: list[Counted]
+    dictionaries: dict[str, Dictionary]
+    seen: dict[str, ColumnProfile]
     faults: Faults = field(default_factory=Faults)
-    labels: Labels = field(default_factory=lambda: Labels(""))
-    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
-    counted: list[Counted] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    reached: tuple[int, int, int] | None = None
     overlap: str | None = None
+
+    @classmethod
+    def empty(cls, job: Job) -> PartDone:
+        """Return what a part without rows has."""
+        dictionaries = {name: Dictionary() for name in job.kinds.with_dictionaries}
+        seen = {
+            name: ColumnProfile(name, texts=None if name in dictionaries else DistinctTexts())
+            for name in (job.columns.features if job.assumed else ())
+        }
+        counted = [Counted.empty(job.kinds) for _ in range(GROUPS)]
+        return cls(Labels(job.label), counted, dictionaries, seen)
 
 
 def rows(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
@@ -166,24 +178,15 @@ class _Found:
         self._converter = Converter(job.kinds, job.label, job.options.format_of(job.label))
         self._name = f"{job.name}/rows-{part.number:06d}"
         if part.span and part.span.exact:
-            # Another run of the same dataset may still read the part from where it was guessed to
-            # begin, and must not replace these rows.
+            # A process that Dask takes for lost may still read the part from where it was guessed
+            # to begin, and must not replace these rows.
             self._name += f"-from-{part.span.start}"
-        kinds = job.kinds
-        coded = set(kinds.with_dictionaries)
-        self.done = PartDone(
-            seen={
-                name: ColumnProfile(name, texts=None if name in coded else DistinctTexts())
-                for name in (job.columns.features if job.assumed else ())
-            },
-            labels=Labels(job.label),
-            counted=[Counted.empty(kinds) for _ in range(GROUPS)],
-        )
+        self.done = PartDone.empty(job)
         self.texts: dict[str, Dictionary | Bins] = {
-            item.name: Bins(job.options.hash_bins) if item.type.is_hashed else Dictionary()
-            for item in kinds.in_field(CODES)
+            item.name: self.done.dictionaries.get(item.name) or Bins(job.options.hash_bins)
+            for item in job.kinds.in_field(CODES)
         }
-        self.hashed = kinds.hashed
+        self.hashed = job.kinds.hashed
         self._runs = RunWriter(
             context.exchange, self._name, part.number, job.row_kind, job.edges, len(self.hashed)
         )
@@ -245,9 +248,6 @@ class _Found:
         self.done.runs = self._runs.runs
         for column in self.done.seen.values():
             column.forms = {}  # only this part needs them
-        self.done.dictionaries = {
-            name: it for name, it in self.texts.items() if isinstance(it, Dictionary)
-        }
         if self._overlap:
             self.done.overlap = f"{self._name}.splits"
             self._exchange.write(self.done.overlap, self._overlap.to_bytes())
