@@ -19,8 +19,7 @@ from typing import Any
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements, scan
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Exchange, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.files import Source

@@ -21,8 +21,7 @@ import numpy as np
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import split_rules
 from kfp_tfjob.components.prepare_data.dictionary import TooManyTextsError, too_large
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange
-from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
+from kfp_tfjob.components.prepare_data.executors.executor import Exchange, Executor, ProgressLog
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.source.files import Source

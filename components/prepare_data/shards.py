@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, Shared
-from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Exchange, Shared
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.statistics import Statistics

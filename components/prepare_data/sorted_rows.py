@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.executors.exchange import Exchange, damaged
+from kfp_tfjob.components.prepare_data.executors.executor import Exchange, damaged
 from kfp_tfjob.components.prepare_data.hashes import limits_of
 
 RUN_BYTES = 32 << 20  # of rows in memory, before they are sorted and written

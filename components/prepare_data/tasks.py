@@ -15,8 +15,7 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary
-from kfp_tfjob.components.prepare_data.executors.exchange import Shared
-from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Shared
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of

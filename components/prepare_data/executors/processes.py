@@ -74,7 +74,7 @@ class Processes(Executor):
         """Run a task for each item, as in `Executor.map`."""
         context = replace(self.context, within=str(self.context.folder))
         futures: dict[int, Future[Any]] = {}
-        lost = most = 0
+        lost = 0
         try:
             for number in range(len(items)):
                 while True:
@@ -87,13 +87,12 @@ class Processes(Executor):
                     except (BrokenProcessPool, EOFError, OSError) as error:
                         # Results of other tasks need not be computed again.
                         futures = {i: one for i, one in futures.items() if _is_done(one)}
-                        done = number + len(futures)
-                        lost, most = 1 if done > most else lost + 1, max(most, done)
-                        self._pool = None
+                        self._pool, lost = None, lost + 1
                         if lost == _MOST_LOST:
                             raise StepError(_lost(error)) from error
                         log.warning("a prepare_data process died (%s); its tasks run again", error)
                 del futures[number]
+                lost = 0
                 yield result_of(found)
         finally:
             for future in futures.values():

@@ -21,8 +21,13 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.exchange import Shared, damaged
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor, ProgressLog
+from kfp_tfjob.components.prepare_data.executors.executor import (
+    Context,
+    Executor,
+    ProgressLog,
+    Shared,
+    damaged,
+)
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
