@@ -19,14 +19,13 @@ from kfp_tfjob.storage.store import Store
 TIME = "2026-11-22T03:00:00Z"
 
 
+ROWS = ("a,b,y\n" + "".join(f"{i},{(i * 3) % 7},{i % 2}\n" for i in range(120))).encode()
+
+
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(store: Store, base: S3Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BACKEND_VARIABLE, "local")
-
-
-def rows(seed: int) -> bytes:
-    lines = [f"{i},{(i * seed) % 7},{i % 2}\n" for i in range(120)]
-    return ("a,b,y\n" + "".join(lines)).encode()
+    store.write(base / "in/rows.csv", ROWS)
 
 
 def values(base: S3Address, **changed: object) -> dict:
@@ -41,7 +40,7 @@ def values(base: S3Address, **changed: object) -> dict:
 def test_the_tick_and_not_the_clock_decides_which_data_is_read(
     store: Store, base: S3Address
 ) -> None:
-    store.write(base / "in/2026-11-21/rows.csv", rows(3))
+    store.write(base / "in/2026-11-21/rows.csv", ROWS)
     given = values(base)
     first = preflight.run(FailureReport(), "r1", given, TIME)
     assert first.data_uri == f"{base}/in/2026-11-21/"
@@ -53,7 +52,7 @@ def test_the_tick_and_not_the_clock_decides_which_data_is_read(
     assert sum(done.rows.values()) == 120 - done.metrics["duplicate_rows"]
 
 
-def test_data_that_is_not_there_yet_names_the_tick(store: Store, base: S3Address) -> None:
+def test_data_that_is_not_there_yet_names_the_tick(base: S3Address) -> None:
     with pytest.raises(DataError) as caught:
         preflight.run(FailureReport(), "r1", values(base), TIME)
     (problem,) = caught.value.problems
@@ -61,10 +60,7 @@ def test_data_that_is_not_there_yet_names_the_tick(store: Store, base: S3Address
     assert problem.fix
 
 
-def test_a_back_end_without_ticks_is_named_only_if_a_field_needs_one(
-    store: Store, base: S3Address
-) -> None:
-    store.write(base / "in/rows.csv", rows(3))
+def test_a_back_end_without_ticks_is_named_only_if_a_field_needs_one(base: S3Address) -> None:
     unknown = "{{$.pipeline_job_schedule_time_utc}}"
     plain = values(base, data_uri=f"{base}/in/rows.csv")
     assert preflight.run(FailureReport(), "r1", plain, unknown).data_uri == plain["data_uri"]
@@ -74,7 +70,6 @@ def test_a_back_end_without_ticks_is_named_only_if_a_field_needs_one(
 
 
 def test_every_step_finds_the_folder_that_preflight_claimed(store: Store, base: S3Address) -> None:
-    store.write(base / "in/rows.csv", rows(3))
     shaped = f"{base}/runs/{{model_name}}/{{date}}"
     given = values(base, data_uri=f"{base}/in/rows.csv", output_uri=shaped)
     report = FailureReport()
@@ -105,7 +100,6 @@ def test_a_failure_before_the_claim_is_kept_under_the_run_id(store: Store, base:
     assert find(store, Layout(base), "r1") == plain
     assert json.loads(store.read(plain.failure("json")))["step"] == "preflight"
     # When the run is retried and passes, that record goes.
-    store.write(base / "in/rows.csv", rows(3))
     with reported("preflight") as report:
         preflight.run(report, "r1", given | {"train_epochs": 1}, TIME)
     with pytest.raises(ObjectNotFoundError):

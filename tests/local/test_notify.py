@@ -169,8 +169,8 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
 def exit_task(step, monkeypatch):
     """Runs the exit task of a run whose cluster has this left."""
 
-    def run(*failed: FailedTask, **left: Any) -> None:
-        found = Left(failed=list(failed), **{"terminated": False} | left)
+    def run(*failed: FailedTask, terminated: bool = False, **left: Any) -> None:
+        found = Left(failed=list(failed), terminated=terminated, **left)
         monkeypatch.setattr(finish, "end_jobs", lambda run_id: found)
         finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
 
