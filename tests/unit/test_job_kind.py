@@ -45,14 +45,9 @@ from kfp_tfjob.storage.errors import ConfigurationError
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
 
 
-@pytest.fixture
-def kind() -> JobKind:
-    return PYTORCHJOB
-
-
-def test_a_role_that_the_kind_lacks_is_a_problem(kind, monkeypatch):
-    monkeypatch.setattr(kinds, "DEFAULT", kind)
-    assert JobSpec.parse(**EVERYTHING_BUT_EXTRAS).kind is kind
+def test_a_role_that_the_kind_lacks_is_a_problem(monkeypatch):
+    monkeypatch.setattr(kinds, "DEFAULT", PYTORCHJOB)
+    assert JobSpec.parse(**EVERYTHING_BUT_EXTRAS).kind is PYTORCHJOB
     with pytest.raises(ConfigurationError) as caught:
         JobSpec.parse(**EVERYTHING | {"pod": {"ps": {"replicas": 2}}})
     (problem,) = caught.value.problems
@@ -60,9 +55,9 @@ def test_a_role_that_the_kind_lacks_is_a_problem(kind, monkeypatch):
     assert "PyTorchJob" in problem.what
 
 
-def test_the_record_of_an_attempt_names_the_kind(kind):
+def test_the_record_of_an_attempt_names_the_kind():
     judgement = Judgement(Verdict.CANCELLED, "it ended")
-    end = end_of(1, kind, manifest(DEFAULTS, kind), "j-1", judgement, ())
+    end = end_of(1, PYTORCHJOB, manifest(DEFAULTS, PYTORCHJOB), "j-1", judgement, ())
     end = AttemptEnd.from_bytes(dataclasses.replace(end, namespace="team-a").to_bytes())
     text = explain([end])
     assert "PyTorchJob `j-1` in namespace `team-a`" in text
@@ -95,17 +90,17 @@ def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, 
 
 
 @pytest.mark.parametrize("of_tfjobs", [[], NotFoundError("no CRD"), ForbiddenError("RBAC")])
-def test_the_exit_task_ends_jobs_of_every_kind(kind, monkeypatch, of_tfjobs):
-    job = manifest(DEFAULTS, kind)
+def test_the_exit_task_ends_jobs_of_every_kind(monkeypatch, of_tfjobs):
+    job = manifest(DEFAULTS, PYTORCHJOB)
     name = job["metadata"]["name"]
     jobs = {"tfjobs": of_tfjobs, "jobsets": NotFoundError("no CRD"), "pytorchjobs": [job]}
     left, ended = exit_task(monkeypatch, jobs)
-    assert ended == [(kind, name)]
+    assert ended == [(PYTORCHJOB, name)]
     assert [(end.kind, end.job) for end in left.ends] == [("PyTorchJob", name)]
     assert (left.cancelled, left.trouble) == ([name], "")
 
 
-def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(kind, monkeypatch):
+def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(monkeypatch):
     job = manifest(DEFAULTS, TFJOB)
     absent = {"jobsets": NotFoundError("no CRD"), "pytorchjobs": NotFoundError("no CRD")}
     left, ended = exit_task(monkeypatch, {"tfjobs": [job], **absent})
@@ -134,27 +129,27 @@ def pod(kind: JobKind, role: str, index: int, code: int | None, container: str) 
     }
 
 
-def test_its_status_is_read_and_its_pods_are_judged(kind):
+def test_its_status_is_read_and_its_pods_are_judged():
     def ended(state: str) -> dict:
-        found = {"type": kind.conditions[state], "status": "True", "message": "said"}
-        return manifest(DEFAULTS, kind) | {"status": {"conditions": [found]}}
+        found = {"type": PYTORCHJOB.conditions[state], "status": "True", "message": "said"}
+        return manifest(DEFAULTS, PYTORCHJOB) | {"status": {"conditions": [found]}}
 
     assert is_over(ended("failed")) and not is_over(ended("running"))
     assert job_condition(ended("running"), "running") is not None
     assert is_suspended(ended("suspended")) and not is_suspended(ended("running"))
-    master = pod(kind, "chief", 0, 0, "pytorch")
+    master = pod(PYTORCHJOB, "chief", 0, 0, "pytorch")
     assert judge(ended("succeeded"), [master]).verdict == "succeeded"
-    failed = pod(kind, "worker", 0, 3, "pytorch")
-    found = judge(ended("failed"), [pod(kind, "chief", 0, 138, "pytorch"), failed])
+    failed = pod(PYTORCHJOB, "worker", 0, 3, "pytorch")
+    found = judge(ended("failed"), [pod(PYTORCHJOB, "chief", 0, 138, "pytorch"), failed])
     assert (found.verdict, found.code) == ("user_error", 3)
     assert found.sentence.startswith("worker-0 ")
     # The exit code of any other container says nothing.
-    other = pod(kind, "worker", 0, 3, "tensorflow")
+    other = pod(PYTORCHJOB, "worker", 0, 3, "tensorflow")
     assert judge(ended("failed"), [other]).verdict == "preempted_or_lost"
-    running = pod(kind, "chief", 0, None, "pytorch")
+    running = pod(PYTORCHJOB, "chief", 0, None, "pytorch")
     assert pod_summary(ended("running"), [running, failed]).startswith("1 of 2 ")
-    assert kind.log_name("worker-0", "pytorch") == "worker-0"
-    assert kind.log_name("worker-0", "setup") == "worker-0/setup"
+    assert PYTORCHJOB.log_name("worker-0", "pytorch") == "worker-0"
+    assert PYTORCHJOB.log_name("worker-0", "setup") == "worker-0/setup"
 
 
 # The job is over with its master, which therefore waits for the worker.
@@ -173,11 +168,11 @@ EVERYTHING_BUT_EXTRAS = EVERYTHING | {
 }
 
 
-def test_it_runs_as_processes(kind, tmp_path, monkeypatch):
+def test_it_runs_as_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "99")
     monkeypatch.setenv("TF_CONFIG", "of the machine")
-    job = manifest(DEFAULTS, kind)
-    for name, item in job["spec"][kind.replicas_key].items():
+    job = manifest(DEFAULTS, PYTORCHJOB)
+    for name, item in job["spec"][PYTORCHJOB.replicas_key].items():
         spec = item["template"]["spec"]
         del spec["initContainers"]
         spec["containers"][0] |= {"command": ["python3", "-c", PROGRAM, str(tmp_path), name]}

@@ -67,27 +67,20 @@ def test_a_step_works_with_its_required_inputs_only(step: str, tmp_path: Path) -
     assert f"constant: '{dsl.PIPELINE_JOB_ID_PLACEHOLDER}'" in text
 
 
-def test_the_same_step_several_times_in_one_run(tmp_path: Path) -> None:
+def test_the_same_step_several_times_in_one_run_with_an_exit_task(tmp_path: Path) -> None:
     launch = load("launch_tfjob")
 
     def own(storage_secret: str = "keys") -> None:
-        first = launch(output_uri=OUT, task_key="first", storage_secret=storage_secret)
-        launch(output_uri=OUT, task_key="second", dataset_uri=first.outputs["trained_uri"])
-        with dsl.ParallelFor(["eu", "us"]) as region:
-            launch(output_uri=OUT, task_key=region)
+        with dsl.ExitHandler(load("finish")(output_uri=OUT)):
+            first = launch(output_uri=OUT, task_key="first", storage_secret=storage_secret)
+            launch(output_uri=OUT, task_key="second", dataset_uri=first.outputs["trained_uri"])
+            with dsl.ParallelFor(["eu", "us"]) as region:
+                launch(output_uri=OUT, task_key=region)
 
     text, pipeline, platform = compiled(own, tmp_path)
     assert broken(text) == []
     executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    assert len(executors) == len(pipeline["deploymentSpec"]["executors"]) == 3
-
-
-def test_finish_as_the_exit_task(tmp_path: Path) -> None:
-    def own() -> None:
-        with dsl.ExitHandler(load("finish")(output_uri=OUT)):
-            load("launch_tfjob")(output_uri=OUT)
-
-    assert broken(compiled(own, tmp_path)[0]) == []
+    assert len(executors) == len(pipeline["deploymentSpec"]["executors"]) == 4
 
 
 def test_the_objects_of_the_package_do_the_same(tmp_path: Path) -> None:

@@ -30,12 +30,6 @@ def write(path: Path, rows: int, start: int = 0) -> None:
         fastavro.writer(file, SCHEMA, records)
 
 
-def test_avro_is_refused_by_name_without_a_reader(tmp_path: Path) -> None:
-    write(tmp_path / "rows.avro", 5)
-    (problem,) = check(tmp_path / "rows.avro")
-    assert "Avro" in problem
-
-
 def test_a_format_is_one_module_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
