@@ -124,7 +124,7 @@ class ChampionFolder:
         if (others := self._numbers()) and not (self._folder / _LOCK).exists():
             raise ConfigurationError(
                 Problem(
-                    f"{self._folder} has versions that this command did not put there, and it"
+                    f"{self._folder} contains versions that this command did not write, and it"
                     " would delete them",
                     received=listed(map(str, sorted(others)), 5),
                     expected="an empty folder, or one that this command keeps",

@@ -73,7 +73,7 @@ def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champio
             f"the training data of version {champion.version} of {model_name} cannot be compared"
             " with requests",
             received=obstacle,
-            expected="the distributions of the columns of a table",
+            expected="distributions of a table's columns",
             fix="train on a table and publish the model with this version of the project",
         )
     )

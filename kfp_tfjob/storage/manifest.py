@@ -124,7 +124,7 @@ class Manifest:
                     f"{where} is not a manifest",
                     received=f"{type(error).__name__}: {error!s:.200}",
                     expected=f"JSON of the format {FORMAT}",
-                    fix="remove the prefix that contains it, and let the run write it again",
+                    fix="delete everything below its prefix, and let the run write it again",
                 )
             ) from error
         return cls.of(found.kind, found.objects, found.run_id, found.attempt, found.details)
