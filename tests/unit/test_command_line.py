@@ -1,11 +1,13 @@
 """The command line as a whole: it starts fast, and every command is a file of its own."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
 
+import kfp_tfjob.pipelines.__main__ as start
 from kfp_tfjob.pipelines.cli import main
 
 HEAVY = ("kfp", "kubernetes", "tensorflow", "keras", "boto3", "botocore", "numpy", "pyarrow")
@@ -28,6 +30,21 @@ def test_a_command_about_runs_loads_nothing_that_reads_data() -> None:
         "sys.exit(' '.join({'numpy', 'pyarrow', 'pandas', 'jinja2'} & set(sys.modules)) or None)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(("encoding", "starts"), [("utf-8", 0), ("iso8859-1", 1)])
+def test_a_shell_of_another_encoding_starts_it_again(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, starts: int
+) -> None:
+    started = []
+    monkeypatch.setenv("PYTHONUTF8", "")  # removed again at the end
+    monkeypatch.delenv("PYTHONUTF8")
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
+    monkeypatch.setattr(os, "execv", lambda *command: started.append(command))
+    for _ in range(2):  # the second start is in UTF-8, or Python does not know this mode
+        start._use_utf_8()
+    assert started == [(sys.executable, [sys.executable, *sys.orig_argv[1:]])] * starts
+    assert os.environ.get("PYTHONUTF8") == ("1" if starts else None)
 
 
 @pytest.mark.parametrize("option", ["--max-psi", "--max-unseen", "--max-gap-rise"])

@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.date import of_patterns
 from kfp_tfjob.storage.errors import DataError
-from tests.unit.prepared_files import check, read
+from tests.unit.prepared_files import check, read, rows_of
 
 RANDOM = np.random.default_rng(3)
 AMOUNTS = np.round(np.exp(RANDOM.normal(6.5, 1.5, 400)), 2)
@@ -49,10 +49,7 @@ def kinds_of(found: Scan) -> list[tuple[str, str, str]]:
 
 def values_of(found: Scan, name: str) -> list[float | int]:
     """Return the values of a column, sorted; of a table with one number and one date at most."""
-    field = "dates" if name == "day" else "features"
-    bodies = [found.exchange.read(f"{run.name}.rows") for run in found.runs]
-    rows = np.frombuffer(b"".join(bodies), found.job.row_kind)
-    return sorted(rows[field][:, 0].tolist())
+    return sorted(rows_of(found)["dates" if name == "day" else "features"][:, 0].tolist())
 
 
 @pytest.fixture
