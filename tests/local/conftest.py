@@ -39,18 +39,13 @@ RunStep = Callable[..., tuple[int, str]]
 @pytest.fixture(scope="session")
 def datasets(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, S3Address]:
     """The prepared datasets `classification`, `regression` and `wrong` in the store."""
-    return {
-        name: tiny_dataset.send(
-            s3.store(),
-            tiny_dataset.write(tmp_path_factory.mktemp(name), task, wrong_label=name == "wrong"),
-            S3Address("test", f"trainer/{name}"),
-        )
-        for name, task in {
-            "classification": "classification",
-            "regression": "regression",
-            "wrong": "classification",
-        }.items()
-    }
+    sent = {}
+    for name in ("classification", "regression", "wrong"):
+        task = "regression" if name == "regression" else "classification"
+        folder = tmp_path_factory.mktemp(name)
+        tiny_dataset.write(folder, task, wrong_label=name == "wrong")
+        sent[name] = tiny_dataset.send(s3.store(), folder, S3Address("test", f"trainer/{name}"))
+    return sent
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,6 @@ class Pod:
         self.write(".uploader/flush-request.json", json.dumps(body).encode())
 
     def reply(self, name: str) -> dict[str, Any]:
-        """Return the newest answer to a request, or nothing."""
         path = self.output / ".uploader" / "flush-reply.json"
         body = json.loads(path.read_text()) if path.exists() else {}
         return body if body.get("id") == name else {}

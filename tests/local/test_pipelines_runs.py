@@ -38,8 +38,10 @@ def test_only_runs_of_this_pipeline_are_listed_the_newest_first(fake, back_end):
 
 def test_a_run_is_found_by_id_prefix_name_or_last(fake, back_end):
     one, two = add(fake, "one"), add(fake, "two")
-    for given in (one.run_id, one.run_id[:9], "one"):
-        assert find_run(back_end, given).run_id == one.run_id
+    other = fake.add("of another pipeline")  # is never meant by last
+    for run in (one, other):
+        for given in (run.run_id, run.run_id[:9], run.display_name):
+            assert find_run(back_end, given).run_id == run.run_id
     assert find_run(back_end, "last").run_id == two.run_id
     with pytest.raises(UnknownRunError) as found:
         find_run(back_end, "three")
@@ -49,13 +51,6 @@ def test_a_run_is_found_by_id_prefix_name_or_last(fake, back_end):
         find_run(back_end, "one")
     assert one.run_id[:8] in found.value.problems[0].expected
     assert len(named(back_end, "one")) == 2
-
-
-def test_a_run_of_another_pipeline_is_found_but_never_meant_by_last(fake, back_end):
-    ours, other = add(fake, "ours"), fake.add("other")
-    for given in (other.run_id, other.run_id[:9], "other"):
-        assert find_run(back_end, given).run_id == other.run_id
-    assert find_run(back_end, "last").run_id == ours.run_id
 
 
 def test_an_archived_run_is_found_but_not_listed(fake, back_end):

@@ -24,6 +24,14 @@ import subprocess, sys
 subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
 """
 
+COMMAND_LINE = """
+import subprocess, sys, time
+watchdog = [sys.executable, "-m", "kfp_tfjob.pipelines.local.processes", sys.argv[1]]
+subprocess.Popen(watchdog, stdin=subprocess.PIPE)
+print(1, flush=True)
+time.sleep(600)
+"""
+
 
 @pytest.fixture
 def token() -> Iterator[str]:
@@ -62,20 +70,8 @@ def test_a_run_in_a_copy_of_the_folder_ends_no_process_of_the_original(tmp_path:
 
 def test_the_watchdog_acts_when_the_command_line_is_killed(token: str) -> None:
     start_orphan(token)
-    command_line = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import subprocess, sys, time\n"
-            "subprocess.Popen([sys.executable, '-m', 'kfp_tfjob.pipelines.local.processes',"
-            " sys.argv[1]],"
-            " stdin=subprocess.PIPE)\n"
-            "print(1, flush=True)\n"
-            "time.sleep(600)",
-            token,
-        ],
-        stdout=subprocess.PIPE,
-    )
+    command = [sys.executable, "-c", COMMAND_LINE, token]
+    command_line = subprocess.Popen(command, stdout=subprocess.PIPE)
     command_line.stdout.readline()
     assert processes.carriers(token)
     command_line.send_signal(signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import shutil
@@ -281,13 +280,6 @@ def test_a_signal_ends_the_barrier_at_once(replica: Replica) -> None:
     process.terminate()
     assert process.wait(SECONDS) == 143
     assert replica.completion.exists()
-
-
-def test_an_old_python_can_read_it(repository: Path) -> None:
-    paths = list((repository / "kfp_tfjob/supervisor").glob("*.py"))
-    assert paths
-    for path in paths:
-        ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 def test_what_vanishes_while_it_is_counted_does_not_count(tmp_path: Path) -> None:

@@ -1,12 +1,8 @@
 """A model that a rollback replaced is not published by the next run that trains it again."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 
 from kfp_tfjob.registry import rollback
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, publish, roll_back
@@ -39,12 +35,7 @@ def test_what_a_rollback_replaced(
         assert found == wanted
 
 
-def test_the_next_run_does_not_undo_a_rollback(
-    store: Store,
-    base: S3Address,
-    tmp_path: Path,
-    rows: SimpleNamespace,  # noqa: F811
-) -> None:
+def test_the_next_run_does_not_undo_a_rollback(store, base, tmp_path, rows):  # noqa: F811
     bench = Bench(store, base, tmp_path, rows)
     gate = {"mode": "non_inferior", "margin": 0.5}  # each model passes
     for run_id in ("one", "two!"):

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.local.trainer_jobs import SECONDS, Start
 
 EPOCHS, FIRST = 20, 3
 GROWTH = 1.02
-
-
-def _trainer(supervisor: int) -> int:
-    return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0])
-
-
-def _resident(process: int) -> int:
-    status = Path(f"/proc/{process}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) * 1024
 
 
 @pytest.mark.slow
@@ -41,13 +31,13 @@ def test_the_memory_of_a_replica_does_not_grow(jobs: Start) -> None:
     )
     progress = job.output / "progress.jsonl"
     job.until(lambda: progress.exists() and len(job.events("epoch")) >= FIRST)
-    trainers = [_trainer(process.pid) for process in job.processes.values()]
-    first = [_resident(process) for process in trainers]
+    trainers = [psutil.Process(job.trainer(replica)) for replica in range(2)]
+    first = [process.memory_info().rss for process in trainers]
     last, seen, deadline = first, first, time.monotonic() + 3 * SECONDS
     # The export that follows the last epoch needs memory of its own: only what was read before the
     # last epoch was over counts.
     while len(job.events("epoch")) < EPOCHS and time.monotonic() < deadline:
-        last, seen = seen, [_resident(process) for process in trainers]
+        last, seen = seen, [process.memory_info().rss for process in trainers]
         time.sleep(0.05)
     assert job.end() == [0, 0], job.log()
     growth = [after / before for before, after in zip(first, last, strict=True)]

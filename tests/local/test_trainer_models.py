@@ -85,8 +85,8 @@ def test_a_schema_of_another_format_is_refused(classes: Dataset, tmp_path: Path)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Writes a module of the user into tmp_path; a module is found once, so each has its name."""
 
-    def write(code: str, name: str = "") -> str:
-        name = name or f"own_{abs(hash(code))}"
+    def write(code: str) -> str:
+        name = f"own_{abs(hash(code))}"
         (tmp_path / f"{name}.py").write_text(code)
         return name
 

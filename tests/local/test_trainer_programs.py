@@ -29,20 +29,10 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def start(home: Path, digits_csv: Path, example: str | Path, *settings: str) -> Run:
     program = example if isinstance(example, Path) else ROOT / "examples" / f"{example}.py"
     command = json.dumps(["python3", f"$(JOB_DIR)/code/{program.name}"])
-    return Run(
-        home,
-        "--data",
-        str(digits_csv),
-        "--label",
-        "digit",
-        "--model",
-        f"{program}:main",
-        *(
-            word
-            for text in (f"train_options.command={command}", *settings)
-            for word in ("--set", text)
-        ),
-    )
+    words = ["--data", str(digits_csv), "--label", "digit", "--model", f"{program}:main"]
+    for setting in (f"train_options.command={command}", *settings):
+        words += ["--set", setting]
+    return Run(home, *words)
 
 
 def accuracy(run: Run) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,10 +89,10 @@ def test_what_an_end_by_force_has_left_takes_no_space(
 ) -> None:
     """A disk with room for the dataset, and half of it there already."""
     folder, size = tmp_path / "data", sum(map(len, STAGED.values()))
-    usage = namedtuple("usage", "free")
 
-    def disk_usage(_: Path) -> usage:
-        return usage(size + 1000 - sum(item.stat().st_size for item in folder.iterdir()))
+    def disk_usage(_: Path) -> SimpleNamespace:
+        taken = sum(item.stat().st_size for item in folder.iterdir())
+        return SimpleNamespace(free=size + 1000 - taken)
 
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     folder.mkdir()

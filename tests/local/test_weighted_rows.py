@@ -83,11 +83,8 @@ def test_a_row_of_weight_2_is_the_same_row_twice(step: Step, tmp_path: Path, lab
     for split in ("train", "validation", "test"):
         sums = done.statistics.weight.splits[split]
         rows = Rows(weighted, TFRecords(weighted.shards(split)))
-        assert (
-            rows.weights().sum()
-            == repeated.rows[split]
-            == pytest.approx(sums.mean * weighted.rows[split])
-        )
+        assert rows.weights().sum() == repeated.rows[split]
+        assert sums.mean * weighted.rows[split] == pytest.approx(repeated.rows[split])
         assert (sums.min, sums.max) == (0, 3)
         # What the baseline of evaluate predicts is that of the repeated rows.
         known, own = twice.statistics.label, sums.label

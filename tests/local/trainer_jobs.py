@@ -70,7 +70,6 @@ class Job:
         return self
 
     def trainer(self, replica: int) -> int:
-        """The process id of the trainer under a supervisor."""
         supervisor = self.processes[replica].pid
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
