@@ -40,7 +40,7 @@ def prepare(store: Store, base: S3Address, folder: Path) -> S3Address:
         columns["signed up"] = pa.array(dates, pa.timestamp("us"), mask=dates == NO_DATE)
         parts.append(pa.table(columns | {"part": [split] * rows}))
     parquet.write_table(pa.concat_tables(parts), table)
-    options = {"split": {"column": "part"}, "types": {"note": "text"}, "hash_bins": 64}
+    options = {"split": {"column": "part"}, "types": {"note": "text"}, "hash_bins": 5000}
     options["missing"] = {"age": {"rule": "median", "indicator": True}}
     step = Step("prepare_data", "r1", Layout(base), store)
     done = run(step, str(table), "income", options)

@@ -26,6 +26,7 @@ from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from tests.local import test_launch_jobs as jobs
+from tests.local.test_launch_alone import values
 from tests.local.test_launch_jobs import MARK, _left
 from tests.waiting import until
 
@@ -39,21 +40,19 @@ def _ends_of(step: Step) -> dict[int, AttemptEnd | None]:
 @pytest.fixture
 def process(tmp_path, backend, base, script, repository, step):
     """A launcher in a process of its own, as a step has it; its job waits for an order."""
+    given = values(base, train_options={"command": ["python3", str(script), str(tmp_path)]})
     body = f"""
-import kfp_tfjob.components.launch_tfjob.engine as engine
+from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 step = Step("launch_tfjob", {step.run_id!r}, Layout.parse("{base}"), Store())
-engine.run(step, dict(output_uri="{base}", storage_secret="objstore-cred", model_name="digits",
-    model_entry="a:b", model_hyperparameters={{}}, train_workers=0, train_gpus=0, train_epochs=1,
-    train_batch_size=64, train_image="none", pod={{}}, model_code="",
-    train_options={{"command": ["python3", "{script}", "{tmp_path}"]}}), "curves", "job")
+engine.run(step, {given!r}, "curves", "job")
 """
-    values = {"KFP_TFJOB_BACKEND": "local", "KFP_TFJOB_SECRETS": str(tmp_path / "secrets")}
-    values |= {"KFP_TFJOB_WORK": str(tmp_path / "work")}
-    values |= {"PYTHONPATH": str(repository), MARK: str(tmp_path)}
-    found = subprocess.Popen([sys.executable, "-c", body], env=os.environ | values)
+    extra = {"KFP_TFJOB_BACKEND": "local", "KFP_TFJOB_SECRETS": str(tmp_path / "secrets")}
+    extra |= {"KFP_TFJOB_WORK": str(tmp_path / "work")}
+    extra |= {"PYTHONPATH": str(repository), MARK: str(tmp_path)}
+    found = subprocess.Popen([sys.executable, "-c", body], env=os.environ | extra)
     yield found
     found.kill()
     found.wait()
