@@ -94,10 +94,7 @@ def run(
             place = str(base / WORK) if options.dask else _exchange(source, base, folder)
             store = step.store
             context = Context(place, store.endpoint, store.region, opened=store)
-            if options.dask:
-                executor = _on_dask(context, options.dask)
-            else:
-                executor = _executor(context, source, part, processes, cores)
+            executor = _executor(context, options.dask, source, part, processes, cores)
             done = _prepared(executor, source, data_label, options, base, block, part)
         rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
         log.info("dataset %s is complete: rows: %s", base, rows)
@@ -162,17 +159,17 @@ def _exchange(source: Source, base: S3Address, folder: str) -> str:
     return folder
 
 
-def _executor(context: Context, source: Source, part: int, processes: int, cores: int) -> Executor:
-    """Return the executor: several processes if there are cores and work for them."""
+def _executor(
+    context: Context, dask: str, source: Source, part: int, processes: int, cores: int
+) -> Executor:
+    """Return the executor: on Dask, or several processes if there are cores and work for them."""
+    if dask:
+        from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
+
+        return Distributed(context, dask)
     parts = -(-source.size // part)
     count = min(processes, parts) if processes else count_for(parts, cores)
     return Processes(context, count) if count > 1 else Executor(context)
-
-
-def _on_dask(context: Context, address: str) -> Executor:
-    from kfp_tfjob.components.prepare_data.executors.distributed import Distributed  # imports Dask
-
-    return Distributed(context, address)
 
 
 def _checked(

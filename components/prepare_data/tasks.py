@@ -124,12 +124,6 @@ def rows(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
     """Write the rows of one part of a job as sorted runs."""
     job, part = job_of(context, item[0]), item[1]
     found = _Found(job, context, part)
-    _read(job, part, found)
-    return found.end()
-
-
-def _read(job: Job, part: Part, found: _Found) -> None:
-    """Add the rows of a part, and how far a range of a text was read."""
     for file in job.source.files[part.first : part.last + 1]:
         with open_table(job.source, file, job.options, job.block, part.span) as table:
             columns = _columns(job, table, file)
@@ -137,6 +131,7 @@ def _read(job: Job, part: Part, found: _Found) -> None:
                 found.add(file, chunk)
             if part.span:
                 found.done.reached = table.reached
+    return found.end()
 
 
 def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
