@@ -19,7 +19,6 @@ from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
     DistributionsDocument,
     Drift,
-    Edges,
     measure,
 )
 from kfp_tfjob.components.prepare_data.leaks import Suspicious
@@ -162,7 +161,7 @@ def _compare(
         if options.max_psi is not None:
             beyond.append(_unknown(found, obstacle))
     else:
-        over = Distributions(Edges.of_file(found.distributions, prepared.schema.encoding))
+        over = Distributions.of_file(found.distributions, prepared.schema.encoding)
         for split, part in rows.items():
             over.add(split, part.rows, part.labels)
         counts = over.document()

@@ -16,7 +16,6 @@ from kfp_tfjob.components.prepare_data import fit_encoding
 from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
     DistributionsDocument,
-    Edges,
 )
 from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
 from kfp_tfjob.components.prepare_data.hashes import split_of
@@ -176,7 +175,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
     texts = {name: found.texts for name, found in scan.dictionaries.items()}
     coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options)
     of_label = None if is_class else fitted.labels
-    edges = Edges.of(coding, fitted.rows, of_label, label.name)
+    bins = Distributions.of(coding, fitted.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
     splits = split_of(job.edges, job.fractions)
     shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
@@ -184,7 +183,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
         scan.exchange.share(f"{job.name}/meaning-{part:06d}", meaning)
         for part, meaning in enumerate(meanings)
     ]
-    plan = Plan(job, base, label, coding, edges, scan.runs, shared, shards)
+    plan = Plan(job, base, label, coding, bins, scan.runs, shared, shards)
     by_class = scan.labels.class_counts(label) if is_class else np.zeros((3, 0), np.int64)
     return plan, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted, by_class)
 
@@ -209,7 +208,7 @@ def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[Man
     record_bytes = plan.encoder.record_bytes
     progress = ProgressLog("wrote", sum(shard.rows for shard in plan.shards) * record_bytes)
     statistics = Statistics.empty(plan.coding, plan.label)
-    distributions = Distributions(plan.edges)
+    distributions = replace(plan.bins)
     objects: list[ManifestObject] = []
     results = scan.executor.map(_TASK, [(shared, shard.number) for shard in plan.shards])
     for shard, found in zip(plan.shards, results, strict=True):

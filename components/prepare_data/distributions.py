@@ -154,18 +154,27 @@ class DistributionsDocument:
         return documents.to_bytes(self, sparse=True)
 
 
-@dataclass(frozen=True)
-class Edges:
-    """The bins of at most MOST_COLUMNS features, and of a label that is a number."""
+@dataclass
+class Distributions:
+    """The rows of each split by the bins of at most MOST_COLUMNS features, and of a numeric label.
+
+    Attributes:
+        counts: For each column, int64 of shape [3, 1 + bins], with the missing values first.
+    """
 
     columns: tuple[Bins, ...]
     label: Bins | None = None
     left_out: int = 0
 
+    def __post_init__(self) -> None:
+        """Begin without rows."""
+        self._bins = [*self.columns, *([self.label] if self.label else [])]
+        self.counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
+
     @classmethod
     def of(
         cls, coding: Coding, sample: np.ndarray, labels: np.ndarray | None = None, label: str = ""
-    ) -> Edges:
+    ) -> Distributions:
         """Return the bins that suit rows of train, as they are in the runs, and a numeric label."""
         placed = zip(coding.features[:MOST_COLUMNS], coding.places, strict=False)
         columns = tuple(_bins_of(coded, *at, sample) for coded, at in placed)
@@ -175,7 +184,7 @@ class Edges:
         return cls(columns, of_label, len(coding.features) - len(columns))
 
     @classmethod
-    def of_file(cls, file: DistributionsDocument, coding: Coding) -> Edges:
+    def of_file(cls, file: DistributionsDocument, coding: Coding) -> Distributions:
         """Return the bins of another dataset's distributions.json for the rows of this one.
 
         Columns that only one of the two has, or whose kinds differ, have no bins.
@@ -187,22 +196,6 @@ class Edges:
             if coded.name in there and there[coded.name].kind == coded.kind
         )
         return cls(columns, file.label and file.label.bins(-1, ()))
-
-
-class Distributions:
-    """The rows of each split by bin.
-
-    Args:
-        edges: The bins.
-
-    Attributes:
-        counts: For each column, int64 of shape [3, 1 + bins], with the missing values first.
-    """
-
-    def __init__(self, edges: Edges) -> None:
-        self.edges = edges
-        self._bins = [*edges.columns, *([edges.label] if edges.label else [])]
-        self.counts = [np.zeros((len(SPLITS), 1 + bins.count), np.int64) for bins in self._bins]
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
         """Add rows of the runs, best some thousand at a time: it costs twenty calls a column."""
@@ -222,9 +215,9 @@ class Distributions:
     def document(self) -> DistributionsDocument:
         """Return the content of distributions.json."""
         columns = [ColumnRows.of(*pair) for pair in zip(self._bins, self.counts, strict=True)]
-        label = columns.pop() if self.edges.label else None
+        label = columns.pop() if self.label else None
         return DistributionsDocument(
-            columns=tuple(columns), label=label, columns_left_out=self.edges.left_out or None
+            columns=tuple(columns), label=label, columns_left_out=self.left_out or None
         )
 
 

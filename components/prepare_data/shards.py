@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Exchange, Shared
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows, joined
@@ -60,7 +60,7 @@ class Plan:
 
     Attributes:
         label: The label with its task and classes; `class_of` is not used.
-        edges: The bins of the distributions.
+        bins: Those of the distributions, without rows.
         meanings: What the codes of each part mean; of a large source, too much for the memory.
     """
 
@@ -68,7 +68,7 @@ class Plan:
     base: S3Address
     label: Label
     coding: Coding
-    edges: Edges
+    bins: Distributions
     runs: list[Run]
     meanings: list[Shared[Meaning]]
     shards: list[Shard]
@@ -187,7 +187,7 @@ def shard(context: Context, item: tuple[Shared[Plan], int]) -> ShardDone:
     plan = context.load(item[0])
     wanted, encoder = plan.shards[item[1]], plan.encoder
     statistics = Statistics.empty(plan.coding, plan.label)
-    distributions = Distributions(plan.edges)
+    distributions = replace(plan.bins)
     path = context.folder / f"{wanted.stem}.tfrecord"
     raw_path = context.folder / f"{wanted.stem}.parquet"
     raw = None

@@ -23,8 +23,8 @@ from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.distributions import (
     QUANTILE,
     Bins,
+    Distributions,
     Drift,
-    Edges,
     measure,
 )
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -190,8 +190,8 @@ class RequestCounts:
         self._features = {it.name: it for it in coding.features}
         assert trained.distributions  # monitor refuses training data without them
         self._trained = trained.distributions
-        edges = Edges.of_file(self._trained, coding)
-        self._columns = {bins.name: _Column.of(bins) for bins in edges.columns}
+        over = Distributions.of_file(self._trained, coding)
+        self._columns = {bins.name: _Column.of(bins) for bins in over.columns}
         self._codes = {
             it.name: {text: code for code, text in enumerate(it.strings, 1)}
             for it in coding.features

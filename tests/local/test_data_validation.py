@@ -14,7 +14,7 @@ import pytest
 from examples import people
 from kfp_tfjob.components.prepare_data import leaks, reference, sample
 from kfp_tfjob.components.prepare_data.data_validation import Validation, validate
-from kfp_tfjob.components.prepare_data.distributions import Distributions, Edges
+from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.step import Step
@@ -117,8 +117,7 @@ def test_the_counts_of_a_dataset_are_those_of_its_shards(data: Data) -> None:
         }
         train, label = rows["train"], done.schema.label
         values = train.labels if label.classes is None else None
-        edges = Edges.of(done.schema.encoding, train.rows, values, label.name)
-        counts = Distributions(edges)
+        counts = Distributions.of(done.schema.encoding, train.rows, values, label.name)
         for split, part in rows.items():
             counts.add(split, part.rows, part.labels)
         assert counts.document() == file

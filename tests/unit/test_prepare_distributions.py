@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,6 @@ from kfp_tfjob.components.prepare_data.distributions import (
     ColumnRows,
     Distributions,
     DistributionsDocument,
-    Edges,
     measure,
 )
 from kfp_tfjob.features.coding import Coding
@@ -70,7 +71,7 @@ def entry(found: Distributions, name: str) -> ColumnRows:
 
 def test_each_kind_has_its_bins() -> None:
     rows = people(5000)
-    found = Distributions(Edges.of(PEOPLE, rows))
+    found = Distributions.of(PEOPLE, rows)
     found.add("train", rows)
     age, dice = entry(found, "age"), entry(found, "dice")
     assert len(age.edges) == 21
@@ -108,12 +109,12 @@ def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond
     )
     rows = np.zeros(2000, _kind(1, 0, 1))
     rows["features"][:, 0] = rows["dates"][:, 0] = np.arange(2000) % usual
-    first = Distributions(Edges.of(coding, rows))
+    first = Distributions.of(coding, rows)
     first.add("train", rows)
     file = DistributionsDocument.from_bytes(first.document().to_bytes())
     live = rows.copy()
     live["features"][:60], live["dates"][:60] = beyond, beyond
-    now = Distributions(Edges.of_file(file, coding))
+    now = Distributions.of_file(file, coding)
     now.add("train", live)
     for old, new in zip(file.columns, now.document().columns, strict=True):
         end = 0 if beyond < 0 else -1
@@ -127,16 +128,16 @@ def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond
 def test_parts_in_any_order_equal_one_pass(sizes: list[int], order) -> None:
     rows = people(400 + sum(sizes))
     labels = np.arange(len(rows), dtype=np.float32) / 7
-    edges = Edges.of(PEOPLE, rows[:400], labels[:400], "income")
-    whole = Distributions(edges)
+    edges = Distributions.of(PEOPLE, rows[:400], labels[:400], "income")
+    whole = replace(edges)
     whole.add("train", rows[:400], labels[:400])
     whole.add("test", rows[400:], labels[400:])
     ends = np.cumsum([400, *sizes]).tolist()
     parts = [("train", 0, 400), *(("test", *pair) for pair in zip(ends, ends[1:], strict=False))]
     order.shuffle(parts)
-    merged = Distributions(edges)
+    merged = replace(edges)
     for split, start, end in parts:
-        part = Distributions(edges)
+        part = replace(edges)
         part.add(split, rows[start:end], labels[start:end])
         merged.merge(part.counts)
     assert merged.document() == whole.document()
@@ -149,7 +150,7 @@ def test_parts_in_any_order_equal_one_pass(sizes: list[int], order) -> None:
 def test_edges_are_exact_in_float32(values: list[float]) -> None:
     rows = np.zeros(len(values), _kind(1))
     rows["features"][:, 0] = values
-    below, *edges = Edges.of(of_numbers(["x"]), rows).columns[0].edges
+    below, *edges = Distributions.of(of_numbers(["x"]), rows).columns[0].edges
     if below == np.float32(min(values)):  # nothing finite is below it
         edges = [below, *edges]
     assert np.float32(below) <= min(values) and len(edges) <= 20
@@ -160,7 +161,7 @@ def test_edges_are_exact_in_float32(values: list[float]) -> None:
 
 def test_the_bins_of_another_dataset() -> None:
     rows = people(3000)
-    first = Distributions(Edges.of(PEOPLE, rows, rows["dates"][:, 0] * 1e-9, "income"))
+    first = Distributions.of(PEOPLE, rows, rows["dates"][:, 0] * 1e-9, "income")
     first.add("train", rows, rows["dates"][:, 0] * 1e-9)
     file = DistributionsDocument.from_bytes(first.document().to_bytes())
     # Columns move, one is new, one is of another kind, and the dictionary has another order.
@@ -173,12 +174,11 @@ def test_the_bins_of_another_dataset() -> None:
             Category("member", dictionary=("yes",), vocabulary=("yes",)),
         )
     )
-    edges = Edges.of_file(file, other)
-    assert [item.name for item in edges.columns] == ["dice", "age", "city"]
+    found = Distributions.of_file(file, other)
+    assert [item.name for item in found.columns] == ["dice", "age", "city"]
     some = np.zeros(4, _kind(3, 2))
     some["features"] = [[1, 0, 40], [7, 0, 41], [6, 0, np.nan], [np.nan, 0, 42]]
     some["codes"][:, 0] = [0, 1, 2, 3]  # a missing value, Rome, city 0, city 1
-    found = Distributions(edges)
     found.add("train", some, np.zeros(4))
     assert entry(found, "dice").counts["train"] == [0, 1, 0, 0, 0, 0, 1, 1]
     assert entry(found, "dice").gaps["train"] == 1
@@ -191,7 +191,7 @@ def test_the_bins_of_another_dataset() -> None:
 def test_a_wide_table_has_its_first_columns() -> None:
     rows = np.zeros(3, _kind(MOST_COLUMNS + 5))
     names = [str(i) for i in range(MOST_COLUMNS + 5)]
-    found = Distributions(Edges.of(of_numbers(names), rows))
+    found = Distributions.of(of_numbers(names), rows)
     found.add("validation", rows)
     body = found.document()
     assert len(body.columns) == MOST_COLUMNS and body.columns_left_out == 5
