@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.user_code.model_code import declared
 from kfp_tfjob.user_code.own_code import OwnCode
 
 PATH = "gate.evaluator"
@@ -32,7 +33,7 @@ class EvaluatorCode(OwnCode):
             return []
         problem = Problem(
             f"{path}, line {node.lineno}: {node.name} does not take labels and predictions",
-            received=f"def {node.name}({ast.unparse(node.args)})",
+            received=declared(node),
             expected=EXPECTED,
             fix="name its arguments like this; they are passed by name",
         )

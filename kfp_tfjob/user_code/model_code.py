@@ -197,7 +197,7 @@ def _signature(
         problems.append(
             Problem(
                 f"{where} does not take the dataset",
-                received=f"def {node.name}({ast.unparse(arguments)})",
+                received=declared(node),
                 expected=f"def {node.name}(dataset, ...)",
                 fix="add a first argument for the dataset",
             )
@@ -230,6 +230,15 @@ def _signature(
                 )
             )
     return problems
+
+
+def declared(node: ast.FunctionDef) -> str:
+    """Return how a function is declared, for a message."""
+    try:
+        arguments = ast.unparse(node.args)
+    except RecursionError:  # a default may be nested deeper than Python can write it
+        arguments = "..."
+    return f"def {node.name}({arguments})"
 
 
 def _other_names(tree: ast.Module) -> set[str]:

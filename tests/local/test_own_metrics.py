@@ -170,7 +170,14 @@ def test_a_wrong_result_is_named(returned: Any, received: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["rows", "labels, predictions, rows", "labels, predictions, /", "predictions"]
+    "arguments",
+    [
+        "rows",
+        "labels, predictions, rows",
+        "labels, predictions, /",
+        "predictions",
+        pytest.param("rows=" + "-" * 400 + "1", id="nested"),
+    ],
 )
 def test_wrong_arguments_are_found_before_the_run(evaluator: Made, arguments: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

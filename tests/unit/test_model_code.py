@@ -149,6 +149,7 @@ def test_missing_code_is_refused(tmp_path: Path) -> None:
         (GOOD, "build_model", {}, ["'rate'"]),
         (GOOD, "build_modle", {"rate": 1}, ["'build_model'"]),
         (b"def f():\n  pass\n", "f", {}, ["dataset"]),
+        pytest.param(b"def f(*, x=" + b"-" * 400 + b"1): 0", "f", {}, ["dataset"], id="nested"),
         (b"def f(d, **rest):\n  pass\n", "f", {"x": 1}, []),
         (b"def f(d)\n  pass\n", "f", {}, ["Python"]),
         (b"from other import f\n", "f", {"x": 1}, []),
