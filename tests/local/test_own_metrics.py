@@ -170,17 +170,17 @@ def test_a_wrong_result_is_named(returned: Any, received: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        "rows",
-        "labels, predictions, rows",
-        "labels, predictions, /",
-        "predictions",
-        pytest.param("rows=" + "-" * 400 + "1", id="nested"),
-    ],
+    "arguments", ["rows", "labels, predictions, rows", "labels, predictions, /", "predictions"]
 )
 def test_wrong_arguments_are_found_before_the_run(evaluator: Made, arguments: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         evaluator(f"def score({arguments}):\n    return {{}}\n")
     (problem,) = caught.value.problems
     assert problem.path == "gate.evaluator" and problem.received == f"def score({arguments})"
+
+
+def test_a_default_that_is_nested_deeply_is_not_printed(evaluator: Made) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        evaluator(f"def score(rows={'-' * 400}1):\n    return {{}}\n")
+    (problem,) = caught.value.problems
+    assert problem.received == "def score(...)"
