@@ -200,7 +200,7 @@ def test_rules_for_gaps(step, store, tmp_path):
     done = run(step, path, "y", {"missing": {"a": "drop"}})
     assert done.schema.coding == ({}, {}) and sum(done.rows.values()) == 270
     assert done.statistics.rows_left_out == {"a": 30}
-    with pytest.raises(DataError, match="30 of 300 .*missing 30"):
+    with pytest.raises(DataError, match="30 of 300 .*no value: 30"):
         run(step, path, "y", {"missing": {"a": "fail"}})
     rule = {"rule": "constant", "value": -1, "indicator": True}
     done = run(step, path, "y", {"missing": {"a": rule}})
