@@ -185,6 +185,8 @@ def test_exit_task_of_a_run_without_its_secret(launch, workflow):
     node |= {"name": "run-x(0).root(0).exit-handler-1(0).preflight(0).executor(0)"}
     node |= {"message": "Error (exit code 2)", "finishedAt": "2026-11-22T12:00:31Z"}
     workflow.patch({"status": {"nodes": {node["id"]: node}}})
-    said = run_step(launch, workflow, "finish", storage_secret="not-made").files["run_summary"]
+    ended = run_step(launch, workflow, "finish", storage_secret="not-made")
+    said = ended.files["run_summary"]
     assert f"# Run {launch.step.run_id} " in said and "`storage_secret`" in said
-    assert "2026-11-22 12:00:31 UTC" in said and "preflight (user_error)" in said
+    assert "2026-11-22 12:00:31 UTC" in said
+    assert "preflight (user_error)" in ended.log, (said, ended.log)
