@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.storage.errors import Example, Problem, first
 
 MOST_EXAMPLES = 10
@@ -44,12 +45,15 @@ RULES = {
     "channels": "four inks (CMYK), which cannot become one channel",
     "format": "not in the format that data_options.types names",
 }
+# The types whose `parse` marks an invalid value by their name.
+_BY_KIND = {it.kind: it for it in TYPES.values() if it.parsed_forms and it.kind not in RULES}
+RULES |= {kind: f"not {it.nouns[0]} such as {it.example}" for kind, it in _BY_KIND.items()}
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
 _LEFT_OUT = 255
 _ENCODING = "set data_options.encoding, for instance latin-1, if the file is not UTF-8"
 _GAP = "add the string to data_options.null_values if it means a missing value in a CSV"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
-_MAY_BE_GAPS = ("text", "boolean", "date")
+_MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
 _DROP = "drop these rows with data_options.on_bad_row=drop"
 
 
@@ -280,6 +284,8 @@ def _expected(rules: list[str]) -> str:
         return "a date in every row" if "date" in rules else "true or false in every row"
     if "format" in rules:
         return "this format in every row"
+    if rules[-1] in _BY_KIND:
+        return f"{_BY_KIND[rules[-1]].nouns[0]} in every row"
     return "shorter strings" if rules == ["long"] else "a number in every row"
 
 

@@ -278,8 +278,8 @@ class DataOptions(Group):
     )
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
-        "Column types by column name, to override the inferred ones: `number`, `boolean`,"
-        " `category`, `date`, or `text`, which is hashed into bins. A dict is the format of the"
+        f"Column types by column name, to override the inferred ones: `{'`, `'.join(KINDS)}`;"
+        " `text` is hashed into bins. A dict is the format of the"
         ' values in the files: `{"number": {"decimal": ",", "thousands": "."}}`, which also ignores'
         ' a currency or percent sign, or `{"date": "%d.%m.%Y"}`, with the directives of Python\'s'
         " `strptime` or a list of such strings. The label and the columns of `split.time` and"

@@ -70,7 +70,7 @@ class GeoPoint(ColumnType):
         texts, codes, invalid = cells.written()
         found, good = _parsed(pa.array(texts, pa.string()))
         found, good = np.append(found, NO_DATE)[codes], np.append(good, True)[codes]
-        return Parsed(np.where(good, found, 0), {**invalid, "text": ~good})
+        return Parsed(np.where(good, found, 0), {**invalid, cls.kind: ~good})
 
     @classmethod
     def constant(cls, text: str) -> int | None:
@@ -119,12 +119,11 @@ class GeoPoint(ColumnType):
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:
         """Return strings."""
-        texts = [None if it is None else (text_of(it) or "?").strip(BLANKS) for it in values]
-        good = _parsed(pa.array([text or "" for text in texts]))[1]
-        wrong = [row for row, text in enumerate(texts) if text and not good[row]]
-        return np.array([(it or "").encode() for it in texts], object), [
-            (row, "no place") for row in wrong
-        ]
+        texts = ["" if it is None else text_of(it) for it in values]
+        texts = ["?" if it is None else it.strip(BLANKS) for it in texts]
+        good = _parsed(pa.array(texts, pa.string()))[1]
+        wrong = [(row, "no place") for row, text in enumerate(texts) if text and not good[row]]
+        return np.array([it.encode() for it in texts], object), wrong
 
     def describe(self, column: Summary) -> GeoPointStatistics:
         """Return the northernmost and southernmost latitude."""

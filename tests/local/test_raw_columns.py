@@ -5,23 +5,28 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.features.cells import Cells
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.types import TYPES, category
-from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.types.base import CODES, FIELDS, NO_DATE, Missing, TrainValues
 from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String, bins_of
+from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions
+from tests.unit.test_column_types import CELLS
 
 TEXTS = ("Rome", "Bonn", "São Paulo", "東京", " x ", "a\nb", "\0", "NA", "e\u0301", "é")
 LAST = 2**63 - 1
@@ -136,6 +141,33 @@ def test_training_and_serving_code_rows_alike(
     served: Callable[[list[Any]], np.ndarray], rows: list[tuple[Any, ...]]
 ) -> None:
     same_bits(served(tensors(EVERY_KIND, rows)), expected(EVERY_KIND, rows))
+
+
+@cache
+def alone(kind: str) -> tuple[Coding, Callable[[list[Any]], np.ndarray]]:
+    """Return a column of a type by itself, and its coding in the exported model."""
+    values = TrainValues(DataOptions().gaps("x", kind), np.zeros(0))
+    declared = Coding((TYPES[kind].fit("x", values, DataOptions()),))
+    return declared, traced(declared)
+
+
+@pytest.mark.parametrize(
+    "kind", [it.name for it in COLUMN_TYPES if it.rules and TYPES[it.name].field is not CODES]
+)
+@settings(max_examples=100, deadline=None)
+@given(cells=st.lists(CELLS, min_size=1))
+def test_training_and_serving_code_the_cells_of_files_alike(kind: str, cells: list[str]) -> None:
+    import tensorflow as tf
+
+    declared, signature = alone(kind)
+    (column,) = declared.features
+    values, invalid = column.parse(Cells(pa.array([it.encode() for it in cells]), pa.array([""])))
+    values = np.asarray(values)[~np.any(list(invalid.values()), axis=0)]
+    with np.errstate(over="ignore"):
+        values = values.astype(column.field.type)
+    raw = tf.constant(column.raw_column(values).to_numpy(zero_copy_only=False), column.raw_type)
+    lists = (values[:, None] if it is column.field else values[:, None][:, :0] for it in FIELDS)
+    same_bits(signature([raw]), declared.pack(*lists))
 
 
 _MISSING = {

@@ -23,7 +23,10 @@ WORDS += (
     "|\u2003|\n2024-01-02|2024-02-29|2023-02-29|2024-01-02T03:04:05.123456789+05:30|東京|e\u0301"
 )
 WORDS += "|0000-01-01|9999-12-31 23:59:59|31.12.2024|12/31/2024|2 Jan 2024"
+# Each type's example with other digits.
+EXAMPLES = [re.sub("[0-9]+", "[0-9]{1,3}", re.escape(str(it.example))) for it in TYPES.values()]
 CELLS = st.one_of(
+    st.sampled_from(EXAMPLES).flatmap(lambda it: st.from_regex(it, fullmatch=True)),
     st.sampled_from(WORDS.split("|")),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
     st.floats().map(str),
