@@ -207,7 +207,8 @@ def merged_rows(rows, cuts, block, kinds) -> Counted:
         read(found, part, block, kinds)
         for name, texts in found.dictionaries.items():
             places = merged.dictionaries[name].merge(as_stored(texts))
-            merged.codes[name] += places[found.codes[name]].tolist()
+            if not texts.is_lost:  # else no code counts
+                merged.codes[name] += places[found.codes[name]].tolist()
         merged.rows += found.rows
         labels, faults = as_stored(found.labels), as_stored(found.faults)
         labels.shift(line)
