@@ -33,7 +33,8 @@ GATES = {
 
 
 def classes(count: int) -> tuple[tuple[str, ...], Predictions, Predictions]:
-    names = (NASTY, *(f"class {index} {'long ' * 20}" for index in range(1, count)))
+    # They begin alike, and take twelve bytes of JSON for each letter.
+    names = (NASTY, *(f"{'😀' * 80} {index}" for index in range(1, count)))
     rng = np.random.default_rng(count)
     labels = np.arange(3000) % count
     logits = rng.normal(size=(3000, count)) + 2 * np.eye(count)[labels]
@@ -117,6 +118,10 @@ def test_page_and_metadata_are_finite_and_small(case: str) -> None:
         classification.log_roc_curve(*curve)
     text = json.dumps([metrics.metadata, classification.metadata], allow_nan=False)
     assert len(text) < 32 * 1024
+    assert found is None or len(set(found[0])) == len(found[0])
+    by_class = [it for it in scored["model"].class_metrics.values() if math.isfinite(it.value)]
+    kinds = ("precision/", "recall/", "f1/")
+    assert sum(name.startswith(kinds) for name in metrics.metadata) == len(by_class)
     assert (curve is not None) is (case == "two classes")
     assert metrics.metadata["test_rows"] == predictions.rows
     assert documents.read(ModelVerdict, verdict.to_bytes()) == verdict

@@ -6,7 +6,7 @@ import pytest
 import urllib3
 
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
-from kfp_tfjob.cluster.client import _lines
+from kfp_tfjob.cluster.client import ClusterClient, _lines
 from kfp_tfjob.cluster.errors import (
     ApiError,
     ForbiddenError,
@@ -76,6 +76,12 @@ def test_a_webhook_that_is_away_and_a_body_that_is_no_json():
     assert webhook_is_away(error(500, AWAY)) and not webhook_is_away(error(500, "etcd"))
     broken = ApiError(502, "Bad Gateway", b"<html>")
     assert "Bad Gateway" in str(translate(broken, "x"))
+
+
+def test_the_right_of_a_path():
+    kind = ClusterClient._resource
+    assert kind("/api/v1/namespaces/n/pods/p/log") == "pods/log"
+    assert kind("/apis/kubeflow.org/v1/namespaces/n/tfjobs/j") == "tfjobs"
 
 
 def test_a_stream_is_cut_into_lines_and_what_is_too_long_is_cut_short():

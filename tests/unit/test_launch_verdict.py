@@ -3,6 +3,7 @@
 import pytest
 
 from kfp_tfjob.jobs.job_end import judge, with_log
+from kfp_tfjob.jobs.status import job_condition
 from kfp_tfjob.jobs.verdict import Verdict
 
 PREFIX = "training.kubeflow.org/"
@@ -68,6 +69,10 @@ def test_judge(conditions, pods, verdict, code):
     assert found.verdict == verdict
     if code is not None:
         assert found.code == code
+
+
+def test_a_condition_that_is_false_says_nothing():
+    assert job_condition(job("Failed"), "running") is None
 
 
 def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():

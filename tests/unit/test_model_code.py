@@ -1,5 +1,6 @@
 """model_code: the forms it may have, and what is wrong with code before it is ever imported."""
 
+import struct
 import zipfile
 from pathlib import Path
 
@@ -223,6 +224,18 @@ def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
     for cut in range(0, len(data), 7):
         path.write_bytes(data[:cut])
         with pytest.raises(ConfigurationError, match="zip"):
+            read(path)
+
+
+def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) -> None:
+    path = packed(tmp_path / "code.zip", ("model.py", bytes(400 << 20)))
+    data = path.read_bytes()
+    for mark, sizes in ((b"PK\3\4", 22), (b"PK\1\2", 24)):  # in the entry and in the index
+        at = data.index(mark) + sizes
+        data = data[:at] + struct.pack("<I", 100) + data[at + 4 :]
+    path.write_bytes(data)
+    with bounded(seconds=5, memory=100 << 20):
+        with pytest.raises(ConfigurationError):
             read(path)
 
 

@@ -85,3 +85,12 @@ def test_a_manifest_with_names_that_are_no_files_writes_none(
     with pytest.raises(DataError, match="folder"):
         pull(store, base, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_manifest_with_an_object_that_no_store_keeps_is_refused(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    manifest = Manifest.of("code", [ManifestObject("a", 10**400, "")])
+    store.write(base / "manifest.json", manifest.to_bytes())
+    with pytest.raises(DataError, match="larger than"):
+        pull(store, base, tmp_path / "copy")

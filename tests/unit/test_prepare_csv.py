@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.source import resolve
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
@@ -267,3 +268,45 @@ def test_a_quote_that_stays_open_costs_bounded_memory_and_is_named(tmp_path: Pat
     with bounded(seconds=20, memory=200 << 20):
         said = check(tmp_path, data)
     assert said[0].startswith("f.csv, line 2: a quote ")
+
+
+def test_a_label_of_many_digits_and_a_letter_costs_linear_time():
+    """It took 20 s for each: the digits could be divided in 20,000 ways."""
+    label = "1" * 20_000 + "a"
+    with bounded(seconds=3):
+        assert not any(map(is_number, [label, f"1.{label}", f"1e{label}"]))
+        *_, faults = _read("a,y\n" + f"1,{label}\n" * 3 + "1,u\n")
+    assert faults_of(faults)[0] == (2, "y", label[:200], "long")
+
+
+def test_many_columns_cost_linear_time(tmp_path: Path):
+    names = ",".join(f"c{i}" for i in range(10_000))
+    row = ",".join(["1"] * 10_000)
+    with bounded(seconds=3, memory=200 << 20):
+        assert check(tmp_path, f"{names},y\n{row},u\n{row},v\n".encode()) == []
+
+
+def test_too_many_columns_are_refused_with_their_number(tmp_path: Path):
+    with bounded(seconds=3, memory=200 << 20):
+        (said,) = check(tmp_path, b"a," * 1_000_000 + b"y\n")
+    assert "1,000,001" in said and "100,000" in said
+    (said,) = check(tmp_path, b"a" * 1001 + b",y\n1,2\n")
+    assert " names" in said
+
+
+def test_preflight_does_not_read_through_empty_lines(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(resolve, "_MOST_LOOKED", 4 << 20)
+    with bounded(seconds=2, memory=100 << 20):
+        assert check(tmp_path, b"a,b,y\n" + b"\n" * (16 << 20)) == []
+        (said,) = check(tmp_path, b"\n" * (18 << 20) + b"a,y\n1,2\n")
+    assert "is empty" in said
+
+
+def test_a_row_that_is_not_utf8_and_too_long_is_a_fault():
+    """Arrow cannot decode such a row for its own message, and gave up with an error of its own."""
+    *_, faults = _read(b"a,y\n1,u\n\xff0,0,0\n\xff,v\n2,\xff\n3,w\n")
+    assert faults_of(faults) == [
+        (3, "", "\ufffd0,0,0", "columns"),
+        (4, "a", "\ufffd", "encoding"),
+        (5, "y", "\ufffd", "encoding"),
+    ]

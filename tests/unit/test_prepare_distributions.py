@@ -123,6 +123,16 @@ def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond
         assert found.psi > 0.1 and not found.is_chance
 
 
+def test_bins_at_the_ends_of_float32() -> None:
+    least = float(np.finfo(np.float32).min)
+    rows = np.zeros(3, _kind(1))
+    rows["features"][:, 0] = least, 0, -least
+    first = Distributions.of(Coding((Number("x"),)), rows)
+    first.add("train", rows)
+    x = DistributionsDocument.from_bytes(first.document().to_bytes()).columns[0]
+    assert x.counts["train"] == [1, 1, 1, 0]  # nothing finite is below the first
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 400), max_size=5), st.randoms(use_true_random=False))
 def test_parts_in_any_order_equal_one_pass(sizes: list[int], order) -> None:

@@ -172,3 +172,17 @@ def test_texts_that_are_views(folder: Path, split: dict[str, str]) -> None:
         return rows_of(scanned(folder, split=split)).tobytes()
 
     assert rows(lambda it: pa.array(it, pa.string_view())) == rows(pa.array)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.duration("ms"), pa.decimal32(4), pa.decimal64(12, 2), pa.binary_view()],
+    ids=str,
+)
+def test_a_group_of_a_rare_type(folder: Path, kind: pa.DataType) -> None:
+    """Each ended the step with an error of Python or Arrow."""
+    ids = [i % 60 for i in range(240)]
+    made = pa.array(map(str, ids), kind) if kind == pa.binary_view() else pa.array(ids, kind)
+    write_parquet(folder, "f.parquet", made)
+    split, found = in_two_splits(folder, lambda row: row % 60)
+    assert split == 0 and not found.faults.bad

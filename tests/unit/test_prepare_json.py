@@ -140,6 +140,12 @@ def test_other_json_is_refused_with_a_fix(path: Path, text: str, words: str) -> 
     assert words in said and "Fix:" in said
 
 
+def test_a_number_of_too_many_digits_is_a_fault(path: Path) -> None:
+    write(path, [{"a": 1, "y": "u"}, '{"a": ' + "1" * 100_000 + ', "y": "u"}'])
+    *_, faults = data_of(path)
+    assert faults.counts() == {"not finite": 1}
+
+
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"b":', "}")], ids=["list", "object"])
 def test_a_value_that_is_nested_very_deeply_is_a_fault(path: Path, start: str, end: str) -> None:
     """Arrow's parser would overflow the stack."""

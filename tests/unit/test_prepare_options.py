@@ -36,6 +36,18 @@ def test_what_is_refused(value, said):
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [({"drop": ["a", "b\ud800"]}, "data_options.drop"), ({"\ud800": "\ud800"}, "data_options")],
+)
+def test_half_of_a_character_is_refused(value, path):
+    with pytest.raises(ConfigurationError) as caught:
+        parse(DataOptions, "data_options", value)
+    (problem,) = caught.value.problems
+    assert problem.path == path and "\\ud" in problem.received
+    str(caught.value).encode()
+
+
 def test_what_kfp_does_to_numbers_changes_nothing():
     plain = _options(columns=["1990", "a"], split={"salt": "3"}, max_bad_fraction=0)
     through_kfp = _options(columns=[1990.0, "a"], split={"salt": 3.0}, max_bad_fraction=0.0)

@@ -48,6 +48,27 @@ def test_too_many_columns_are_refused(path: Path, monkeypatch: pytest.MonkeyPatc
     assert header.MOST_COLUMNS == 100_000
 
 
+def test_a_text_that_is_repeated_a_million_times_is_in_memory_once(path: Path) -> None:
+    """A file of a few KB asked for 52 GB."""
+    rows = 800_000
+    indices = pa.array(np.zeros(rows, np.int32))
+    label = pa.DictionaryArray.from_arrays(indices, pa.array(["z" * 65_000]))
+    pq.write_table(
+        pa.table({"a": np.zeros(rows), "y": label}), path, row_group_size=rows, store_schema=False
+    )
+    with bounded(seconds=8, memory=300 << 20):
+        (said,) = check(path)
+        assert "'y'" in said and "1,000 characters" in said
+
+
+def test_a_year_that_python_does_not_have_is_a_fault(path: Path) -> None:
+    """It ended the step with an OverflowError."""
+    times = pa.array([-62_167_219_200_000_001, *range(59)], pa.timestamp("us"))
+    pq.write_table(pa.table({"a": times, "y": [0, 1] * 30}), path)
+    (fault,) = read(path).faults.examples
+    assert (fault.rule, fault.value) == ("date", "-0001-12-31 23:59:59.999999")
+
+
 def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_path: Path) -> None:
     label = pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 0]), pa.array(["a", "b", "c"]))
     pq.write_table(pa.table({"a": [1.0] * 4, "y": label}), path)

@@ -106,6 +106,14 @@ def test_damage_is_named_with_its_record(path: Path) -> None:
             data_of(path)
 
 
+def test_a_record_that_is_too_long_is_refused(path: Path) -> None:
+    length = struct.pack("<Q", 1 << 40)
+    head = length + struct.pack("<I", masked(google_crc32c.value(length)))
+    path.write_bytes(record(a=[1], y=[1]) + head)
+    with pytest.raises(DataError, match="record 2 of f.tfrecord"):
+        data_of(path)
+
+
 def test_lists_of_texts_are_refused_by_name(path: Path) -> None:
     path.write_bytes(b"".join(record(a=[i], t=["x", "y"], y=[i % 2]) for i in range(9)))
     (said,) = check(path)

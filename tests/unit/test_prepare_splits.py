@@ -159,6 +159,15 @@ def test_without_a_folder_for_validation_rows_of_train_are_taken(tmp_path: Path)
     assert 0.1 < len(splits[1]) / 1_000 < 0.25
 
 
+def test_files_outside_of_these_folders_are_refused(tmp_path: Path) -> None:
+    for name in (*FOLDERS, "more"):
+        write(tmp_path / "data" / name / "f.csv", "a,y", [(i, i % 2) for i in range(20)])
+    with pytest.raises(DataError, match="only some") as caught:
+        scanned(tmp_path / "data")
+    assert check(tmp_path / "data") == [str(problem) for problem in caught.value.problems]
+    assert "more/f.csv" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("names", "uri", "rows"),
     [

@@ -156,6 +156,12 @@ def test_a_column_under_both_of_its_names_is_refused() -> None:
         assert problem.path == "b_c" and problem.received == "'b_c' in instances[1]"
 
 
+def test_of_many_foreign_names_only_the_first_are_described() -> None:
+    many = {f"foreign {at:06}": 1 for at in range(100_000)} | {"A" * 10_000: 1}
+    (named, *_, rest) = found = problems(NUMBERS, [{"a": 1, "b c": 1} | many])
+    assert len(found) == 21 and "99,981 more" in rest.what and len(str(named)) < 1000
+
+
 @pytest.mark.parametrize("rows", [[], None, {}, "x", 5, [1], [[1, 2]], [None]])
 def test_what_is_no_list_of_objects_is_refused(rows: Any) -> None:
     assert problems(SCHEMA, rows)

@@ -16,6 +16,7 @@ from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART
+from tests.fuzz.bounds import bounded
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,7 @@ GOOD = {
     [
         {"objects": [{"key": 7, "size": 1, "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": "1", "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": -1, "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": True, "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": float("inf"), "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": 1, "crc64nvme": None}]},
@@ -92,6 +94,7 @@ GOOD = {
         {"format": "other/1"},
         {"run_id": 1},
         {"attempt": "1"},
+        {"attempt": -1},
         {"details": []},
         {"details": {"files": "\udfff"}},
     ],
@@ -104,6 +107,13 @@ def test_a_malformed_manifest_is_refused(change: dict) -> None:
         Manifest.from_bytes(
             json.dumps(GOOD | change, ensure_ascii=False).encode(errors="replace")[:-1]
         )
+
+
+def test_a_manifest_of_millions_of_lists_is_refused_within_limits() -> None:
+    data = b"[" + b"[]," * (10 << 20) + b"[]]"
+    with bounded(seconds=5, memory=200 << 20):
+        with pytest.raises(DataError, match="manifest"):
+            Manifest.from_bytes(data)
 
 
 def test_a_manifest_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

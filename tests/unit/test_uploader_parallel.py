@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from kfp_tfjob.uploader.parallel import each, in_order
+from kfp_tfjob.uploader.parallel import each, in_order, workers_for
 
 
 def test_every_item_comes_back_with_how_it_ended():
@@ -32,6 +32,11 @@ def test_a_caller_that_leaves_stops_the_rest():
     assert next(calls)[1].result().isdecimal()
     calls.close()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("latency", "workers"), [(0.0, 8), (0.010, 20), (3.0, 32)])
+def test_a_store_that_is_far_away_gets_more_workers(latency: float, workers: int):
+    assert workers_for(latency) == workers
 
 
 def test_outcomes_in_order_are_read_few_ahead():
