@@ -16,6 +16,7 @@ from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import unchanged
 from kfp_tfjob.components.prepare_data.source import resolve as sources
+from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
@@ -141,7 +142,7 @@ def run(
                 " model, which is for tables"
             )
         )
-    digest = sources.source_digest(source)
+    digest = source_digest(source)
     code = code_of_run(step, code)
     inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""

@@ -223,7 +223,7 @@ def too_many_others(columns: int) -> Problem:
     )
 
 
-def _forms_of(texts: pa.np.ndarray) -> np.ndarray:
+def _forms_of(texts: pa.Array) -> np.ndarray:
     """Return the form of each string, as an index of _FORMS: int64 of shape [texts]."""
     found = np.full(len(texts), _INDEX[TEXT])
     long = pc.utf8_length(texts).to_numpy(zero_copy_only=False) > LONGEST

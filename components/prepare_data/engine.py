@@ -22,11 +22,11 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Exchange, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
 from kfp_tfjob.components.prepare_data.images import engine as pictures
+from kfp_tfjob.components.prepare_data.source.digest import source_digest as digest_of
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK
 from kfp_tfjob.components.prepare_data.source.readers.open_table import PART_BYTES
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.components.prepare_data.source.resolve import source_digest as digest_of
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -398,7 +398,7 @@ class DataOptions(Group):
         """Return the name of the dataset that these options create.
 
         Args:
-            source_digest: The digest of the files (`source.source_digest`).
+            source_digest: The digest of the files (`source.digest.source_digest`).
             label: The label column.
 
         Returns:

@@ -7,6 +7,7 @@ import pytest
 
 from examples import own_reader as example
 from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
@@ -14,7 +15,6 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import open_tab
 from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     list_source,
-    source_digest,
 )
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions

@@ -11,10 +11,10 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
+from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     list_source,
-    source_digest,
 )
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import SchemaLabel

@@ -7,7 +7,8 @@ import pytest
 from botocore.exceptions import ResponseStreamingError
 
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
+from kfp_tfjob.components.prepare_data.source.digest import source_digest
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.stream import ObjectStream
 

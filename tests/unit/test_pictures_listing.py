@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
+from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     list_source,
-    source_digest,
 )
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.source.resolve import list_source, source_digest
+from kfp_tfjob.components.prepare_data.source.digest import source_digest
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place, time_limits
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store

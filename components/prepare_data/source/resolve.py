@@ -1,10 +1,9 @@
-"""Resolves data_uri: lists its files, computes their digest, and checks the header."""
+"""Resolves data_uri: lists its files, and checks the header."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from hashlib import sha256
 
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
@@ -26,8 +25,6 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import open_tab
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions, suffixes
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.checksum import file_sha256
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
@@ -97,24 +94,6 @@ def _refuse_other_folders(listings: Sequence[Listing]) -> None:
 def _not_the_table(what: str, received: str, fix: str) -> DataError:
     expected = "files that together are the table"
     return DataError(Problem(what, received, expected, fix, path="data_uri"))
-
-
-def source_digest(source: Source) -> str:
-    """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
-
-    The code of the user's own reader is part of it, as it decides what is in the files.
-    For a local file, the digest of its content replaces the tag, so the whole file is read.
-    """
-    digest = sha256()
-    if source.reader:
-        digest.update(f"reader {source.reader.digest}\n".encode())
-    if source.splits_by_folder:  # before version 0.3, they were folders like any other
-        digest.update(b"folders are splits\n")
-    for file in source.files:
-        where = file.location
-        content = file.tag if isinstance(where, S3Address) else file_sha256(where)
-        digest.update(f"{file.name}\0{file.size}\0{content}\n".encode())
-    return digest.hexdigest()
 
 
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:

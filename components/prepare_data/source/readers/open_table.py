@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 
 from kfp_tfjob.components.prepare_data.source import foreign_files
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile, text_of, unpacked
+from kfp_tfjob.components.prepare_data.source.decompression import text_of, unpacked
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import empty
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     ArrowTable,
