@@ -72,6 +72,20 @@ def test_a_replica_without_data_dir_fetches_nothing(
     assert not (Path(environment["JOB_DIR"]) / "data").exists()
 
 
+def test_the_newest_complete_checkpoint_comes_back(
+    environment: dict[str, str], store: Store, tmp_path: Path
+) -> None:
+    layout = RunLayout(S3Address.parse(environment["RUN_URI"]))
+    for step in (3, 7, 9):
+        source = tmp_path / f"checkpoint-{step}"
+        _write(source, {"variables.bin": bytes([step])})
+        push(store, source, layout.checkpoints / str(step), "checkpoint")
+    store.delete(layout.checkpoints / "9" / MANIFEST)  # it was being stored when the pod died
+    assert run(environment | {"RESTORE": "1"}, lambda: store) == 7
+    (found,) = Path(environment["OUTPUT_DIR"], "checkpoints").iterdir()
+    assert found.name == "7" and (found / "variables.bin").read_bytes() == b"\7"
+
+
 BESIDE = {
     "progress.jsonl": b"{}\n",
     "logs/train/events.out.tfevents.1.host": b"event" * 100,

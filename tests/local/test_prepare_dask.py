@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
 
 from kfp_tfjob.components.prepare_data import engine
@@ -150,3 +151,12 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
         assert "0.0.1, code " in problem.received and problem.expected == code_version()
         assert problem.path == "data_options.dask"
         executor.close()
+
+
+def test_tls_is_set_by_the_variables_of_dask(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "DASK_DISTRIBUTED__COMM__TLS__CA_FILE").write_text("/keys/ca.crt\n")
+    monkeypatch.setenv(MOUNT_VARIABLE, str(tmp_path))
+    with dask.config.set({"distributed.comm.tls.ca-file": None}):
+        with pytest.raises(ConfigurationError, match="TLS__CA_FILE"):
+            Distributed(Context(str(tmp_path)), "tls://127.0.0.1:1")
+        assert dask.config.get("distributed.comm.tls.ca-file") == "/keys/ca.crt"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.registry import prune_versions, rollback, view
+from kfp_tfjob.registry import mirror, prune_versions, rollback, view
 from kfp_tfjob.registry.chain import fetch, prove
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import promote
@@ -89,6 +89,25 @@ def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> 
     assert (undone.by, undone.why, undone.run_id) == ("eva", "it is slow", "r2")
     assert next(it for it in events if it.champion == 6).why == "r4 is better"
     assert all(it.at for it in events)
+
+
+@pytest.mark.slow
+def test_the_last_run_to_tell_a_mirror_tells_it_the_champion(
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    publish(store, layout, "r1")
+    told: list[int] = []
+
+    def tell(it: mirror.Mirror, server: str, _: object, wanted: dict, seconds: float) -> object:
+        if not told:  # another run is promoted just before this one tells the mirror
+            publish(store, layout, "r2")
+        told.append(wanted["champion"])
+        return mirror.Outcome(it.name, server, wanted["model"], True, "")
+
+    monkeypatch.setattr(mirror, "_sync", tell)
+    (outcome,) = mirror.sync(store, layout, NAME)
+    assert outcome.done and told == [1, 2]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from botocore.utils import ContainerMetadataFetcher
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, StoreUnavailableError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StoreUnavailableError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import Exchange, Fault, FaultProxy, refuse
@@ -59,6 +59,24 @@ def test_half_of_the_keys_are_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
     with pytest.raises(ConfigurationError, match="missing: AWS_SECRET_ACCESS_KEY"):
         Store("http://127.0.0.1:9", secret=SecretVolume(tmp_path))
+
+
+@pytest.mark.parametrize("size", [10, 11])
+def test_an_object_without_a_length_is_bounded(
+    server: FaultProxy, size: int, tmp_path: Path
+) -> None:
+    def chunked(exchange: Exchange) -> bool:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        exchange.wfile.write(head + b"%x\r\n%s\r\n0\r\n\r\n" % (size, b"x" * size))
+        return True
+
+    server.faults = [Fault(chunked, "GET", times=EVER)]
+    store = Store(server.endpoint, secret=SecretVolume(tmp_path))
+    if size == 10:
+        assert store.read(ADDRESS, 10) == b"x" * 10
+    else:
+        with pytest.raises(DataError, match="too large"):
+            store.read(ADDRESS, 10)
 
 
 @pytest.mark.parametrize("status", [301, 307])

@@ -96,12 +96,17 @@ def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_pa
     assert time.monotonic() - began >= 2
 
 
-def test_what_is_no_duration_is_no_order_to_stop(start: Start, tmp_path: Path):
-    process = start(SAVES)
+def test_what_is_no_duration_is_no_order_to_stop_and_no_time_is_the_end(
+    start: Start, tmp_path: Path
+):
+    process = start(IGNORES)
     until((tmp_path / "ready").exists)
-    (tmp_path / "podinfo/stop-within").write_text("soon")
-    assert any("stop-within" in line and "'soon'" in line for line in process.stdout)
-    assert process.poll() is None and not (tmp_path / "saved").exists()
+    for order, shown in ((b"soon", "soon"), (b"\xff", "\ufffd")):
+        (tmp_path / "podinfo/stop-within").write_bytes(order)
+        assert any("stop-within" in line and repr(shown) in line for line in process.stdout)
+        assert process.poll() is None
+    (tmp_path / "podinfo/stop-within").write_text("0s")
+    assert process.wait(SECONDS) == 143
 
 
 def test_a_worker_waits_for_its_chief_only_so_long(start: Start, tmp_path: Path):

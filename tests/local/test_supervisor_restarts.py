@@ -142,6 +142,21 @@ time.sleep(600)
     assert process.wait(SECONDS) == 143
 
 
+def test_nonsense_in_the_pipe_is_not_kept(start: Start, tmp_path: Path):
+    program = """
+say("steps " + "9" * 5000 + " 1")
+mouth = int(os.environ["SUPERVISOR_PIPE"])
+os.write(mouth, b"steps 1 2 3 4 \\xff\\n")
+for _ in range(1000):
+    os.write(mouth, bytes(1 << 16))
+os.close(mouth)
+(here / "kib").write_text(pathlib.Path(f"/proc/{os.getppid()}/status").read_text())
+"""
+    assert start(program).wait(SECONDS) == 0
+    status = (tmp_path / "kib").read_text().split()
+    assert int(status[status.index("VmHWM:") + 1]) < 50_000
+
+
 def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as here:
         peers = cluster("worker", 1, here.getsockname()[1], 1, 2, 3)

@@ -1,10 +1,11 @@
 """push, pull and verify on the real server."""
 
 import os
+from unittest.mock import Mock
 
 import pytest
 
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, StepError
 from kfp_tfjob.uploader import pull, push, verify
 from tests.faults.world import content, write_files
 
@@ -37,6 +38,17 @@ def test_a_push_that_is_refused_changes_nothing(store, base, tmp_path):
     with pytest.raises(DataError, match="not UTF-8"):
         push(store, source, base, "code")
     assert pull(store, base, tmp_path / "copy") == first
+
+
+def test_a_push_that_ends_early_leaves_nothing_to_trust(store, base, tmp_path, monkeypatch):
+    source = write_files(tmp_path / "source", {"a": b"1", "b": b"2"})
+    push(store, source, base, "code")
+    (source / "a").write_bytes(b"2")
+    monkeypatch.setattr(store, "send", Mock(side_effect=StepError("it was ended")))
+    with pytest.raises(StepError, match="ended"):
+        push(store, source, base, "code")
+    with pytest.raises(ObjectNotFoundError):
+        pull(store, base, tmp_path / "copy")
 
 
 def test_pull_leaves_alone_what_is_right(store, base, tmp_path):
