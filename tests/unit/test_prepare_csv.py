@@ -279,11 +279,19 @@ def test_a_label_of_many_digits_and_a_letter_costs_linear_time():
     assert faults_of(faults)[0] == (2, "y", label[:200], "long")
 
 
-def test_many_columns_cost_linear_time(tmp_path: Path):
+@pytest.mark.parametrize(("value", "problems"), [("1", 0), ("z", 1)])
+def test_many_columns_cost_linear_time(tmp_path: Path, value: str, problems: int):
     names = ",".join(f"c{i}" for i in range(10_000))
-    row = ",".join(["1"] * 10_000)
+    row = ",".join([value] * 10_000)
     with bounded(seconds=3, memory=200 << 20):
-        assert check(tmp_path, f"{names},y\n{row},u\n{row},v\n".encode()) == []
+        said = check(tmp_path, f"{names},y\n{row},u\n{row},v\n".encode())
+    assert len(said) == problems and all(" columns" in one for one in said)
+
+
+def test_lines_that_are_all_bad_cost_bounded_memory(tmp_path: Path):
+    with bounded(seconds=10, memory=200 << 20):
+        said = check(tmp_path, b"a,b,y\n" + b"\rx\n" * (1 << 19))
+    assert said[0].startswith("f.csv, line 2: a quote ")
 
 
 def test_too_many_columns_are_refused_with_their_number(tmp_path: Path):

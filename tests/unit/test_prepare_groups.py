@@ -176,7 +176,7 @@ def test_texts_that_are_views(folder: Path, split: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [pa.duration("ms"), pa.decimal32(4), pa.decimal64(12, 2), pa.binary_view()],
+    [pa.duration("ms"), pa.time32("s"), pa.decimal32(4), pa.decimal64(12, 2), pa.binary_view()],
     ids=str,
 )
 def test_a_group_of_a_rare_type(folder: Path, kind: pa.DataType) -> None:
@@ -184,5 +184,15 @@ def test_a_group_of_a_rare_type(folder: Path, kind: pa.DataType) -> None:
     ids = [i % 60 for i in range(240)]
     made = pa.array(map(str, ids), kind) if kind == pa.binary_view() else pa.array(ids, kind)
     write_parquet(folder, "f.parquet", made)
+    if kind == pa.decimal64(12, 2):  # written as 7.00, it is the group of a 7 in another file
+        write_csv(folder, "f", list(map(str, ids)))
     split, found = in_two_splits(folder, lambda row: row % 60)
     assert split == 0 and not found.faults.bad
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(4), pa.decimal64(12, 2)], ids=str)
+def test_a_label_of_small_decimals(folder: Path, kind: pa.DataType) -> None:
+    """It was `damaged`."""
+    table = pa.table({"a": range(240), "y": pa.array([i % 2 for i in range(240)], kind)})
+    pa.parquet.write_table(table, folder / "f.parquet")
+    assert len(rows_of(scanned(folder))) == 240

@@ -140,10 +140,20 @@ def test_other_json_is_refused_with_a_fix(path: Path, text: str, words: str) -> 
     assert words in said and "Fix:" in said
 
 
-def test_a_number_of_too_many_digits_is_a_fault(path: Path) -> None:
-    write(path, [{"a": 1, "y": "u"}, '{"a": ' + "1" * 100_000 + ', "y": "u"}'])
-    *_, faults = data_of(path)
-    assert faults.counts() == {"not finite": 1}
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ('{"a": ' + "[" * 1_000_000, "json"),
+        ('{"a": 1, "y": "' + "x" * (2 << 20) + '"}', "long"),
+        ('{"a": ' + "1" * 100_000 + ', "y": "u"}', "not finite"),
+    ],
+    ids=["deep", "wide", "digits"],
+)
+def test_lines_made_to_hurt_cost_bounded_memory(path: Path, line: str, rule: str) -> None:
+    write(path, [{"a": 1, "y": "u"}, line, {"a": 1, "y": "u"}])
+    with bounded(seconds=10, memory=300 << 20):
+        *_, faults = data_of(path)
+    assert faults.counts() == {rule: 1} and faults_of(faults)[0][0] == 2
 
 
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"b":', "}")], ids=["list", "object"])
@@ -153,6 +163,13 @@ def test_a_value_that_is_nested_very_deeply_is_a_fault(path: Path, start: str, e
     write(path, [*[{"a": 1, "y": "u"}] * 60_000, deep])  # behind the lines in which keys are found
     *_, faults = data_of(path)
     assert faults.counts() == {"json": 1} and faults_of(faults)[0][0] == 60_001
+
+
+def test_many_objects_in_a_dropped_key_are_no_fault(path: Path) -> None:
+    many = {"a": 1, "y": "u", "z": [{"b": 1}] * 2_000}
+    write(path, [many] * 3)
+    features, _, faults = data_of(path, drop=["z"])
+    assert features.tolist() == [[1.0]] * 3 and not faults.bad
 
 
 def test_a_line_without_an_end_is_refused(path: Path) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, names_of, read
 
 
@@ -55,6 +56,14 @@ def test_other_types_are_refused_by_name(path: Path, column: list) -> None:
     (said,) = check(path)
     assert "'b'" in said and "Fix:" in said
     assert check(path, drop=["b"]) == []
+
+
+def test_wide_lists_come_in_small_chunks(path: Path) -> None:
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(40_000_000, np.uint8)), 10_000)
+    pq.write_table(pa.table({"p": rows, "y": np.arange(len(rows)) % 2}), path)
+    del rows
+    with bounded(seconds=30, memory=400 << 20):
+        assert check(path) == []
 
 
 def test_a_column_that_cannot_divide_the_rows_is_named(path: Path) -> None:

@@ -38,7 +38,12 @@ def test_what_is_refused(value, said):
 
 @pytest.mark.parametrize(
     ("value", "path"),
-    [({"drop": ["a", "b\ud800"]}, "data_options.drop"), ({"\ud800": "\ud800"}, "data_options")],
+    [
+        ({"drop": ["a", "b\ud800"]}, "data_options.drop"),
+        ({"split": {"group": "\ud800"}}, "data_options.split.group"),
+        ({"types": {"\ud800": "text"}}, "data_options.types"),
+        ({"\ud800": "\ud800"}, "data_options"),
+    ],
 )
 def test_half_of_a_character_is_refused(value, path):
     with pytest.raises(ConfigurationError) as caught:

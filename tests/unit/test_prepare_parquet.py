@@ -48,17 +48,38 @@ def test_too_many_columns_are_refused(path: Path, monkeypatch: pytest.MonkeyPatc
     assert header.MOST_COLUMNS == 100_000
 
 
-def test_a_text_that_is_repeated_a_million_times_is_in_memory_once(path: Path) -> None:
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_a_text_that_is_repeated_a_million_times_is_in_memory_once(
+    path: Path, store_schema: bool
+) -> None:
     """A file of a few KB asked for 52 GB."""
     rows = 800_000
     indices = pa.array(np.zeros(rows, np.int32))
     label = pa.DictionaryArray.from_arrays(indices, pa.array(["z" * 65_000]))
-    pq.write_table(
-        pa.table({"a": np.zeros(rows), "y": label}), path, row_group_size=rows, store_schema=False
-    )
+    table = pa.table({"a": np.zeros(rows), "y": label})
+    pq.write_table(table, path, row_group_size=rows, store_schema=store_schema)
     with bounded(seconds=8, memory=300 << 20):
         (said,) = check(path)
         assert "'y'" in said and "1,000 characters" in said
+        found = read(path)
+    assert found.faults.counts() == {"long": rows}
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_label_that_is_not_utf8_is_a_fault(path: Path, dictionary: bool) -> None:
+    label = pa.array([b"yes", b"\xff\xfe", None, b" no ", b"yes"])
+    label = pa.Array.from_buffers(pa.string(), 5, label.buffers(), label.null_count)
+    pq.write_table(pa.table({"a": [1.0] * 5, "y": label}), path, use_dictionary=dictionary)
+    found = read(path)
+    assert found.faults.counts() == {"missing": 1, "encoding": 1}
+    assert found.labels.counts.sum() == 3 and list(found.labels.codes) == ["yes", "no"]
+
+
+def test_a_column_name_that_is_not_utf8_is_damage(path: Path) -> None:
+    pq.write_table(pa.table({"aaaa": [1.0], "y": ["x"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"aaaa", b"\xff\xfe\xff\xfe"))
+    (said,) = check(path)
+    assert "f.parquet" in said
 
 
 def test_a_year_that_python_does_not_have_is_a_fault(path: Path) -> None:
@@ -67,6 +88,7 @@ def test_a_year_that_python_does_not_have_is_a_fault(path: Path) -> None:
     pq.write_table(pa.table({"a": times, "y": [0, 1] * 30}), path)
     (fault,) = read(path).faults.examples
     assert (fault.rule, fault.value) == ("date", "-0001-12-31 23:59:59.999999")
+    assert read(path, split={"time": "a"}).faults.bad == 1
 
 
 def test_labels_of_a_dictionary_that_no_row_has_are_no_classes(path: Path, tmp_path: Path) -> None:

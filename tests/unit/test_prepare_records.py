@@ -17,6 +17,7 @@ from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store
+from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of
 
 
@@ -111,6 +112,12 @@ def test_a_record_that_is_too_long_is_refused(path: Path) -> None:
     head = length + struct.pack("<I", masked(google_crc32c.value(length)))
     path.write_bytes(record(a=[1], y=[1]) + head)
     with pytest.raises(DataError, match="record 2 of f.tfrecord"):
+        data_of(path)
+
+
+def test_a_record_with_millions_of_numbers_is_refused_in_bounded_memory(path: Path) -> None:
+    path.write_bytes(record(a=[0] * 2_000_000, y=[1]))
+    with bounded(seconds=5, memory=150 << 20), pytest.raises(DataError, match="columns"):
         data_of(path)
 
 

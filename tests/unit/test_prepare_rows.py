@@ -53,6 +53,12 @@ def test_adding_rows_moves_no_old_row(old, new, salt):
     assert after[: len(new)].tolist() == after[-len(new) :].tolist()  # equal rows stay together
 
 
+def test_the_fractions_are_those_asked_for():
+    rows = np.random.default_rng(0).normal(size=(20_000, 2)).astype(np.float32)
+    shares = np.bincount(split_of(row_hashes(rows, "0"), FRACTIONS)) / len(rows)
+    assert np.abs(shares - FRACTIONS).max() < 0.015
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60))
 def test_equal_hashes_are_in_the_order_of_label_and_place(pairs):
     hashes = np.array([hash_ for hash_, _ in pairs], np.uint64) << np.uint64(60)

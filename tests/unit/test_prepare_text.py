@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, options, read
 
 TEXT = "größe,y\n" + "".join(f"{i},{'jä' if i % 2 else 'nö'}\n" for i in range(3_000))
@@ -73,6 +74,20 @@ def test_a_damaged_archive_is_named(tmp_path: Path, pack, harm: str) -> None:
     path.write_bytes(harmed[harm])
     with pytest.raises(DataError, match="damaged"):
         read(path)
+
+
+@pytest.mark.parametrize("piece", [b"\0", b"a,y\n", b"1,", b"\n"], ids=repr)
+def test_a_small_file_that_unpacks_to_much_costs_bounded_memory(
+    tmp_path: Path, piece: bytes
+) -> None:
+    path = tmp_path / "f.csv"
+    with pa.output_stream(str(path), compression="zstd") as file:
+        block = piece * ((1 << 20) // len(piece))
+        for _ in range(200):
+            file.write(block)
+    assert path.stat().st_size < 100_000
+    with bounded(seconds=10, memory=300 << 20):
+        assert bool(check(path)) == (piece != b"a,y\n")  # rows of texts are a table
 
 
 def test_text_that_is_not_in_the_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
