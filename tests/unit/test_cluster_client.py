@@ -17,6 +17,7 @@ from kfp_tfjob.cluster import client
 from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import transient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.storage.errors import ConfigurationError
 from tests.http_server import Handler, serving
 
 SECONDS = (60.0, 60.0)
@@ -101,6 +102,16 @@ def test_a_pod_reads_its_token_again_within_a_minute(account, monkeypatch):
     monkeypatch.setattr(incluster_config, "datetime", SimpleNamespace(**vars(datetime)))
     monkeypatch.setattr(incluster_config.datetime, "datetime", later)
     assert bearer(api) == "bearer two"
+
+
+@pytest.mark.parametrize("lacking", ["token", "ca.crt", "KUBERNETES_SERVICE_HOST"])
+def test_a_process_that_lacks_something_is_not_in_a_pod(account, monkeypatch, lacking):
+    if lacking.isupper():
+        monkeypatch.delenv(lacking)
+    else:
+        (account / lacking).write_text("")
+    with pytest.raises(ConfigurationError, match="no cluster"):
+        ClusterClient.from_environment()
 
 
 @pytest.mark.parametrize(

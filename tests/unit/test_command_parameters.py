@@ -40,6 +40,12 @@ def test_each_source_overrides_the_one_before(tmp_path, monkeypatch):
     assert set(found.values) == set(PARAMETERS)
 
 
+def test_a_file_may_be_json(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"pod": {"all": {"cpu": "2"}}}))
+    assert parameters_of(NONE | {"file": file}).values["pod"] == {"all": {"cpu": "2"}}
+
+
 def test_a_text_of_a_file_stays_as_it_is_written(tmp_path):
     written = {"data_label": "no", "model_name": "1.10", "storage_region": "2026-01-31"}
     file = tmp_path / "run.yaml"

@@ -1,6 +1,8 @@
 """Every metric agrees with scikit-learn, whatever the data and however it is cut into batches."""
 
 import math
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -346,6 +348,23 @@ def test_a_large_confusion_matrix_keeps_the_most_confused_classes() -> None:
     assert {"c40", "c41"} < set(shown)
     assert small[shown.index("c40"), shown.index("c41")] == 7
     assert small.sum() == matrix.sum()
+
+
+def test_ten_thousand_classes_need_no_matrix_of_them() -> None:
+    rng = np.random.default_rng(12)
+    labels, guesses = rng.integers(0, 10_000, (2, 3000))
+    predictions = replace(
+        ClassPredictions.of(labels % 2, np.eye(2)[guesses % 2]),
+        labels=labels.astype(np.int32),
+        predicted=guesses.astype(np.int32),
+        classes=10_000,
+    )
+    tracemalloc.start()
+    cells = Measures(predictions).cells
+    names, counts = condense(cells, [str(name) for name in range(10_000)])
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    assert counts.sum() == 3000 and names[-1] == "other"
 
 
 def test_more_than_thirty_classes_have_no_auc_but_everything_else() -> None:

@@ -34,7 +34,7 @@ GATES = {
 
 def classes(count: int) -> tuple[tuple[str, ...], Predictions, Predictions]:
     # They begin alike, and take twelve bytes of JSON for each letter.
-    names = (NASTY, *(f"{'😀' * 80} {index}" for index in range(1, count)))
+    names = (NASTY, *(f"{'😀' * 300} {index}" for index in range(1, count)))
     rng = np.random.default_rng(count)
     labels = np.arange(3000) % count
     logits = rng.normal(size=(3000, count)) + 2 * np.eye(count)[labels]

@@ -5,6 +5,7 @@ Write the golden files again, and read the difference before it is committed:
     WRITE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/test_launch_manifest.py
 """
 
+import copy
 import json
 import os
 import re
@@ -64,6 +65,16 @@ def test_the_kubeflow_sdk_reads_every_part(name, kind):
     client = ApiClient()
     model = client.deserialize(Response, f"KubeflowOrgV1{spec.kind.name}")
     assert client.sanitize_for_serialization(model) == manifest
+
+
+def test_equal_parameters_give_equal_bytes_and_nothing_is_shared():
+    spec = JobSpec.parse(**EVERYTHING)
+    first = build_job(spec, Identity(RUN_ID, 1))
+    untouched = to_yaml(first)
+    second = build_job(JobSpec.parse(**copy.deepcopy(EVERYTHING)), Identity(RUN_ID, 1))
+    assert to_yaml(second) == untouched
+    first["spec"]["tfReplicaSpecs"]["Chief"]["template"]["metadata"]["labels"]["x"] = "y"
+    assert to_yaml(build_job(spec, Identity(RUN_ID, 1))) == untouched
 
 
 def test_the_hash_is_that_of_what_would_run():

@@ -239,6 +239,15 @@ def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) ->
             read(path)
 
 
+def test_a_zip_with_too_many_entries_is_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_files, "MOST_FILES", 20)
+    path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
+    with pytest.raises(ConfigurationError, match="more than 20 files"):
+        read(path)
+
+
 def test_a_large_folder_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +282,22 @@ def test_links_are_followed_inside_of_the_folder_only(
     (folder / "key").symlink_to(secret)
     with pytest.raises(ConfigurationError, match="secret"):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"-" * 100_000 + b"1",
+        b"a" + b".b" * 100_000,
+        b"(" * 5000,
+        b"\0",
+        b"# coding: nothing\n",
+    ],
+)
+def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
+    with bounded(seconds=5, memory=300 << 20):
+        (problem,) = Code("m", {"m.py": source}).problems("f", {})
+    assert problem.what
 
 
 def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:

@@ -81,20 +81,26 @@ GOOD = {
 @pytest.mark.parametrize(
     "change",
     [
+        {"objects": [{"key": None, "size": 1, "crc64nvme": ""}]},
         {"objects": [{"key": 7, "size": 1, "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": "1", "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": -1, "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": True, "crc64nvme": ""}]},
+        {"objects": [{"key": "a", "size": 1.5, "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": float("inf"), "crc64nvme": ""}]},
         {"objects": [{"key": "a", "size": 1, "crc64nvme": None}]},
         {"objects": [{"key": "a", "size": 1, "crc64nvme": "", "sha256": 1}]},
         {"objects": [{"key": "a", "size": 1, "crc64nvme": "", "more": 1}]},
         {"objects": [{"key": "\ud800", "size": 1, "crc64nvme": ""}]},
         {"objects": ["a"]},
+        {"objects": {"a": 1}},
+        {"objects": None},
         {"format": "other/1"},
+        {"kind": None},
         {"run_id": 1},
         {"attempt": "1"},
         {"attempt": -1},
+        {"attempt": float("inf")},
         {"details": []},
         {"details": {"files": "\udfff"}},
     ],
@@ -109,8 +115,19 @@ def test_a_malformed_manifest_is_refused(change: dict) -> None:
         )
 
 
-def test_a_manifest_of_millions_of_lists_is_refused_within_limits() -> None:
-    data = b"[" + b"[]," * (10 << 20) + b"[]]"
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 1_000_000,
+        b'{"a":' * 100_000,
+        b"[" + b"[]," * (10 << 20) + b"[]]",
+        b'{"format": "kfp-tfjob/manifest/1", "a": ' + b"9" * 10_000 + b"}",
+        b" " * (33 << 20),
+        json.dumps(GOOD).encode("utf-16"),
+    ],
+    ids=["lists", "objects", "many", "digits", "large", "utf-16"],
+)
+def test_a_manifest_that_would_hurt_is_refused_within_limits(data: bytes) -> None:
     with bounded(seconds=5, memory=200 << 20):
         with pytest.raises(DataError, match="manifest"):
             Manifest.from_bytes(data)

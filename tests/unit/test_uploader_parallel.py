@@ -26,6 +26,18 @@ def test_every_item_comes_back_with_how_it_ended():
         found[17].result()
 
 
+def test_no_more_threads_than_asked_for():
+    names, everybody = set(), threading.Barrier(3)
+
+    def call(number: int) -> None:
+        names.add(threading.current_thread().name)
+        if number < 3:
+            everybody.wait(300)  # so that one quick thread does not do it all
+
+    assert len(list(each(call, range(30), 3))) == 30
+    assert len(names) == 3
+
+
 def test_a_caller_that_leaves_stops_the_rest():
     before = threading.active_count()
     calls = each(str, itertools.count(), 2)
