@@ -82,6 +82,8 @@ def test_the_right_of_a_path():
     kind = ClusterClient._resource
     assert kind("/api/v1/namespaces/n/pods/p/log") == "pods/log"
     assert kind("/apis/kubeflow.org/v1/namespaces/n/tfjobs/j") == "tfjobs"
+    assert kind("/apis/kubeflow.org/v1/namespaces/n/tfjobs") == "tfjobs"
+    assert kind("/api/v1/nodes") == "/api/v1/nodes"
 
 
 def test_a_stream_is_cut_into_lines_and_what_is_too_long_is_cut_short():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from kfp_tfjob.components.prepare_data import sorted_rows
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.executors.executor import Exchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
@@ -103,6 +104,29 @@ def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, run
     merged = SortedRows(exchange, found, kind, edges, False, lambda part: numbers)
     assert merged.counts.sum() == np.isfinite(rows["number"]).sum()
     assert sum(len(piece.rows) for piece in merged.read(0, len(edges))) == merged.counts.sum()
+
+
+@pytest.mark.parametrize("is_class", [True, False])
+def test_groups_of_bins_are_in_order_and_their_index_is_small(tmp_path, monkeypatch, is_class):
+    """Of a large source, thousands of runs are in memory, and a regression drops some rows."""
+    monkeypatch.setattr(sorted_rows, "_GROUP_BYTES", 1)
+    exchange, random = Exchange(tmp_path), np.random.default_rng(5)
+    edges = edges_of(10**11, FRACTIONS)
+    rows = np.zeros(3000, kind_of(1))
+    rows["hash"] = random.integers(0, 2**64, len(rows), np.uint64)
+    rows["number"][:300] = np.nan
+    runs = []
+    for part in range(2):
+        writer = RunWriter(exchange, f"part-{part}", part, rows.dtype, edges)
+        writer.add(rows[part::2])
+        writer.flush()
+        runs += writer.runs
+    assert all(run.counts.nbytes + run.sums.nbytes <= 6 * len(edges) for run in runs)
+    meaning = Meaning(None, ())
+    found = SortedRows(exchange, runs, rows.dtype, edges, is_class, lambda part: meaning)
+    groups = [group.rows["hash"] for group in found.read(0, len(edges))]
+    good = rows if is_class else rows[300:]
+    assert len(groups) > 1 and (np.concatenate(groups) == np.sort(good["hash"])).all()
 
 
 def test_a_damaged_run_is_noticed(tmp_path):

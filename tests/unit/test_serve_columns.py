@@ -13,7 +13,6 @@ from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.serving.tensors import inputs_of, read
 from kfp_tfjob.storage.errors import Problem
-from tests.fuzz.bounds import bounded
 from tests.typed_schema import typed
 
 MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
@@ -159,8 +158,7 @@ def test_a_column_under_both_of_its_names_is_refused() -> None:
 
 def test_of_many_foreign_names_only_the_first_are_described() -> None:
     many = {f"foreign {at:06}": 1 for at in range(100_000)} | {"A" * 10_000: 1}
-    with bounded(seconds=1):
-        (named, *_, rest) = found = problems(NUMBERS, [{"a": 1, "b c": 1} | many])
+    (named, *_, rest) = found = problems(NUMBERS, [{"a": 1, "b c": 1} | many])
     assert len(found) == 21 and "99,981 more" in rest.what and len(str(named)) < 1000
 
 
