@@ -90,6 +90,7 @@ def test_a_damaged_object_is_refused(store, base, tmp_path):
         (None, "cannot be read"),
         ({".hidden": b""}, "no file"),
         ({"manifest.json": b""}, "contains a file manifest.json"),
+        ({"/".join(["d" * 200] * 5): b""}, "too long"),
     ],
 )
 def test_a_folder_that_cannot_be_sent(store, base, tmp_path, files, message):

@@ -178,3 +178,13 @@ def test_permission_that_comes_back(pod, store, run, proxy):
     assert sidecar.wait(SECONDS) == 0, pod.log()
     assert pod.steps(store) == [1]
     assert pod.log().count("AccessDenied") < 10
+
+
+@pytest.mark.slow
+def test_output_that_cannot_be_written_to(pod, store, run):
+    (pod.output / ".uploader").write_text("in the way")
+    pod.checkpoint(1)
+    sidecar = pod.sidecar()
+    pod.says("stored checkpoint 1")
+    assert pod.end(sidecar) == 0, pod.log()
+    assert pod.steps(store) == [1]
