@@ -41,6 +41,16 @@ WEIGHTS = TrainerOptions(class_weight={"no": 0.5, "yes": 3, "maybe": 1})
 layers, optimizers = keras.layers, keras.optimizers
 
 
+class SparseAUC(keras.metrics.AUC):
+    """AUC over all classes, for labels that are their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(name="auc", multi_label=True, num_labels=3, from_logits=True)
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        super().update_state(tf.one_hot(y, 3), predicted, sample_weight)
+
+
 class Overflow(keras.layers.Layer):
     """Its gradient is infinite for a few rows, so mostly on one replica only."""
 
@@ -268,7 +278,9 @@ def _masked(dataset: Dataset) -> keras.Model:
 
 ROWS = {
     "plain": Row(_model()),
+    "AUC": Row(_model(metrics=("accuracy", SparseAUC))),
     "class weights": Row(_model(), WEIGHTS),
+    "clipnorm": Row(_model(_sgd(clipnorm=0.1))),
     "global_clipnorm": Row(_model(_sgd(global_clipnorm=0.1))),
     "clipped sparse gradients": Row(_embedding),
     "two optimizers": Row(_model(_two_optimizers)),

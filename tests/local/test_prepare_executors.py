@@ -23,6 +23,10 @@ def square(context: Context, item: int) -> list[int]:
     return [item, os.getpid()]
 
 
+def variable(context: Context, item: int) -> str | None:
+    return os.environ.get("OF_THE_STEP")
+
+
 def refuse(context: Context, item: int) -> None:
     if item == 3:
         raise DataError(Problem("no", received="3", fix="give 4"), Example("row 1"), notes=["odd"])
@@ -62,6 +66,18 @@ def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> N
     exchange = Executor(Context(str(tmp_path))).context.exchange
     found = [int(exchange.read(f"squares/{i}")) for i in range(20)]
     assert found == [i * i for i in range(20)]
+
+
+def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for value in ("first", "second"):
+        monkeypatch.setenv("OF_THE_STEP", value)
+        executor = Processes(Context(str(tmp_path)), 2)
+        found.append(set(executor.map(f"{HERE}:variable", range(6))))
+        executor.close()
+    assert found == [{"first"}, {"second"}]
 
 
 @pytest.mark.parametrize("count", [1, 2])

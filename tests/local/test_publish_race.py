@@ -83,7 +83,7 @@ def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
         return found
 
     def attempt(name: str) -> publish.Published:
-        step = bench.step(name, Store())
+        step = replace(bench.step(name), store=Store())
         arguments = (MODEL, bench.model_uri(name), str(step.run.verdict), str(bench.dataset))
         start.wait()
         return publish.run(step, *arguments)

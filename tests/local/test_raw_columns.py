@@ -69,6 +69,10 @@ EVERY_KIND = Coding(
 _ROWS = st.lists(st.tuples(*(_VALUES[it.kind] for it in EVERY_KIND.features)), min_size=1)
 
 
+def test_a_constant_is_a_boolean_in_any_case() -> None:
+    assert [Boolean.constant(text) for text in ("TRUE", "No", "maybe")] == [1, 0, None]
+
+
 def stored(declared: Coding, rows: Sequence[Sequence[Any]]) -> tuple[np.ndarray, ...]:
     """Return what the shards have of raw rows; an unknown category counts as missing."""
     floats, codes, dates = [], [], []

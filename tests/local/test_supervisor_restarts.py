@@ -171,6 +171,21 @@ def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
     assert words.endswith(f"within 3 s: {refused}")
 
 
+@pytest.mark.slow
+def test_a_look_at_peers_that_do_not_answer_holds_up_no_signal(start: Start, tmp_path: Path):
+    with socket.create_server(("", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # and no other gets in
+            hosts = [f"127.1.{at}.1:{port}" for at in range(250)]
+            members = {"chief": ["127.0.0.1:1"], "worker": hosts}
+            config = {"cluster": members, "task": {"type": "chief", "index": 0}}
+            program = "say('waiting'); time.sleep(600)"
+            process = start(program, START_DEADLINE="600", TF_CONFIG=json.dumps(config))
+            time.sleep(11)  # it begins to look after 10 s, and needs more than 30 for that
+            process.terminate()
+            assert process.wait(15) == 143
+
+
 def test_a_name_server_that_does_not_answer_holds_up_nothing(start: Start, tmp_path: Path):
     slow = f"""
 import pathlib, socket, time

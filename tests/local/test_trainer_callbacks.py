@@ -358,6 +358,16 @@ def test_a_callback_that_fails_is_named(
     assert "evaluate" not in vars(untrained)
 
 
+def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path: Path) -> None:
+    both = (optimizers.SGD(0.5), optimizers.Adam(0.1))
+    several = optimizers.MultiOptimizer(lambda item: both["kernel" in item.path])
+    stops = of_one_hook(on_epoch_end=lambda self, *_: setattr(self.model, "stop_training", True))
+    callbacks = in_the_loop(dataset, tmp_path, stops, optimizer=several)
+    callbacks.begin(Position())
+    assert not callbacks.call("on_epoch_end", 0, {"loss": 1.0})
+    assert [float(item.learning_rate) for item in both] == pytest.approx([0.5, 0.1])
+
+
 @pytest.mark.parametrize(
     ("state", "said"), [({"seen": {1, 2}}, "a set"), ({"best": [{3: 0.5}]}, "the key 3")]
 )

@@ -100,6 +100,12 @@ def _kills() -> list[Kill]:
 
 
 @pytest.fixture(scope="module")
+def resumed() -> list[int]:
+    """The step from which each killed training went on."""
+    return []
+
+
+@pytest.fixture(scope="module")
 def undisturbed(jobs: Start) -> Callable[[int], Job]:
     @cache
     def run(replicas: int) -> Job:
@@ -115,7 +121,7 @@ def undisturbed(jobs: Start) -> Callable[[int], Job]:
 
 @pytest.mark.parametrize("kill", _kills(), ids=str)
 def test_any_kill_ends_in_the_same_bytes(
-    jobs: Start, undisturbed: Callable[[int], Job], kill: Kill
+    jobs: Start, undisturbed: Callable[[int], Job], resumed: list[int], kill: Kill
 ) -> None:
     job = jobs(f"kill-{kill.number}", kill.replicas, **SETTINGS)
     job.until(lambda: job.checkpoint() >= kill.step)
@@ -142,9 +148,9 @@ def test_any_kill_ends_in_the_same_bytes(
     assert job.end() == [0] * kill.replicas, "\n".join(map(job.log, range(kill.replicas)))
     expected = undisturbed(kill.replicas)
     equal = _variables(job) == _variables(expected)
-    resumed = int(re.findall(r"from step (\d+)\n", job.log())[-1])
+    resumed.append(int(re.findall(r"from step (\d+)\n", job.log())[-1]))
     log.info(
-        f"{kill!s:46} epoch {reached / STEPS:5.2f} resumed from step {resumed:4d}"
+        f"{kill!s:46} epoch {reached / STEPS:5.2f} resumed from step {resumed[-1]:4d}"
         f" after {seconds:5.1f} s, sha256 {'equal' if equal else 'DIFFERENT'}"
     )
     assert equal
@@ -154,6 +160,10 @@ def test_any_kill_ends_in_the_same_bytes(
         line["metrics"] for line in expected.events("epoch")
     ]
     assert (job.final["restarts"] > 0) == (kill.whom == "trainer")
+
+
+def test_half_of_the_kills_were_in_mid_epoch(resumed: list[int]) -> None:
+    assert sum(bool(it % STEPS) for it in resumed) >= len(resumed) / 2
 
 
 @pytest.mark.parametrize("replicas", [2, 3])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,9 @@ from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local import tiny_dataset
 from tests.local.local_run import Run, end_run, stored
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
@@ -119,6 +124,35 @@ def test_a_plain_program_goes_on_after_its_chief_was_killed(home: Path, digits_c
     assert "[chief-0] epoch 1/400 " not in second  # it went on from a checkpoint
     assert "[worker-0] epoch 400/400 " in second
     assert accuracy(run) > 0.9
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_parameter_server_is_another_attempt(tmp_path: Path) -> None:
+    kinds = ("chief", "worker", "ps")
+    ports = free_ports(len(kinds))
+    cluster = {kind: [f"127.0.0.1:{port}"] for kind, port in zip(kinds, ports, strict=True)}
+    given = {"DATA_DIR": str(tiny_dataset.write(tmp_path / "data")), "HYPERPARAMETERS": "{}"}
+    given |= {"EPOCHS": "100000", "BATCH_SIZE": "64"}
+    processes = {}
+    try:
+        for kind in kinds:
+            config = {"cluster": cluster, "task": {"type": kind, "index": 0}}
+            own = {"OUTPUT_DIR": str(tmp_path / kind), "TF_CONFIG": json.dumps(config)}
+            processes[kind] = subprocess.Popen(
+                [sys.executable, "-u", str(ROOT / "examples" / "parameter_server.py")],
+                env=os.environ | given | own,
+                stdout=subprocess.PIPE if kind == "chief" else subprocess.DEVNULL,
+                text=True,
+            )
+        lines = processes["chief"].stdout
+        assert any(line.startswith("epoch 2/") for line in lines)
+        processes["ps"].kill()
+        assert any("parameter server" in line for line in lines)
+        assert processes["chief"].wait(SECONDS) == 138
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow

@@ -108,10 +108,12 @@ def test_a_kill_loses_nothing(
     with start(proxy, run, trainer) as sidecar:  # from here on every kill has something to lose
         wait_for(proxy, 1)
         sidecar.kill()
-    last = 1
+    last, at_work = 1, 0
     for _ in range(kills):
-        last = one_kill(proxy, store, run, trainer, tmp_path / "copy", chance)
+        last, flying = one_kill(proxy, store, run, trainer, tmp_path / "copy", chance)
         assert last >= 1
+        at_work += flying
+    assert at_work >= 150 or kills < PROOF, "too many kills hit nothing"
     with start(proxy, run, trainer) as sidecar:
         wait_for(proxy, last + 1)
         sidecar.kill()
@@ -130,8 +132,12 @@ def start(proxy: FaultProxy, run: RunLayout, output: Path) -> subprocess.Popen[b
 
 def one_kill(
     proxy: FaultProxy, store: Store, run: RunLayout, output: Path, copy: Path, chance: random.Random
-) -> int:
-    """Kill a sidecar at a random moment, and restore; return the newest step that was confirmed."""
+) -> tuple[int, bool]:
+    """Kill a sidecar at a random moment, and restore.
+
+    Returns:
+        The newest step that was confirmed, and whether a request was on its way.
+    """
     with proxy.lock:
         proxy.seen = [seen for seen in proxy.seen if "manifest.json" in seen.target][-50:]
     born = time.monotonic()
@@ -146,7 +152,9 @@ def one_kill(
     sidecar.wait()
     while proxy.in_flight() and time.monotonic() < moment + 10:
         time.sleep(0.01)
+    with proxy.lock:
+        flying = any(it.began <= moment and not it.ended <= moment for it in proxy.seen)
     least = acknowledged(proxy, moment)
     restored = restore(store, run, copy)
     assert restored >= least, f"step {least} was stored, {restored} came back"
-    return least
+    return least, flying
