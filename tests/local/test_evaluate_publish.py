@@ -293,6 +293,9 @@ def test_metrics_of_ones_own(bench: Bench) -> None:
     assert done.blessed and "own/cost" in verdict["reasons"][0]
     assert "beats champion 1" in verdict["reasons"][0]
     assert verdict["champion"]["metrics"]["own/cost"] == cost
+    done, verdict = bench.evaluate("next", **gate | {"thresholds": {"own/coast": {"max": 1}}})
+    (reason,) = verdict["reasons"]
+    assert not done.blessed and "own/coast" in reason and "own/cost, own/columns" in reason
 
 
 def test_another_schema_is_not_compared(bench: Bench) -> None:
