@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +43,23 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(scope="module")
 def values(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return Dataset.load(tiny_dataset.write(tmp_path_factory.mktemp("values"), "regression"))
+
+
+def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) -> None:
+    """A vocabulary in another encoding would make every such value unknown to the model."""
+    schema = json.loads((classes.folder / "schema.json").read_bytes())
+    schema["label"]["classes"] = ["São", "Zürich", "職業"]
+    (tmp_path / "schema.json").write_text(json.dumps(schema, ensure_ascii=False), "utf-8")
+    shutil.copy(classes.folder / "statistics.json", tmp_path)
+    code = "import pathlib, sys; from kfp_tfjob.trainer.dataset import Dataset;"
+    code += "print(ascii(Dataset.load(pathlib.Path(sys.argv[1])).class_names))"
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.strip() == ascii(("São", "Zürich", "職業")), found.stderr
 
 
 def test_a_split_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
