@@ -163,7 +163,8 @@ class FastPut:
         except BaseException:
             connection.close()
             raise
-        if early or answer.will_close:
+        # After a refusal, the server may still take the body's rest for the next request.
+        if early or answer.will_close or answer.status >= 300:
             connection.close()
         else:
             self._idle[route].append((time.monotonic(), connection))
