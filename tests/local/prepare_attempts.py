@@ -34,7 +34,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
 def attempt(out, uri, options, how):
-    engine._LARGE = 0  # work is kept in the store for the next try
+    engine._LARGE = 0  # rows go through the store
     step = Step("prepare_data", "r1", Layout(S3Address.parse(out)), Store())
     engine.run(step, uri, "y", options, **how)
 
