@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dask
@@ -137,19 +138,34 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
 
 @pytest.mark.slow
 def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
-    other = tmp_path / "other"
+    none, other = tmp_path / "none", tmp_path / "other"
+    (none / "kfp_tfjob").mkdir(parents=True)
+    (none / "kfp_tfjob/__init__.py").touch()
     other.mkdir()
     patch = "import kfp_tfjob.options.images as found\nfound.VERSION = '0.0.1'\n"
     (other / "sitecustomize.py").write_text(patch)
     with dask_cluster(tmp_path) as cluster:
         executor = Distributed(Context(str(tmp_path)), cluster.address)  # before the workers
+
+        def refused(run: Callable[[], object], received: str) -> None:
+            wait_for(executor, 1)
+            with pytest.raises(ConfigurationError) as raised:
+                run()
+            (problem,) = raised.value.problems
+            assert received in problem.received and problem.expected == code_version()
+            assert problem.path == "data_options.dask"
+
+        def connect() -> None:
+            Distributed(Context(str(tmp_path)), cluster.address)
+
+        worker = cluster.add(PYTHONPATH=str(none))
+        refused(connect, "No module named 'kfp_tfjob")
+        worker.kill()
+        while executor._threads():
+            time.sleep(0.05)
         cluster.add(PYTHONPATH=str(other))
-        wait_for(executor, 1)
-        with pytest.raises(ConfigurationError) as raised:
-            list(executor.map(f"{TASKS}:square", [1]))
-        (problem,) = raised.value.problems
-        assert "0.0.1, code " in problem.received and problem.expected == code_version()
-        assert problem.path == "data_options.dask"
+        refused(connect, "0.0.1, code ")
+        refused(lambda: list(executor.map(f"{TASKS}:square", [1])), "0.0.1, code ")
         executor.close()
 
 

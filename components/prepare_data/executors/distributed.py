@@ -50,7 +50,7 @@ class Distributed(Executor):
     """Runs tasks on the workers of a Dask cluster, given the address of its scheduler.
 
     Raises:
-        ConfigurationError: The scheduler does not answer.
+        ConfigurationError: The scheduler does not answer, or a worker has other code.
     """
 
     def __init__(self, context: Context, address: str) -> None:
@@ -178,10 +178,10 @@ def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any)
 
 
 def _connect(address: str) -> Client:
-    """Return a client of a scheduler.
+    """Return a client of a scheduler whose workers have the code of this process.
 
     Raises:
-        ConfigurationError: The scheduler does not answer.
+        ConfigurationError: The scheduler does not answer, or a worker has other code.
     """
     from dask import config
     from distributed import Client
@@ -190,7 +190,7 @@ def _connect(address: str) -> Client:
     variables = {path.name: path.read_text().strip() for path in secret}
     config.update(config.config, config.collect_env(variables))
     try:
-        return Client(
+        client = Client(
             address, timeout=_CONNECT_SECONDS, set_as_default=False, direct_to_workers=False
         )
     except (OSError, TypeError, ValueError, RuntimeError) as error:  # TLS without a certificate, ..
@@ -201,6 +201,14 @@ def _connect(address: str) -> Client:
             "correct the address, start the scheduler, or set its certificates in"
             " DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..__CLIENT__CERT and ..__CLIENT__KEY",
         ) from error
+    # A worker that cannot import a task would die of it.
+    found: Any = client.run(code_version, on_error="return")
+    for worker, code in found.items():
+        # One that was lost meanwhile is no reason.
+        if code != code_version() and not isinstance(code, OSError):
+            client.close()
+            raise _refused(f"{worker}: {code}")
+    return client
 
 
 def _refused(received: str, expected: str = "") -> ConfigurationError:
