@@ -19,12 +19,13 @@ _DASK = [sys.executable, "-m", "dask"]
 @dataclass
 class DaskCluster:
     folder: Path
+    options: tuple[str, ...]  # of the scheduler and each worker, for TLS
     scheduler: subprocess.Popen[bytes] = field(init=False)
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         where = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
-        line = [*_DASK, "scheduler", *where, "--scheduler-file", str(self._file)]
+        line = [*_DASK, "scheduler", *where, "--scheduler-file", str(self._file), *self.options]
         self.scheduler = subprocess.Popen(line, cwd=self.folder)
 
     @property
@@ -38,7 +39,7 @@ class DaskCluster:
 
     def add(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a worker with one thread, and more options and variables."""
-        given = ["--nthreads", "1", "--no-dashboard", *(options or ("--no-nanny",))]
+        given = ["--nthreads", "1", "--no-dashboard", *(options or ("--no-nanny",)), *self.options]
         line = [*_DASK, "worker", self.address, *given, "--local-directory", str(self.folder)]
         path = os.pathsep.join([environment.pop("PYTHONPATH", ""), os.getcwd()])
         variables = os.environ | environment | {"PYTHONPATH": path}
@@ -47,8 +48,8 @@ class DaskCluster:
 
 
 @contextmanager
-def dask_cluster(folder: Path) -> Iterator[DaskCluster]:
-    found = DaskCluster(folder)
+def dask_cluster(folder: Path, *options: str) -> Iterator[DaskCluster]:
+    found = DaskCluster(folder, options)
     try:
         yield found
     finally:

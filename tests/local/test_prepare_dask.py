@@ -1,7 +1,9 @@
 """Tasks on a real Dask cluster: order, errors, lost workers, other code, TLS, the same bytes."""
 
 import os
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -169,10 +171,29 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
         executor.close()
 
 
-def test_tls_is_set_by_the_variables_of_dask(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "DASK_DISTRIBUTED__COMM__TLS__CA_FILE").write_text("/keys/ca.crt\n")
-    monkeypatch.setenv(MOUNT_VARIABLE, str(tmp_path))
-    with dask.config.set({"distributed.comm.tls.ca-file": None}):
-        with pytest.raises(ConfigurationError, match="TLS__CA_FILE"):
-            Distributed(Context(str(tmp_path)), "tls://127.0.0.1:1")
-        assert dask.config.get("distributed.comm.tls.ca-file") == "/keys/ca.crt"
+@pytest.mark.slow
+def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeypatch) -> None:
+    secret = shutil.copytree(s3.secret, tmp_path / "secret")
+    key, certificate = secret / "dask.key", secret / "dask.crt"
+    line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    line += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=dask"]
+    subprocess.run(line, check=True, capture_output=True)
+    files = ["--tls-ca-file", str(certificate), "--tls-cert", str(certificate)]
+    options = ("--protocol", "tls", *files, "--tls-key", str(key))
+    as_it_was = {f"distributed.comm.tls.{name}": None for name in ("ca-file", "client")}
+    with dask_cluster(tmp_path, *options) as cluster, dask.config.set(as_it_was):
+        cluster.add()
+        monkeypatch.setenv(MOUNT_VARIABLE, str(secret))
+        monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 5)
+        assert cluster.address.startswith("tls://")
+        with pytest.raises(ConfigurationError) as raised:
+            Distributed(Context(str(tmp_path)), cluster.address)
+        assert raised.value.problems[0].path == "data_options.dask"
+        tls = "DASK_DISTRIBUTED__COMM__TLS__"
+        (secret / f"{tls}CA_FILE").write_text(str(certificate))
+        (secret / f"{tls}CLIENT__CERT").write_text(certificate.read_text())
+        (secret / f"{tls}CLIENT__KEY").write_text(str(key))
+        monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 60)
+        executor = Distributed(Context(str(tmp_path)), cluster.address)
+        assert [number for number, _ in executor.map(f"{TASKS}:square", [5])] == [5]
+        executor.close()
