@@ -67,6 +67,7 @@ class Counted:
     """What rows of train say, in any order.
 
     Attributes:
+        dates: The number and the ends of the values of each date.
         codes: For each category and text, the rows by code.
     """
 

@@ -112,15 +112,10 @@ class Body:
         if isinstance(self._source, bytes):
             yield self._source
             return
-        view, offset, end = (
-            memoryview(bytearray(min(CHUNK, self.size))),
-            self._offset,
-            self._offset + self.size,
-        )
-        while offset < end:
-            count = self._fill(view[: min(len(view), end - offset)], offset)
+        view, position = memoryview(bytearray(min(CHUNK, self.size))), 0
+        while count := self.read_into(view, position):
             yield view[:count]
-            offset += count
+            position += count
 
     def file(self) -> io.BufferedIOBase:
         """Return the body as boto3 takes it: a file that can be read and sought."""
@@ -134,8 +129,17 @@ class Body:
         Raises:
             FileChangedError: The file became shorter.
         """
-        size = min(len(view), self.size - position)
-        return self._fill(view[:size], self._offset + position) if size > 0 else 0
+        assert isinstance(self._source, int)
+        view = view[: self.size - position]
+        if not view:
+            return 0
+        try:
+            count = os.preadv(self._source, [view], self._offset + position)
+        except OSError as error:  # must not look like a connection error
+            raise FileUnreadableError(self._path, error) from error
+        if not count:
+            raise FileChangedError(self._path)
+        return count
 
     def _whole(self, fd: int) -> bytes:
         try:
@@ -145,16 +149,6 @@ class Body:
         if len(data) == self.size:
             return data
         return b"".join(map(bytes, self.chunks()))
-
-    def _fill(self, view: memoryview, offset: int) -> int:
-        assert isinstance(self._source, int)
-        try:
-            count = os.preadv(self._source, [view], offset)
-        except OSError as error:  # must not look like a connection error
-            raise FileUnreadableError(self._path, error) from error
-        if not count:
-            raise FileChangedError(self._path)
-        return count
 
 
 class _BodyFile(io.RawIOBase):
