@@ -1,7 +1,5 @@
 """A reader of Avro, as someone adds a format: one module, and one line in FORMATS."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import IO, Any

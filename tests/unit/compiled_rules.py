@@ -4,8 +4,6 @@ Each rule was seen broken on a back end. A rule yields a sentence for every plac
 hold; its docstring says what happens on the back end.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Images of every kind, and files that only look like one."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """The packed test rows that evaluate reads, by their places in the bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is decided about GPUs, from what TensorFlow and the environment say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The kind of job is a seam: each kind is built, run, read, stopped and judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
@@ -253,7 +251,7 @@ class Cluster:
     def __init__(self, answers: Mapping[str, Exception | bool], kind: JobKind = TFJOB) -> None:
         self.answers, self.kind = answers, kind
 
-    def of(self, kind: JobKind) -> Cluster:
+    def of(self, kind: JobKind) -> "Cluster":
         return Cluster(self.answers, kind)
 
     def jobs(self) -> str:

@@ -1,7 +1,5 @@
 """Test rows that the model was trained on: copies fail it, rows that are equal by nature do not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

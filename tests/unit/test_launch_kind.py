@@ -1,7 +1,5 @@
 """Which kind of job a run has: its first claim decides, then preflight, then the cluster."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every limit of a job that has not ended: what it is about, when it is over, what it says."""
 
-from __future__ import annotations
-
 import pytest
 
 from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot

@@ -1,7 +1,5 @@
 """Why the pods of a job wait: one line about all of them, and which parameter to change."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 from decimal import Decimal
 from types import SimpleNamespace

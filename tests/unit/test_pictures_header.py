@@ -1,7 +1,5 @@
 """What the bytes of an image say, and which files are none."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

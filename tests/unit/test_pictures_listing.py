@@ -1,7 +1,5 @@
 """Which files are images of which class and split."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Counts by bins: what each kind of column gets, and that merging equals counting at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PSI, and what is chance."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The file of a sample of requests: what is written can be read, and nothing else."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Weights of rows: which values they may have, and what the training makes of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

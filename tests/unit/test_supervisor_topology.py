@@ -1,7 +1,5 @@
 """Where the other replicas are: each kind's job manifest and its operator tell the supervisor."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

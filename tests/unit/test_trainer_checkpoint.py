@@ -1,7 +1,5 @@
 """Checkpoints as files: whole or not there, kept and removed, refused with what differs."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

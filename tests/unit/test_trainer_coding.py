@@ -1,7 +1,5 @@
 """The coding of columns: what schema.json declares, and packed rows by numpy."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path

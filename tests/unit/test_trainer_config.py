@@ -1,7 +1,5 @@
 """The environment of a replica is checked whole, before anything heavy is imported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

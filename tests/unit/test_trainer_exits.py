@@ -1,7 +1,5 @@
 """What one process tells the others is found again in the errors of TensorFlow."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which rows a step reads: every row once, in an order that does not know the replicas."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 from pathlib import Path

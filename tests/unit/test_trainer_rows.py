@@ -1,7 +1,5 @@
 """Rows out of records, by their places in the bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 import struct
 from collections.abc import Sequence
