@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cluster
 # Questions about itself, which every account may ask.
 _OF_ITSELF = ("authentication.k8s.io", "authorization.k8s.io")
 DEPLOY = ROOT / "deploy"
-# In test_kueue.py, and in tests/unit/test_dask_example.py.
+# In test_kueue.py, and in tests/unit/test_deploy.py.
 _OF_OTHERS = {"optional/dask", "optional/kueue"}
 FOLDERS = sorted(
     {path.parent.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("kustomization.yaml")}

@@ -1,10 +1,14 @@
-"""Reads one file as preflight and prepare_data do."""
+"""Writes tables, and reads files as preflight and prepare_data do."""
 
+import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
@@ -33,19 +37,44 @@ def check(path: Path, label: str = "y", **given: object) -> list[str]:
     return list(map(str, check_header(source, label, options(**given))))
 
 
+def write_table(
+    path: Path, columns: Mapping[str, Sequence], delimiter: str = ",", **more: int
+) -> Path:
+    """Write columns in the format of the ending; `more` is for Parquet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table(dict(columns))
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(table, path, **more)
+        return path
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(row) for row in table.to_pylist()]
+    else:
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        lines = [delimiter.join("" if it is None else str(it) for it in row) for row in rows]
+        lines = [delimiter.join(columns), *lines]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@contextmanager
+def opened(path: Path, block: int = 1 << 20, **given: object) -> Iterator[ArrowTable]:
+    """Open the first file of a source."""
+    source = list_source(_STORE, str(path))
+    with open_table(source, source.files[0], options(**given), block) as table:
+        yield table
+
+
 def header_of(path: Path) -> list[str]:
     """Return the names of the columns."""
-    source = list_source(_STORE, str(path))
-    with open_table(source, source.files[0], options()) as table:
+    with opened(path) as table:
         return table.names
 
 
 def data_of(path: Path, block: int = 1 << 20, **given: object) -> tuple:
     """Return features, labels and faults of a table of numbers with the label `y`."""
-    source = list_source(_STORE, str(path))
     features, labels, faults = [], [], Faults()
-    with open_table(source, source.files[0], options(**given), block) as table:
-        columns, problems = choose(table.names, "y", options(**given), source.files[0].name)
+    with opened(path, block, **given) as table:
+        columns, problems = choose(table.names, "y", options(**given), path.name)
         DataError.raise_if(problems or table.problems(columns))
         for rows in number_rows(table, columns):
             faults.merge(rows.faults)

@@ -7,8 +7,8 @@ import pytest
 from kfp_tfjob.components.preflight.parameters import check, defaults
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
+from tests.problems import problem_of
 
 TICK = Tick(datetime(2026, 3, 1, 0, 30, tzinfo=UTC))
 GOOD = {"data_uri": "s3://bkt/x", "data_label": "y", "model_name": "m", "output_uri": "s3://bkt/p"}
@@ -45,9 +45,7 @@ def test_a_tick_is_in_utc(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "{{$.pipeline_job_schedule_time_utc}}"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        Tick.parse(text)
-    assert "2026-11-22T03:00:00Z" in caught.value.problems[0].expected
+    assert "2026-11-22T03:00:00Z" in problem_of(Tick.parse, text).expected
 
 
 @pytest.mark.parametrize(
@@ -67,9 +65,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     ],
 )
 def test_a_wrong_field_is_refused(path: str, text: str, suggestion: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        check(defaults() | GOOD | {path: text})
-    (problem,) = caught.value.problems
+    problem = problem_of(check, defaults() | GOOD | {path: text})
     assert (problem.path, problem.suggestion) == (path, suggestion)
 
 

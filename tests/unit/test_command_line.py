@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import kfp_tfjob.pipelines.__main__ as start
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.storage.errors import ConfigurationError
 
 HEAVY = ("kfp", "kubernetes", "tensorflow", "keras", "boto3", "botocore", "numpy", "pyarrow")
 
@@ -51,3 +52,15 @@ def test_a_shell_of_another_encoding_starts_it_again(
 def test_nan_is_no_limit(option: str) -> None:
     """Nothing exceeds NaN, so no drift would ever be reported."""
     assert CliRunner().invoke(main, ["monitor", "m", option, "nan"]).exit_code == 2
+
+
+def test_the_command_explains_one_key_and_tells_where_another_is() -> None:
+    def command(name: str) -> Result:
+        return CliRunner().invoke(main, ["explain", name])
+
+    one = command("train_options.seed")
+    assert one.exit_code == 0 and one.stdout.startswith("train_options.seed")
+    assert len(one.stdout.splitlines()) < 5
+    wrong = command("seed")
+    assert wrong.exit_code == ConfigurationError.code
+    assert "kfp-tfjob explain train_options.seed" in wrong.stderr and "--set" not in wrong.stderr

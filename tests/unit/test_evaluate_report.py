@@ -12,7 +12,7 @@ from kfp import dsl
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.judging.estimates import Measured
-from kfp_tfjob.judging.formatting import number
+from kfp_tfjob.judging.formatting import difference, number
 from kfp_tfjob.judging.gate import Rival, decide
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
@@ -136,3 +136,32 @@ def test_metrics_of_ones_own_have_values_and_no_gain() -> None:
     row = html.partition("<td>own/cost</td>")[2].partition("</tr>")[0]
     assert "12.5000" in row and "13.2500" in row
     assert "+" not in row  # whether more of it is better is not known
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.97304, "0.9730"),
+        (1.0, "1.0000"),
+        (0.0, "0.0000"),
+        (0.00123456, "0.001235"),
+        (-42.123456, "-42.1235"),
+        (1411.0, "1,411"),
+        (1411.26, "1,411.3"),
+        (-250.0, "-250"),
+        (56789.4, "56,789"),
+        (3.2e12, "3.2e+12"),
+        (None, "–"),
+        (math.nan, "–"),
+    ],
+)
+def test_a_metric_as_a_person_reads_it(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(-1e-17, "0.0000"), (1e-17, "0.0000"), (0.0, "0.0000"), (-0.01, "-0.0100"), (0.01, "+0.0100")],
+)
+def test_a_difference_that_rounds_to_zero_has_no_sign(value: float, text: str) -> None:
+    assert difference(value, 0.6078) == text

@@ -1,11 +1,13 @@
 """The gate, case by case: what is missing, not a number or not comparable never passes."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kfp_tfjob.components.preflight.engine import check_evaluator
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
@@ -13,6 +15,8 @@ from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, check_metrics, par
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.names import check_model_name
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.user_code.own_code import place_of
 from tests.baselines import constant_classifier, constant_regression
 
 ROWS = 1000
@@ -280,3 +284,17 @@ def test_an_undeclared_mode_blesses_nothing() -> None:
     baseline = constant_classifier([0, 1] * 30, [5, 5])
     with pytest.raises(AssertionError, match="best"):
         decided(options, model(wrong=3), baseline, rival(model(wrong=4)))
+
+
+def test_the_code_of_the_evaluator(tmp_path: Path) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text("def cost(labels, predictions):\n    return {'cost': 1}\n")
+    gate = parse_gate({"mode": "point", "evaluator": f"{code}:cost"})
+    digest, problems = check_evaluator(Store("http://127.0.0.1:1", "r"), gate)
+    assert len(digest) == 64 and problems == []
+    assert gate and place_of("gate.evaluator", gate.evaluator) == {"gate.evaluator": str(code)}
+    gate = parse_gate({"mode": "point", "evaluator": f"{code}:coast"})
+    digest, (problem,) = check_evaluator(Store("http://127.0.0.1:1", "r"), gate)
+    assert digest == "" and problem.path == "gate.evaluator" and "coast" in str(problem)
+    assert problem.suggestion == f"{code}:cost"
+    assert check_evaluator(Store("http://127.0.0.1:1", "r"), None) == ("", [])

@@ -9,6 +9,9 @@ from click.testing import CliRunner
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish.engine import run_as_exit_task
 from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
+from kfp_tfjob.jobs import log_masking
+from kfp_tfjob.jobs.attempt_record import AttemptEnd
+from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.parameter_masking import (
@@ -26,6 +29,7 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
+from tests.problems import problem_of
 from tests.unit.launch_parameters import DEFAULTS
 
 SECRET = "hunter2-4711"
@@ -125,9 +129,7 @@ def test_a_rendered_job_hides_them() -> None:
     ],
 )
 def test_what_is_neither_text_nor_reference_is_refused_without_its_value(value: object) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        parse(PodOptions, "pod", {"all": {"env": {"API_TOKEN": value}}})
-    (problem,) = refused.value.problems
+    problem = problem_of(parse, PodOptions, "pod", {"all": {"env": {"API_TOKEN": value}}})
     assert problem.path == "pod.all.env.API_TOKEN"
     assert '{"secret": "NAME", "key": "KEY"}' in problem.expected
     assert "4711" not in str(problem)
@@ -215,3 +217,23 @@ def test_a_place_is_told_from_a_secret_by_its_name(name: str, value: str, secret
     variable = {"name": name, "value": value}
     assert (masked_job(variable) != variable) is secret
     assert list(secrets_in_job(variable)) == [value] * secret
+
+
+def test_a_secret_is_blotted_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("STORAGE_SECRET_DIR", str(tmp_path))
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token/of+this=process")
+    (tmp_path / "AWS_SECRET_ACCESS_KEY").write_text("the-secret-key\n")
+    mask = Mask()
+    assert mask("x=the-secret-key; token/of+this=process") == f"x={MASK}; {MASK}"
+    assert mask("nothing") == "nothing"
+
+
+def test_a_secret_that_is_an_ordinary_word_leaves_a_record_that_can_be_read(monkeypatch) -> None:
+    monkeypatch.setattr(log_masking, "_hidden", {"seconds", "123456", "kubeflow"})
+    end = AttemptEnd(
+        *(1, "j", "kubeflow", "succeeded", 0, "a kubeflow of 123456 seconds", "", (), ()),
+        seconds={"running": 123456.0},
+    )
+    read = AttemptEnd.from_bytes(end.to_bytes())
+    assert (read.namespace, read.seconds) == ("kubeflow", {"running": 123456.0})
+    assert read.sentence == "a ****** of ****** ******"

@@ -1,18 +1,17 @@
 """One value of `split.group` is one group, and one integer one text, however a file writes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet
 import pytest
 
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.scan import Scan
-from tests.unit.prepared_files import read, rows_of
+from tests.unit.prepared_files import read, rows_of, write_table
 
 FIRST = datetime(2024, 1, 1)
 DAYS = [FIRST + timedelta(days=i) for i in range(60)]
@@ -28,8 +27,11 @@ def scanned(folder: Path, **given: object) -> Scan:
     return read(folder, 4096, folder.parent / "runs", **given)
 
 
-def in_two_splits(folder: Path, group_of: Callable[[int], int]) -> tuple[int, Scan]:
-    """Return how many groups are in more than one split; `a` is the number of the row."""
+def in_two_splits(folder: Path, groups: int) -> tuple[int, int]:
+    """Return how many groups are in more than one split, and how many rows are invalid.
+
+    The rows, whose numbers are in `a`, are in the groups in turn.
+    """
     found = scanned(folder, split={"group": "g"}, columns=["a"], on_bad_row="drop")
     rows = rows_of(found)
     splits: dict[int, set[int]] = {}
@@ -38,8 +40,8 @@ def in_two_splits(folder: Path, group_of: Callable[[int], int]) -> tuple[int, Sc
         split_of(rows["hash"], found.job.fractions).tolist(),
         strict=True,
     ):
-        splits.setdefault(group_of(row), set()).add(split)
-    return sum(len(item) > 1 for item in splits.values()), found
+        splits.setdefault(row % groups, set()).add(split)
+    return sum(len(item) > 1 for item in splits.values()), found.faults.bad
 
 
 def write_json(folder: Path, groups: list[str], others: list[str] | None = None) -> None:
@@ -47,14 +49,9 @@ def write_json(folder: Path, groups: list[str], others: list[str] | None = None)
     (folder / "f.jsonl").write_text("\n".join([*rows, *(others or []), ""]))
 
 
-def write_csv(folder: Path, name: str, groups: list[str]) -> None:
-    rows = [f"{i},{text},{i % 2}\n" for i, text in enumerate(groups)]
-    (folder / f"{name}.csv").write_text("a,g,y\n" + "".join(rows))
-
-
-def write_parquet(folder: Path, name: str, groups: pa.Array) -> None:
+def write(path: Path, groups: Sequence | pa.Array) -> None:
     rows = np.arange(len(groups))
-    pa.parquet.write_table(pa.table({"a": rows, "g": groups, "y": rows % 2}), folder / name)
+    write_table(path, {"a": rows, "g": groups, "y": rows % 2})
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["integers", "and a float"])
@@ -72,8 +69,7 @@ def test_integers_of_json_are_one_group_whatever_else_is_in_the_block(folder: Pa
     """With one invalid row after the first MiB, half of these groups were in two splits."""
     texts = [str(2**60 + i % 37) for i in range(30_000)]
     write_json(folder, texts, ['{"a": "x", "g": 1, "y": 0}'])
-    split, found = in_two_splits(folder, lambda row: row % 37)
-    assert split == 0 and found.faults.bad == 1
+    assert in_two_splits(folder, 37) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +90,11 @@ def test_a_day_is_one_group_in_every_unit_and_zone(folder: Path, forms: list) ->
     for i, form in enumerate(forms):
         days = [DAYS[row % 60] for row in range(240)]
         if isinstance(form, str):
-            write_csv(folder, str(i), [form.format(day) for day in days])
+            write(folder / f"{i}.csv", [form.format(day) for day in days])
         else:
             zone = "UTC" if pa.types.is_timestamp(form) and form.tz else None
-            typed = pa.array(days, pa.timestamp("us", zone)).cast(form)
-            write_parquet(folder, f"{i}.parquet", typed)
-    split, found = in_two_splits(folder, lambda row: row % 60)
-    assert split == 0 and not found.faults.bad
+            write(folder / f"{i}.parquet", pa.array(days, pa.timestamp("us", zone)).cast(form))
+    assert in_two_splits(folder, 60) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +112,11 @@ def test_a_number_is_one_group_in_every_spelling(folder: Path, forms: list) -> N
     half = pa.array([0.5 * ("{}.50" in forms)] * 240)
     for i, form in enumerate(forms):
         if isinstance(form, str):
-            write_csv(folder, str(i), [form.format(text) for text in ids])
+            write(folder / f"{i}.csv", [form.format(text) for text in ids])
         else:
             exact = pa.compute.add(pa.array(ids, pa.float64()), half)
-            write_parquet(folder, f"{i}.parquet", exact.cast(form))
-    split, found = in_two_splits(folder, lambda row: row % 60)
-    assert split == 0 and not found.faults.bad
+            write(folder / f"{i}.parquet", exact.cast(form))
+    assert in_two_splits(folder, 60) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +135,7 @@ def test_a_number_is_one_group_in_every_spelling(folder: Path, forms: list) -> N
 )
 def test_spellings_of_one_group(folder: Path, texts: list[str]) -> None:
     """One group is in one split whatever the salt."""
-    write_csv(folder, "f", texts * 20)
+    write(folder / "f.csv", texts * 20)
     for salt in "abcdefgh":
         found = scanned(folder, split={"group": "g", "salt": salt}, columns=["a"])
         assert len({*split_of(rows_of(found)["hash"], found.job.fractions).tolist()}) == 1
@@ -150,7 +143,7 @@ def test_spellings_of_one_group(folder: Path, texts: list[str]) -> None:
 
 def test_the_revision_of_group_hashes_is_in_the_split_rule(folder: Path) -> None:
     """So a champion of an earlier version is not evaluated on rows that it was trained on."""
-    write_csv(folder, "f", ["p1", "p2"] * 100)
+    write(folder / "f.csv", ["p1", "p2"] * 100)
     assert scanned(folder, columns=["a"]).split_rule == {}
     found = scanned(folder, split={"group": "g"}, columns=["a"])
     assert found.split_rule == {"group": "g", "group_revision": 2}
@@ -167,8 +160,8 @@ def test_texts_that_are_views(folder: Path, split: dict[str, str]) -> None:
     }
 
     def rows(of: Callable[[list[str]], pa.Array]) -> bytes:
-        table = pa.table({"a": np.arange(200), **{key: of(it) for key, it in words.items()}})
-        pa.parquet.write_table(table, folder / "f.parquet")
+        columns = {"a": range(200), **{key: of(it) for key, it in words.items()}}
+        write_table(folder / "f.parquet", columns)
         return rows_of(scanned(folder, split=split)).tobytes()
 
     assert rows(lambda it: pa.array(it, pa.string_view())) == rows(pa.array)
@@ -183,16 +176,15 @@ def test_a_group_of_a_rare_type(folder: Path, kind: pa.DataType) -> None:
     """Each ended the step with an error of Python or Arrow."""
     ids = [i % 60 for i in range(240)]
     made = pa.array(map(str, ids), kind) if kind == pa.binary_view() else pa.array(ids, kind)
-    write_parquet(folder, "f.parquet", made)
+    write(folder / "f.parquet", made)
     if kind == pa.decimal64(12, 2):  # written as 7.00, it is the group of a 7 in another file
-        write_csv(folder, "f", list(map(str, ids)))
-    split, found = in_two_splits(folder, lambda row: row % 60)
-    assert split == 0 and not found.faults.bad
+        write(folder / "f.csv", ids)
+    assert in_two_splits(folder, 60) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", [pa.decimal32(4), pa.decimal64(12, 2)], ids=str)
 def test_a_label_of_small_decimals(folder: Path, kind: pa.DataType) -> None:
     """It was `damaged`."""
-    table = pa.table({"a": range(240), "y": pa.array([i % 2 for i in range(240)], kind)})
-    pa.parquet.write_table(table, folder / "f.parquet")
+    labels = pa.array([i % 2 for i in range(240)], kind)
+    write_table(folder / "f.parquet", {"a": range(240), "y": labels})
     assert len(rows_of(scanned(folder))) == 240

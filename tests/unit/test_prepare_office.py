@@ -1,14 +1,11 @@
 """Tables as offices write them: 7,249.68 or 7.249,68, and 08.04.2022."""
 
-import json
 import time
 from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 
 from kfp_tfjob.components.prepare_data import kinds
@@ -16,11 +13,15 @@ from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.date import of_patterns
 from kfp_tfjob.storage.errors import DataError
-from tests.unit.prepared_files import check, read, rows_of
+from tests.problems import problem_of
+from tests.unit.prepared_files import check, read, rows_of, write_table
 
 RANDOM = np.random.default_rng(3)
 AMOUNTS = np.round(np.exp(RANDOM.normal(6.5, 1.5, 400)), 2)
 DAYS = [date(2022, 1, 1) + timedelta(days=int(day)) for day in RANDOM.integers(0, 700, 400)]
+LABELS = [f"l{above:d}" for above in AMOUNTS > np.median(AMOUNTS)]
+MICROSECONDS = sorted((day - date(1970, 1, 1)) // timedelta(microseconds=1) for day in DAYS)
+LIMITS = [float(MICROSECONDS[at]) for at in (280, 340)]  # of 70 % and 85 % of the rows
 
 
 def english(amount: float) -> str:
@@ -35,12 +36,11 @@ def dotted(day: date) -> str:
     return f"{day.day:02}.{day.month:02}.{day.year}"
 
 
-def write(path: Path, amounts: list[str], days: list[str], delimiter: str = ";") -> Path:
-    """Write a table whose label follows from its amounts."""
-    rows = zip(amounts, days, (AMOUNTS > np.median(AMOUNTS)).astype(int), strict=False)
-    lines = [delimiter.join(map(str, row)) for row in rows]
-    path.write_text("\n".join([delimiter.join(("amount", "day", "y")), *lines, ""]))
-    return path
+def write(path: Path, amounts: list[str], days: list[str]) -> Path:
+    """Write a table whose label follows from `AMOUNTS`, with as many rows as the shorter list."""
+    rows = min(len(amounts), len(days))
+    columns = {"amount": amounts[:rows], "day": days[:rows], "y": LABELS[:rows]}
+    return write_table(path, columns, delimiter=";")
 
 
 def kinds_of(found: Scan) -> list[tuple[str, str, str]]:
@@ -58,9 +58,6 @@ def scanned(tmp_path: Path):
     return lambda path, **given: read(path, 1 << 12, tmp_path / "runs", **given)
 
 
-MICROSECONDS = sorted((day - date(1970, 1, 1)) // timedelta(microseconds=1) for day in DAYS)
-
-
 @pytest.mark.parametrize(
     ("write_amount", "ending"), [(english, "csv"), (german, "jsonl"), (german, "parquet")]
 )
@@ -72,15 +69,8 @@ def test_an_office_table_has_numbers_and_dates(
     As numbers, they tell the label of every row; as a category, every amount has its own code.
     """
     amounts, days = [*map(write_amount, AMOUNTS)], [*map(dotted, DAYS)]
-    path = tmp_path / f"f.{ending}"
-    labels = [f"l{above}" for above in (AMOUNTS > np.median(AMOUNTS)).astype(int)]
-    table = pa.table({"amount": amounts, "day": days, "y": labels})
-    if ending == "csv":
-        write(path, amounts, days)
-    elif ending == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    else:
-        pa.parquet.write_table(table, path, row_group_size=100)
+    columns = {"amount": amounts, "day": days, "y": LABELS}
+    path = write_table(tmp_path / f"f.{ending}", columns, delimiter=";", row_group_size=100)
     given = {"delimiter": ";"} if ending == "csv" else {}
     assert check(path, **given) == []
     found = scanned(path, **given)
@@ -130,9 +120,7 @@ def test_what_proves_nothing_is_refused_and_the_advice_leads_on(
     tmp_path: Path, amounts: list[str]
 ) -> None:
     path = write(tmp_path / "f.csv", amounts * 50, ["2022-01-01"] * 100)
-    with pytest.raises(DataError) as refused:
-        read(path, delimiter=";")
-    (problem,) = refused.value.problems
+    problem = problem_of(read, path, kind=DataError, delimiter=";")
     assert "1234.5" in problem.expected
     for format in ('{"decimal": ",", "thousands": "."}', '{"decimal": ".", "thousands": ","}'):
         assert f'data_options.types={{"amount": {{"number": {format}}}}}' in problem.fix
@@ -163,15 +151,12 @@ def test_dotted_days_are_day_month_and_year(tmp_path: Path, scanned, days, bad) 
 def test_split_time_takes_dotted_days(tmp_path: Path) -> None:
     path = write(tmp_path / "f.csv", [*map(english, AMOUNTS)], [*map(dotted, DAYS)])
     found = read(path, delimiter=";", split={"time": "day"}, drop=["day"])
-    limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
-    assert list(found.job.limits) == limits.astype("M8[us]").astype(float).tolist()
+    assert list(found.job.limits) == LIMITS
 
 
 def test_files_of_one_folder_may_be_typed_and_not(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1.csv", [*map(german, AMOUNTS)], [*map(dotted, DAYS)])
-    table = pa.table({"amount": AMOUNTS, "day": DAYS, "y": [0, 1] * 200})
-    pa.parquet.write_table(table, tmp_path / "in" / "2.parquet")
+    write_table(tmp_path / "in" / "2.parquet", {"amount": AMOUNTS, "day": DAYS, "y": LABELS})
     found = read(tmp_path / "in", delimiter=";", types={"amount": "number", "day": "date"})
     assert not found.faults.bad and sum(found.rows(found.labels.decide("auto")).values()) == 800
 
@@ -207,13 +192,13 @@ def test_a_format_that_the_user_names(tmp_path: Path, scanned, separators: str) 
 def test_a_named_format_is_that_of_the_label_the_time_and_the_group_too(tmp_path: Path) -> None:
     """1.234 and 1234,0 are one group, and 3/2/2022 is a day in February."""
     days = [f"{day.day}/{day.month}/{day.year}" for day in DAYS]
-    lines = [f"{german(amount)};{day};1" for amount, day in zip(AMOUNTS, days, strict=True)]
-    (tmp_path / "f.csv").write_text("\n".join(["y;day;x", *lines, "x;1/1/2022;1"]) + "\n")
+    amounts = [*map(german, AMOUNTS), "x"]
+    columns = {"y": amounts, "day": [*days, "1/1/2022"], "x": [1] * 401}
+    path = write_table(tmp_path / "f.csv", columns, delimiter=";")
     given = {"delimiter": ";", "on_bad_row": "drop", "drop": ["day"], "split": {"time": "day"}}
     types = {"y": {"number": {"decimal": ",", "thousands": "."}}, "day": {"date": "%d/%m/%Y"}}
-    found = read(tmp_path / "f.csv", **given, types=types)
-    limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
-    assert list(found.job.limits) == limits.astype("M8[us]").astype(float).tolist()
+    found = read(path, **given, types=types)
+    assert list(found.job.limits) == LIMITS
     labels = found.labels.decide("auto")
     assert sum(found.rows(labels).values()) == 400 and not labels.classes
     assert [(it.rule, it.value) for it in found.faults.examples] == [("format", "x")]
@@ -221,10 +206,8 @@ def test_a_named_format_is_that_of_the_label_the_time_and_the_group_too(tmp_path
 
 def test_typed_values_of_a_column_with_a_named_format_stay_as_they_are(tmp_path: Path) -> None:
     """A folder may have the dates of a group as texts in one file and as dates in another."""
-    (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1.csv", ["1"] * 400, [f"{day.day}/{day.month}/2022" for day in DAYS])
-    table = pa.table({"amount": AMOUNTS, "day": DAYS, "y": [0, 1] * 200})
-    pa.parquet.write_table(table, tmp_path / "in" / "2.parquet")
+    write_table(tmp_path / "in" / "2.parquet", {"amount": AMOUNTS, "day": DAYS, "y": LABELS})
     types = {"day": {"date": "%d/%m/%Y"}}
     found = read(tmp_path / "in", delimiter=";", types=types, split={"group": "day"})
     assert not found.faults.bad and found.faults.seen == 800
@@ -234,14 +217,8 @@ def test_typed_values_of_a_column_with_a_named_format_stay_as_they_are(tmp_path:
 @pytest.mark.parametrize("wrong", [None, 20241399])
 def test_days_that_are_whole_numbers(tmp_path: Path, scanned, ending: str, wrong) -> None:
     days = [*(int(f"{day:%Y%m%d}") for day in DAYS), wrong]
-    table = pa.table({"amount": [*AMOUNTS, 1.0], "day": days, "y": ["a", "b"] * 200 + ["b"]})
-    path = tmp_path / f"f.{ending}"
-    if ending == "parquet":
-        pa.parquet.write_table(table, path)
-    elif ending == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    else:
-        pa.csv.write_csv(table, path)
+    columns = {"amount": [*AMOUNTS, 1.0], "day": days, "y": [*LABELS, "l0"]}
+    path = write_table(tmp_path / f"f.{ending}", columns)
     given = {"types": {"day": {"date": "%Y%m%d"}}, "on_bad_row": "drop"}
     found = scanned(path, **given)
     values = [value for value in values_of(found, "day") if value != NO_DATE]
@@ -250,8 +227,7 @@ def test_days_that_are_whole_numbers(tmp_path: Path, scanned, ending: str, wrong
     assert [fault[1:] for fault in faults] == ([("format", "20241399")] if wrong else [])
     by_time = read(path, **given, split={"time": "day"}, drop=["day"])
     assert by_time.faults.bad == 1  # the wrong or missing day
-    limits = np.array([np.datetime64(day) for day in sorted(DAYS)])[[280, 340]]
-    assert list(by_time.job.limits) == limits.astype("M8[us]").astype(float).tolist()
+    assert list(by_time.job.limits) == LIMITS
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Parquet that was made to hurt: what is refused, and what it costs."""
+"""Parquet: columns of lists, types that no column may have, and files that were made to hurt."""
 
 from pathlib import Path
 
@@ -10,16 +10,9 @@ import pytest
 from kfp_tfjob.components.prepare_data.source import header
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import parquet_table
-from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
-from tests.unit.prepared_files import check, read
-
-OPTIONS = parse(DataOptions, "data_options", {})
+from tests.unit.prepared_files import check, data_of, faults_of, header_of, names_of, opened, read
 
 
 @pytest.fixture
@@ -34,8 +27,7 @@ def test_a_row_group_of_long_texts_comes_in_small_chunks(path: Path) -> None:
     pq.write_table(pa.table({"a": np.arange(rows) * 1.0, "y": texts}), path, row_group_size=rows)
     del texts
     with bounded(seconds=8, memory=300 << 20):
-        source = list_source(Store("http://127.0.0.1:1"), str(path), OPTIONS)
-        with open_table(source, source.files[0], OPTIONS) as table:
+        with opened(path) as table:
             sizes = [chunk.size for chunk in table.chunks(Columns(("a",), "y"))]
     assert len(sizes) > 3 and max(sizes) < 40 << 20
 
@@ -106,10 +98,8 @@ def test_a_page_that_was_altered_is_damage(path: Path) -> None:
     at = data.index(np.float64(777).tobytes())
     data[at + 3] ^= 1
     path.write_bytes(data)
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    with open_table(source, source.files[0], OPTIONS) as opened:
-        with pytest.raises(DataError, match="damaged"):
-            list(opened.chunks(Columns(("a",), "y")))
+    with opened(path) as altered, pytest.raises(DataError, match="damaged"):
+        list(altered.chunks(Columns(("a",), "y")))
 
 
 def test_timestamps_of_spark_reach_beyond_2262(path: Path) -> None:
@@ -117,9 +107,8 @@ def test_timestamps_of_spark_reach_beyond_2262(path: Path) -> None:
     times = pa.array(["9999-12-31T00:00:00", "1066-10-14T00:00:00"]).cast(pa.timestamp("us"))
     table = pa.table({"a": times, "y": [0, 1]})
     pq.write_table(table, path, use_deprecated_int96_timestamps=True)
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    with open_table(source, source.files[0], OPTIONS) as opened:
-        (chunk,) = opened.chunks(Columns(("a",), "y"))
+    with opened(path) as written:
+        (chunk,) = written.chunks(Columns(("a",), "y"))
     assert chunk.columns["a"].cast(pa.timestamp("us")).equals(times)
 
 
@@ -128,9 +117,73 @@ def test_a_column_without_a_type_has_only_gaps(path: Path) -> None:
     table = pa.table({"a": pa.nulls(30), "b": np.arange(30.0), "y": ["u", "v", "v"] * 10})
     pq.write_table(table, path)
     assert not check(path)
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    with open_table(source, source.files[0], OPTIONS) as opened:
-        (chunk,) = opened.chunks(Columns(("a", "b"), "y"))
+    with opened(path) as written:
+        (chunk,) = written.chunks(Columns(("a", "b"), "y"))
     assert chunk.columns["a"].type == pa.string() and chunk.columns["a"].null_count == 30
     pq.write_table(table.rename_columns(["y", "b", "a"]), path)
     assert "label 'y' of f.parquet" in check(path)[0]
+
+
+LISTS = {
+    "fixed": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12.0)), 3),
+    "list": pa.array([[0.0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]),
+    "large": pa.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], pa.large_list(pa.int32())),
+}
+
+
+@pytest.mark.parametrize("name", list(LISTS))
+def test_a_list_of_numbers_is_one_column_for_each_element(path: Path, name: str) -> None:
+    rows = pa.table({"a": [0.5] * 4, "p": LISTS[name], "y": [1, 2, 3, 4]})
+    pq.write_table(rows, path)
+    assert check(path) == [] and header_of(path) == ["a", "p[0]", "p[1]", "p[2]", "y"]
+    features, labels, faults = data_of(path)
+    assert features.tolist() == [[0.5, *range(i, i + 3)] for i in (0, 3, 6, 9)]
+    assert labels == ["1", "2", "3", "4"] and not faults.bad
+    assert names_of(read(path, columns=["p[2]", "a"])) == ["p[2]", "a"]
+    assert names_of(read(path, drop=["p"])) == ["a"]
+
+
+def test_a_list_of_another_length_or_with_a_gap_is_a_fault(path: Path) -> None:
+    lists = pa.array([None, [1.0, 2], [1, 2, 3], [], [1, None], [3, 4]])
+    pq.write_table(pa.table({"p": lists, "y": ["u"] * 6}), path)
+    features, _, faults = data_of(path)
+    assert features.tolist() == [[1, 2], [3, 4]]
+    assert faults_of(faults) == [
+        (1, "p[0]", "", "missing"),
+        (3, "p", "3 elements", "list"),
+        (4, "p", "0 elements", "list"),
+        (5, "p[1]", "", "missing"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "column", [[["x"]], [[[1]]], [{"b": 1}], [[]]], ids=["texts", "nested", "struct", "empty"]
+)
+def test_other_types_are_refused_by_name(path: Path, column: list) -> None:
+    pq.write_table(pa.table({"a": [1.0], "b": column, "y": ["u"]}), path)
+    (said,) = check(path)
+    assert "'b'" in said and "Fix:" in said
+    assert check(path, drop=["b"]) == []
+
+
+def test_wide_lists_come_in_small_chunks(path: Path) -> None:
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(40_000_000, np.uint8)), 10_000)
+    pq.write_table(pa.table({"p": rows, "y": np.arange(len(rows)) % 2}), path)
+    del rows
+    with bounded(seconds=30, memory=400 << 20):
+        assert check(path) == []
+
+
+def test_a_column_that_cannot_divide_the_rows_is_named(path: Path) -> None:
+    pairs = pa.array([{"x": i} for i in range(9)])
+    pq.write_table(pa.table({"a": np.arange(9), "g": pairs, "y": np.arange(9) % 2}), path)
+    (problem,) = check(path, split={"group": "g"})
+    assert "'g'" in problem and "struct" in problem
+
+
+def test_lists_of_the_same_name_are_refused(path: Path) -> None:
+    lists = pa.array([[1.0, 2.0]] * 3)
+    rows = pa.table([lists, lists, pa.array([0, 1, 1])], names=["a", "a", "y"])
+    pq.write_table(rows, path)
+    (problem,) = check(path)
+    assert "same name" in problem

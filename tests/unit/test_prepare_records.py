@@ -1,4 +1,4 @@
-"""TFRecord files of tf.train.Example."""
+"""TFRecord files of tf.train.Example, and the codec against TensorFlow."""
 
 import gzip
 import io
@@ -8,17 +8,16 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import tfrecord_table
-from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
+from kfp_tfjob.components.prepare_data.tfrecord import MOST_CODES, Encoder, masked
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
-from tests.unit.prepared_files import check, data_of, faults_of, header_of
+from tests.unit.prepared_files import check, data_of, faults_of, header_of, opened
 
 
 def frame(record: bytes) -> bytes:
@@ -63,9 +62,7 @@ def test_columns_are_in_the_order_of_their_names(path: Path) -> None:
 def test_the_shards_of_a_dataset_can_be_read_again(path: Path) -> None:
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     path.write_bytes(bytes(Encoder(3, 2).encode(values, np.array([0, 1, 1, 0]))))
-
-    source = list_source(Store("http://127.0.0.1:1"), str(path))
-    with open_table(source, source.files[0], DataOptions()) as table:
+    with opened(path) as table:
         names = tuple(sorted(set(table.names) - {"label"}))
         (chunk,) = table.chunks(Columns(names, "label"))
     assert [chunk.columns[name].to_pylist() for name in names] == values.T.tolist()
@@ -158,3 +155,42 @@ def test_records_decode_to_the_rows_they_were_made_of(classes: int | None, weigh
             encoder.decode(wrong)
     with pytest.raises(ValueError):
         Encoder(5, classes).decode(data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    rows=st.integers(1, 9),
+    widths=st.tuples(st.integers(0, 40), st.integers(0, 3), st.integers(0, 3)),
+    classes=st.sampled_from([2, 128, 129, 10_000, None]),
+)
+def test_tensorflow_reads_what_was_written(tmp_path_factory, seed, rows, widths, classes):
+    import tensorflow as tf
+
+    numbers, codes, dates = widths
+    random = np.random.default_rng(seed)
+    features = random.normal(scale=1e30, size=(rows, numbers)).astype(np.float32)
+    features[random.random(features.shape) < 0.1] = np.nan
+    given = {
+        "features": features,
+        "codes": random.integers(0, MOST_CODES, (rows, codes)),
+        "dates": random.integers(-(2**63), 2**63 - 1, (rows, dates)),
+    }
+    labels = random.integers(0, classes, rows) if classes else np.float32(random.normal(size=rows))
+    encoder = Encoder(numbers, classes, codes, dates)
+    path = tmp_path_factory.mktemp("codec") / "x.tfrecord"
+    path.write_bytes(encoder.encode(given["features"], labels, given["codes"], given["dates"]))
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    assert len(records) == rows
+    for row, record in enumerate(records):
+        assert len(record) + 16 == encoder.record_bytes
+        found = tf.train.Example.FromString(record).features.feature
+        assert sorted(found) == sorted(
+            ["label", *(name for name, values in given.items() if values.shape[1])]
+        )
+        label = found["label"].float_list if classes is None else found["label"].int64_list
+        assert list(label.value) == [labels[row]]
+        assert list(found["codes"].int64_list.value) == given["codes"][row].tolist()
+        assert list(found["dates"].int64_list.value) == given["dates"][row].tolist()
+        values = np.array(found["features"].float_list.value, np.float32)
+        assert values.tobytes() == given["features"][row].tobytes()

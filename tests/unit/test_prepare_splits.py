@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place, time_limits
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
-from tests.unit.prepared_files import check, names_of, options, read, rows_of
+from tests.unit.prepared_files import check, names_of, options, read, rows_of, write_table
 
 STORE = Store("http://127.0.0.1:1")
 
@@ -60,12 +58,8 @@ def test_a_column_names_the_split_and_any_other_word_is_a_fault(tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_the_rows_of_a_group_stay_together(tmp_path: Path, kind: str) -> None:
     groups = np.arange(3_000) // 10
-    table = pa.table({"a": np.arange(3_000), "patient": groups, "y": np.arange(3_000) % 2})
-    path = tmp_path / f"f.{kind}"
-    if kind == "csv":
-        pa.csv.write_csv(table, path)
-    else:
-        pa.parquet.write_table(table, path)
+    columns = {"a": np.arange(3_000), "patient": groups, "y": np.arange(3_000) % 2}
+    path = write_table(tmp_path / f"f.{kind}", columns)
     found, splits = scanned(path, split={"group": "patient"})
     assert names_of(found) == ["a"]
     seen = [{int(row[0]) // 10 for row in rows} for rows in splits]
@@ -86,18 +80,16 @@ def test_the_newest_rows_are_the_test(tmp_path: Path, form: str) -> None:
         "date": (days * 86_400_000_000 - 10**15).astype("M8[us]"),
         "text": pa.array((days * 86_400 - 10**9).astype("M8[s]")).cast(pa.string()),
     }[form]
-    path = tmp_path / "f.parquet"
-    table = pa.table({"a": days, "when": when, "y": np.arange(2_000) % 2})
-    pa.parquet.write_table(table, path, row_group_size=300)
+    columns = {"a": days, "when": when, "y": np.arange(2_000) % 2}
+    path = write_table(tmp_path / "f.parquet", columns, row_group_size=300)
     _, splits = scanned(path, split={"time": "when"}, drop=["when"])
     seen = [sorted({int(row[0]) for row in rows}) for rows in splits]
     assert seen == [list(range(350)), list(range(350, 425)), list(range(425, 500))]
 
 
 def test_a_disk_that_is_full_for_a_moment_loses_no_times(tmp_path: Path, monkeypatch) -> None:
-    path, mapped = tmp_path / "f.parquet", np.memmap
-    table = pa.table({"when": np.arange(10_000), "y": np.arange(10_000) % 2})
-    pa.parquet.write_table(table, path, row_group_size=300)
+    columns, mapped = {"when": np.arange(10_000), "y": np.arange(10_000) % 2}, np.memmap
+    path = write_table(tmp_path / "f.parquet", columns, row_group_size=300)
     wanted = options(split={"time": "when"})
     source = list_source(STORE, str(path), wanted)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -118,8 +110,7 @@ def test_a_disk_that_is_full_for_a_moment_loses_no_times(tmp_path: Path, monkeyp
 def test_times_of_two_forms_are_refused(tmp_path: Path) -> None:
     """A number would be older than any date."""
     when = [f"{2000 + i}" if i % 2 else f"{2000 + i}-05-01" for i in range(9)]
-    rows = [f"{i},{time},{'uv'[i % 2]}" for i, time in enumerate(when)]
-    (tmp_path / "f.csv").write_text("\n".join(["a,when,y", *rows, ""]))
+    write(tmp_path / "f.csv", "a,when,y", [(i, it, "uv"[i % 2]) for i, it in enumerate(when)])
     words = "which contains dates and numbers.*2000-05-01 in f.csv, line 2.*2001 in f.csv, line 3"
     with pytest.raises(DataError, match=words):
         scanned(tmp_path / "f.csv", split={"time": "when"}, drop=["when"])

@@ -14,6 +14,11 @@ TEXT = "größe,y\n" + "".join(f"{i},{'jä' if i % 2 else 'nö'}\n" for i in ran
 LABELS = ["nö", "jä"]
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "f.csv"
+
+
 def zstd(data: bytes) -> bytes:
     return pa.compress(data, codec="zstd", asbytes=True)
 
@@ -34,9 +39,8 @@ def zstd(data: bytes) -> bytes:
     ],
 )
 def test_packed_text_in_any_encoding_is_read_letter_by_letter(
-    tmp_path: Path, pack, encoding: str, given: dict
+    path: Path, pack, encoding: str, given: dict
 ) -> None:
-    path = tmp_path / "f.csv"
     path.write_bytes(pack(TEXT.encode(encoding)))
     assert check(path, **given) == []
     found = read(path, 1 << 12, **given)
@@ -45,8 +49,7 @@ def test_packed_text_in_any_encoding_is_read_letter_by_letter(
     assert found.faults.seen == 3_000 and not found.faults.bad
 
 
-def test_files_that_are_packed_twice_in_a_row_are_one_text(tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
+def test_files_that_are_packed_twice_in_a_row_are_one_text(path: Path) -> None:
     head, tail = TEXT.encode()[:9_000], TEXT.encode()[9_000:]
     path.write_bytes(zstd(head) + zstd(tail))
     assert read(path).faults.seen == 3_000
@@ -62,7 +65,7 @@ def test_files_that_are_packed_twice_in_a_row_are_one_text(tmp_path: Path) -> No
         (zstd, "followed"),
     ],
 )
-def test_a_damaged_archive_is_named(tmp_path: Path, pack, harm: str) -> None:
+def test_a_damaged_archive_is_named(path: Path, pack, harm: str) -> None:
     data = pack(TEXT.encode())
     half = len(data) // 2
     harmed = {
@@ -70,17 +73,13 @@ def test_a_damaged_archive_is_named(tmp_path: Path, pack, harm: str) -> None:
         "flipped": data[:half] + bytes([data[half] ^ 255]) + data[half + 1 :],
         "followed": data + b"more",
     }
-    path = tmp_path / "f.csv"
     path.write_bytes(harmed[harm])
     with pytest.raises(DataError, match="damaged"):
         read(path)
 
 
 @pytest.mark.parametrize("piece", [b"\0", b"a,y\n", b"1,", b"\n"], ids=repr)
-def test_a_small_file_that_unpacks_to_much_costs_bounded_memory(
-    tmp_path: Path, piece: bytes
-) -> None:
-    path = tmp_path / "f.csv"
+def test_a_small_file_that_unpacks_to_much_costs_bounded_memory(path: Path, piece: bytes) -> None:
     with pa.output_stream(str(path), compression="zstd") as file:
         block = piece * ((1 << 20) // len(piece))
         for _ in range(200):
@@ -90,15 +89,13 @@ def test_a_small_file_that_unpacks_to_much_costs_bounded_memory(
         assert bool(check(path)) == (piece != b"a,y\n")  # rows of texts are a table
 
 
-def test_text_that_is_not_in_the_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
+def test_text_that_is_not_in_the_encoding_is_refused_with_its_line(path: Path) -> None:
     path.write_bytes(TEXT.encode("utf-16") + b"\0\xd8a\0")
     with pytest.raises(DataError, match=r"f\.csv, line 3002: .*utf-16-le"):
         read(path)
 
 
-def test_latin_1_without_its_name_is_refused_and_never_garbled(tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
+def test_latin_1_without_its_name_is_refused_and_never_garbled(path: Path) -> None:
     path.write_bytes(TEXT.encode("latin-1"))
     (said,) = check(path)
     assert "set data_options.encoding" in said
@@ -109,15 +106,13 @@ def test_latin_1_without_its_name_is_refused_and_never_garbled(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
-def test_utf_16_without_a_mark_is_recognised_by_its_header(tmp_path: Path, order: str) -> None:
-    path = tmp_path / "f.csv"
+def test_utf_16_without_a_mark_is_recognised_by_its_header(path: Path, order: str) -> None:
     path.write_bytes("a,y\n1,u\n2,v\n".encode(order))
     (said,) = check(path)
     assert f"set data_options.encoding={order}" in said
 
 
-def test_a_nul_is_a_fault_of_its_row(tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
+def test_a_nul_is_a_fault_of_its_row(path: Path) -> None:
     path.write_bytes(b"a,y\n1,u\n2\0,v\n3,w\0\n4,v\n")
     found = read(path)
     assert [(f.line, f.column, f.rule) for f in found.faults.examples] == [
@@ -145,8 +140,7 @@ def test_a_nul_is_a_fault_of_its_row(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_other_formats_are_refused_by_name(tmp_path: Path, head: bytes, words: str) -> None:
-    path = tmp_path / "f.csv"
+def test_other_formats_are_refused_by_name(path: Path, head: bytes, words: str) -> None:
     path.write_bytes(head if head.startswith(b"\x1f\x8b") else head + b"a,y\n1,u\n")
     (said,) = check(path)
     assert words in said and "Fix:" in said

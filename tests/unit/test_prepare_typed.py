@@ -1,36 +1,18 @@
 """`data_options.null_values` is for CSV: a string of a typed file stays what it is."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.options.data import NULL_VALUES
-from tests.unit.prepared_files import data_of, faults_of, read, rows_of
+from tests.unit.prepared_files import data_of, faults_of, read, rows_of, write_table
 
 COUNTRIES = ["NA", "DE", "n/a", "FR", "", "null"]
-
-
-def write(path: Path, columns: dict[str, list]) -> Path:
-    """Write columns in the format of the ending."""
-    table = pa.table(columns)
-    if path.suffix == ".csv":
-        rows = [
-            ",".join("" if it is None else str(it) for it in row)
-            for row in zip(*columns.values(), strict=True)
-        ]
-        path.write_text("\n".join([",".join(columns), *rows, ""]))
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    else:
-        pa.parquet.write_table(table, path)
-    return path
 
 
 def texts_of(found: Scan) -> list[str]:
@@ -40,21 +22,21 @@ def texts_of(found: Scan) -> list[str]:
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
 def test_na_is_namibia_in_a_typed_file(tmp_path: Path, ending: str) -> None:
     columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["NA", "b"] * 30}
-    found = read(write(tmp_path / f"f.{ending}", columns))
+    found = read(write_table(tmp_path / f"f.{ending}", columns))
     assert texts_of(found) == ["DE", "FR", "NA", "n/a", "null"]
     assert found.faults.bad == 0 and sorted(found.labels.codes) == ["NA", "b"]
 
 
 def test_na_is_a_missing_value_in_csv(tmp_path: Path) -> None:
     columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["u", "v"] * 30}
-    assert texts_of(read(write(tmp_path / "f.csv", columns))) == ["DE", "FR"]
+    assert texts_of(read(write_table(tmp_path / "f.csv", columns))) == ["DE", "FR"]
     assert "n/a" in NULL_VALUES
 
 
 def test_files_of_a_folder_have_their_own_missing_values(tmp_path: Path) -> None:
     columns = {"a": list(range(60)), "c": ["NA", "DE"] * 30, "y": ["u", "v"] * 30}
     for name in ("1.csv", "2.parquet"):
-        write(tmp_path / name, columns)
+        write_table(tmp_path / name, columns)
     assert read(tmp_path).dictionaries["c"].rows == 30 + 60
 
 
@@ -62,9 +44,11 @@ def test_a_group_and_a_weight_of_a_typed_file(tmp_path: Path) -> None:
     groups, weights = ["NA", "DE", ""] * 20, ["1", "2", "NA"] * 20
     columns = {"a": list(range(60)), "g": groups, "w": weights, "y": ["u", "v"] * 30}
     given = {"split": {"group": "g"}, "on_bad_row": "drop", "max_bad_fraction": 1}
-    found = read(write(tmp_path / "f.parquet", columns), **given, drop=["w"])
+    found = read(write_table(tmp_path / "f.parquet", columns), **given, drop=["w"])
     assert found.faults.counts() == {"missing": 20}
-    found = read(write(tmp_path / "f.parquet", columns), weight="w", drop=["g"], on_bad_row="drop")
+    found = read(
+        write_table(tmp_path / "f.parquet", columns), weight="w", drop=["g"], on_bad_row="drop"
+    )
     assert found.faults.counts() == {"text": 20}
 
 
@@ -92,9 +76,8 @@ def test_a_file_without_a_value_may_have_another_type(
     days = [datetime(2024, 1, 1 + i % 30) for i in range(60)]
     columns = {"date": days, "number": [1.5 + i for i in range(60)], "boolean": [True] * 60}
     rows = {"c": ["x", "z"] * 30, "v": columns[kind], "y": ["u", "v"] * 30}
-    (tmp_path / "in").mkdir()
-    write(tmp_path / "in" / "1.parquet", rows)
-    write(tmp_path / "in" / "2.parquet", rows | {"v": pa.nulls(60, empty)})
+    write_table(tmp_path / "in" / "1.parquet", rows)
+    write_table(tmp_path / "in" / "2.parquet", rows | {"v": pa.nulls(60, empty)})
     found = read(tmp_path / "in", runs=tmp_path / "runs")
     (feature,) = (item for item in found.kinds.features if item.name == "v")
     assert (feature.kind, feature.missing, found.faults.bad) == (kind, 60, 0)

@@ -1,22 +1,29 @@
 """Addresses, manifests, retries and the Secret: what holds without a store."""
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.checksum import crc64nvme, file_crc64nvme
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StoreUnavailableError
+from kfp_tfjob.storage.fast_put import FastPut
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART
 from tests.fuzz.bounds import bounded
+from tests.http_server import Handler, serving
 
 
 @pytest.mark.parametrize(
@@ -199,3 +206,25 @@ def test_no_object_has_more_parts_than_s3_takes(size: int) -> None:
     length = part_length(size)
     assert -(-size // length) <= 10_000
     assert PART <= length <= 5 << 30 and length % (1 << 20) == 0
+
+
+class RefusesUnread(Handler):
+    """Refuses without reading the body, which is then the next request of the connection."""
+
+    def do_PUT(self) -> None:
+        if self.path.endswith("inner"):
+            time.sleep(0.5)
+            with suppress(ConnectionError):  # who was refused has hung up
+                self.answer(b"")
+        else:
+            self.answer(b"<Error><Code>SlowDown</Code></Error>", 503)
+
+
+def test_a_reply_to_the_body_of_a_refused_request_is_not_that_to_the_next_one() -> None:
+    body = b"PUT /b/inner HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "x"}
+    with serving(RefusesUnread) as server:
+        put = FastPut(boto3.client("s3", endpoint_url=server.url, **keys))
+        for key in ("first", "second"):
+            with pytest.raises(ClientError, match="SlowDown"):
+                put.put(S3Address("b", key), Body(body, len(body)), {})

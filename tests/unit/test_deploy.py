@@ -1,0 +1,90 @@
+"""The manifests of deploy/, without a cluster."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient
+
+from kfp_tfjob.cluster import rights
+from kfp_tfjob.cluster.create_job import lost_fields
+from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.images import PLACEHOLDER, tools_in
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.storage.credentials import MOUNT
+from kfp_tfjob.storage.errors import ConfigurationError
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def granted(file: str) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in yaml.safe_load((DEPLOY / file).read_text())["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def checked(*wanted: rights.Right) -> set[tuple[str, str, str]]:
+    return {(right.group, right.resource, verb) for right in wanted for verb in right.verbs}
+
+
+def test_the_role_grants_what_is_checked_and_nothing_else():
+    needed = [right for kind in KINDS for right in rights.to_run(kind)]
+    place = ("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads", "get")
+    expected = checked(*needed, *rights.TO_STOP, *rights.TO_EXPLAIN) | {place}
+    assert granted("base/role.yaml") == expected
+
+
+def test_the_optional_role_for_nodes():
+    assert granted("optional/nodes/cluster-role.yaml") == {("", "nodes", "list")}
+
+
+def test_its_pods_have_the_tools_image_the_keys_of_the_store_and_tls(repository: Path) -> None:
+    text = (repository / "deploy/optional/dask/dask-cluster.yaml").read_text()
+    found = yaml.safe_load(text)
+    service = found["spec"]["scheduler"]["service"]
+    assert not list(lost_fields(ApiClient(), service, "V1ServiceSpec"))
+    address = f"tls://{found['metadata']['name']}-scheduler:8786"
+    assert parse(DataOptions, "data_options", {"dask": address}).dask == address
+    for role in ("scheduler", "worker"):
+        pod = found["spec"][role]["spec"]
+        assert not list(lost_fields(ApiClient(), pod, "V1PodSpec"))
+        (container,) = pod["containers"]
+        assert container["image"] == tools_in(PLACEHOLDER)
+        variables = {item["name"]: item["value"] for item in container["env"]}
+        assert variables["DASK_SCHEDULER_ADDRESS"] == address
+        assert str(MOUNT) in {item["mountPath"] for item in container["volumeMounts"]}
+
+
+@pytest.mark.parametrize("address", ["scheduler:8786", "tcp://scheduler", "http://scheduler:8787"])
+def test_what_is_no_address_of_a_scheduler_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(DataOptions, "data_options", {"dask": address})
+    assert [problem.path for problem in raised.value.problems] == ["data_options.dask"]
+
+
+def _nested(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            yield from _nested(item)
+
+
+def test_a_missing_secret_of_the_store_stops_no_pod(repository: Path) -> None:
+    """The rights may be those of the service account; and the program says which key is missing."""
+    found = [
+        volume["secret"]
+        for path in sorted((repository / "deploy" / "serving").rglob("*.yaml"))
+        for part in _nested(list(yaml.safe_load_all(path.read_text())))
+        for volume in part.get("volumes") or ()
+        if "secret" in volume
+    ]
+    assert len(found) == 4
+    assert all(secret["optional"] is True for secret in found)
