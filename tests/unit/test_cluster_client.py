@@ -27,6 +27,7 @@ from kfp_tfjob.cluster.errors import (
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from tests.http_server import Handler, serving
+from tests.unit.cluster_objects import client_of
 
 SECONDS = (60.0, 60.0)
 KUBECONFIG = """
@@ -66,10 +67,6 @@ class Echo(Handler):
 def address():
     with serving(Echo) as server:
         yield server.url
-
-
-def client_of(address: str) -> ClusterClient:
-    return ClusterClient(connect(Configuration(host=address)), "team-a")
 
 
 @pytest.mark.parametrize(

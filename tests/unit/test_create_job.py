@@ -6,21 +6,20 @@ import subprocess
 import sys
 
 import pytest
-from kubernetes.client import Configuration
 
 from kfp_tfjob.checks.placement import affinity as lost
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import create_job
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
-from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, OperatorAbsentError
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from tests.http_server import Handler, serving
-from tests.unit.launch_parameters import DEFAULTS, OWNER, RUN_ID
+from tests.problems import problem_of
+from tests.unit.cluster_objects import client_of, manifest
+from tests.unit.launch_parameters import DEFAULTS, OWNER
 
-JOB = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
+JOB = manifest(owner=OWNER)
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LOST = "lost"  # the call is done, and its answer does not arrive
@@ -48,16 +47,14 @@ def server():
 
 
 def backend_at(address: str, seconds: float = 60) -> KubernetesBackend:
-    api = ClusterClient(connect(Configuration(host=address)), "team-a")
-    return KubernetesBackend(api, operator_seconds=seconds)
+    return KubernetesBackend(client_of(address), operator_seconds=seconds)
 
 
 PROGRAM = """
 import json, sys
-from kubernetes.client import Configuration
-from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-backend = KubernetesBackend(ClusterClient(connect(Configuration(host=sys.argv[1])), "team-a"))
+from tests.unit.cluster_objects import client_of
+backend = KubernetesBackend(client_of(sys.argv[1]))
 before = "kubeflow.training" in sys.modules
 backend.create(json.load(sys.stdin))
 print(json.dumps([before, "kubeflow.training" in sys.modules]))
@@ -126,9 +123,7 @@ def test_a_field_that_the_sdk_would_drop_is_refused(server):
     job = json.loads(json.dumps(JOB))
     pod = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]
     pod["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
-    with pytest.raises(JobRefusedError) as found:
-        backend_at(server.url).create(job)
-    (problem,) = found.value.problems
+    problem = problem_of(backend_at(server.url).create, job, kind=JobRefusedError)
     place = "TFJob.spec.tfReplicaSpecs.Chief.template.spec.resourceClaims[0]"
     assert problem.path == f"{place}.resourceClaimTemplateName" and problem.received == "t"
     assert not server.sent

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from kfp_tfjob.checks.cluster import job_kind
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject, choose
 from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.cluster.backend import JobRefusedError
-from kfp_tfjob.cluster.client import ClusterClient, connect
+from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import (
     ApiError,
     ClusterUnavailableError,
@@ -33,29 +32,28 @@ from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import Identity
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import is_over, is_suspended, job_condition
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
-from kfp_tfjob.storage.errors import ConfigurationError
+from tests.problems import problem_of
+from tests.unit.cluster_objects import client_of, manifest, pod
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
 
 
 def test_a_role_that_the_kind_lacks_is_a_problem(monkeypatch):
     monkeypatch.setattr(kinds, "DEFAULT", PYTORCHJOB)
     assert JobSpec.parse(**EVERYTHING_BUT_EXTRAS).kind is PYTORCHJOB
-    with pytest.raises(ConfigurationError) as caught:
-        JobSpec.parse(**EVERYTHING | {"pod": {"ps": {"replicas": 2}}})
-    (problem,) = caught.value.problems
+    problem = problem_of(JobSpec.parse, **EVERYTHING | {"pod": {"ps": {"replicas": 2}}})
     assert (problem.path, problem.received, problem.suggestion) == ("pod.ps.replicas", 2, "0")
     assert "PyTorchJob" in problem.what
 
 
 def test_the_record_of_an_attempt_names_the_kind():
     judgement = Judgement(Verdict.CANCELLED, "it ended")
-    end = end_of(1, PYTORCHJOB, manifest(DEFAULTS, PYTORCHJOB), "j-1", judgement, ())
+    end = end_of(1, PYTORCHJOB, manifest(kind=PYTORCHJOB), "j-1", judgement, ())
     end = AttemptEnd.from_bytes(dataclasses.replace(end, namespace="team-a").to_bytes())
     text = explain([end])
     assert "PyTorchJob `j-1` in namespace `team-a`" in text
@@ -76,8 +74,7 @@ def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, 
             raise found
         return found
 
-    api = ClusterClient(connect(Configuration(host="http://localhost")), "team-a")
-    monkeypatch.setattr("kfp_tfjob.checks.subject.open_cluster", lambda *_: api)
+    monkeypatch.setattr("kfp_tfjob.checks.subject.open_cluster", lambda *_: client_of())
     monkeypatch.setattr(leftover_jobs, "failed_on", lambda *_: ([], True))
     monkeypatch.setattr(ClusterClient, "list", listed)
     monkeypatch.setattr(KubernetesBackend, "pods", lambda *_: [])
@@ -89,7 +86,7 @@ def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, 
 
 @pytest.mark.parametrize("of_tfjobs", [[], NotFoundError("no CRD"), ForbiddenError("RBAC")])
 def test_the_exit_task_ends_jobs_of_every_kind(monkeypatch, of_tfjobs):
-    job = manifest(DEFAULTS, PYTORCHJOB)
+    job = manifest(kind=PYTORCHJOB)
     name = job["metadata"]["name"]
     jobs = {"tfjobs": of_tfjobs, "jobsets": NotFoundError("no CRD"), "pytorchjobs": [job]}
     left, ended = exit_task(monkeypatch, jobs)
@@ -99,7 +96,7 @@ def test_the_exit_task_ends_jobs_of_every_kind(monkeypatch, of_tfjobs):
 
 
 def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(monkeypatch):
-    job = manifest(DEFAULTS, TFJOB)
+    job = manifest(kind=TFJOB)
     absent = {"jobsets": NotFoundError("no CRD"), "pytorchjobs": NotFoundError("no CRD")}
     left, ended = exit_task(monkeypatch, {"tfjobs": [job], **absent})
     assert ended == [(TFJOB, job["metadata"]["name"])] and not left.trouble
@@ -107,45 +104,28 @@ def test_the_exit_task_needs_no_kind_that_the_cluster_lacks(monkeypatch):
     assert "RBAC" in exit_task(monkeypatch, nothing)[0].trouble
 
 
-def manifest(parameters: dict, kind: JobKind) -> dict:
-    spec = dataclasses.replace(JobSpec.parse(**parameters), kind=kind)
-    return build_job(spec, Identity(RUN_ID, 1))
-
-
-def pod(kind: JobKind, role: str, index: int, code: int | None, container: str) -> dict:
-    state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
-    return {
-        "metadata": {
-            "name": kind.pod_name("j", role, index),
-            "labels": kind.pod_labels("j", role, index),
-        },
-        "spec": {"nodeName": "n"},
-        "status": {
-            "phase": "Running" if code is None else "Failed" if code else "Succeeded",
-            "containerStatuses": [{"name": container, "state": state}],
-        },
-    }
+def torch_pod(replica: str, code: int | None, container: str = "pytorch") -> dict:
+    return pod(replica, code, container=container, kind=PYTORCHJOB)
 
 
 def test_its_status_is_read_and_its_pods_are_judged():
     def ended(state: str) -> dict:
         found = {"type": PYTORCHJOB.conditions[state], "status": "True", "message": "said"}
-        return manifest(DEFAULTS, PYTORCHJOB) | {"status": {"conditions": [found]}}
+        return manifest(kind=PYTORCHJOB) | {"status": {"conditions": [found]}}
 
     assert is_over(ended("failed")) and not is_over(ended("running"))
     assert job_condition(ended("running"), "running") is not None
     assert is_suspended(ended("suspended")) and not is_suspended(ended("running"))
-    master = pod(PYTORCHJOB, "chief", 0, 0, "pytorch")
-    assert judge(ended("succeeded"), [master]).verdict == "succeeded"
-    failed = pod(PYTORCHJOB, "worker", 0, 3, "pytorch")
-    found = judge(ended("failed"), [pod(PYTORCHJOB, "chief", 0, 138, "pytorch"), failed])
+    assert judge(ended("succeeded"), [torch_pod("chief-0", 0)]).verdict == "succeeded"
+    failed = torch_pod("worker-0", 3)
+    found = judge(ended("failed"), [torch_pod("chief-0", 138), failed])
     assert (found.verdict, found.code) == ("user_error", 3)
     assert found.sentence.startswith("worker-0 ")
     # The exit code of any other container says nothing.
-    other = pod(PYTORCHJOB, "worker", 0, 3, "tensorflow")
+    other = torch_pod("worker-0", 3, "tensorflow")
     assert judge(ended("failed"), [other]).verdict == "preempted_or_lost"
-    running = pod(PYTORCHJOB, "chief", 0, None, "pytorch")
-    assert pod_summary(ended("running"), [running, failed]).startswith("1 of 2 ")
+    running = [torch_pod("chief-0", None), failed]
+    assert pod_summary(ended("running"), running).startswith("1 of 2 ")
     assert PYTORCHJOB.log_name("worker-0", "pytorch") == "worker-0"
     assert PYTORCHJOB.log_name("worker-0", "setup") == "worker-0/setup"
 
@@ -169,7 +149,7 @@ EVERYTHING_BUT_EXTRAS = EVERYTHING | {
 def test_it_runs_as_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "99")
     monkeypatch.setenv("TF_CONFIG", "of the machine")
-    job = manifest(DEFAULTS, PYTORCHJOB)
+    job = manifest(kind=PYTORCHJOB)
     for name, item in job["spec"][PYTORCHJOB.replicas_key].items():
         spec = item["template"]["spec"]
         del spec["initContainers"]
@@ -190,13 +170,13 @@ def test_it_runs_as_processes(tmp_path, monkeypatch):
 
 
 def test_a_jobset_is_noticed_before_it_has_a_condition():
-    assert not JOBSET.is_noticed(manifest(DEFAULTS, JOBSET))
+    assert not JOBSET.is_noticed(manifest(kind=JOBSET))
     assert JOBSET.is_noticed({"status": {"replicatedJobsStatus": []}})
     assert not TFJOB.is_noticed({"status": {"replicatedJobsStatus": []}})
 
 
 def test_the_jobs_of_a_jobset_say_why_pods_are_not_created():
-    job = manifest(DEFAULTS, JOBSET)
+    job = manifest(kind=JOBSET)
     name = job["metadata"]["name"]
     assert JOBSET.creators(job) == [name, f"{name}-chief-0", f"{name}-worker-0"]
     events = [{"reason": "FailedCreate", "message": "exceeded quota: q"}]
@@ -230,16 +210,14 @@ def test_the_pods_that_a_job_stops_do_not_hide_why_it_failed():
         return f"2026-01-01T00:00:{second:02d}Z"
 
     failed = {"type": "Failed", "status": "True", "lastTransitionTime": at(20), "message": "m"}
-    job = manifest(DEFAULTS, JOBSET) | {"status": {"conditions": [failed]}}
-    cause = pod(JOBSET, "worker", 0, 1, "tensorflow")
-    cause["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = at(5)
-    stopped = pod(JOBSET, "worker", 1, 143, "tensorflow")
-    stopped["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = at(6)
+    job = manifest(kind=JOBSET) | {"status": {"conditions": [failed]}}
+    chief, cause = pod("chief-0", kind=JOBSET), pod("worker-0", 1, at=5, kind=JOBSET)
+    stopped = pod("worker-1", 143, at=6, kind=JOBSET)
     stopped["metadata"] |= {"deletionTimestamp": at(15), "deletionGracePeriodSeconds": 10}
-    found = judge(job, [pod(JOBSET, "chief", 0, None, "tensorflow"), stopped, cause])
+    found = judge(job, [chief, stopped, cause])
     assert (found.verdict, found.code) == ("user_error", 1)
     # Alone, the deletion is what happened.
-    found = judge(job, [pod(JOBSET, "chief", 0, None, "tensorflow"), stopped])
+    found = judge(job, [chief, stopped])
     assert found.verdict == "preempted_or_lost" and "was deleted" in found.sentence
 
 
@@ -305,9 +283,7 @@ def test_a_kind_that_kueue_does_not_manage_is_a_warning():
 
 def test_a_cluster_without_any_is_told_every_way_out():
     api = Cluster({"tfjobs": ABSENT, "jobsets": AWAY})
-    with pytest.raises(ConfigurationError) as caught:
-        choose(api, lambda kind: manifest(DEFAULTS, kind))
-    (problem,) = caught.value.problems
+    problem = problem_of(choose, api, lambda kind: manifest(kind=kind))
     assert "neither TFJobs nor JobSets" in problem.what
     assert all(kind.install in problem.fix for kind in (TFJOB, JOBSET))
     with pytest.raises(ClusterUnavailableError):

@@ -11,14 +11,14 @@ from kfp_tfjob.components.launch_tfjob.engine import Launcher
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
+from tests.problems import problem_of
+from tests.unit.cluster_objects import manifest, pod
 from tests.unit.launch_parameters import DEFAULTS, OWNER, RUN_ID
 
-WANTED = build_job(JobSpec.parse(**DEFAULTS), Identity(RUN_ID, 1, owner=OWNER))
-PREFIX = "training.kubeflow.org/"
+WANTED = manifest(owner=OWNER)
 
 
 def job(*conditions: str, **metadata) -> dict:
@@ -29,12 +29,7 @@ def job(*conditions: str, **metadata) -> dict:
 
 
 def chief(code: int) -> dict:
-    ended = {"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z"}
-    labels = {PREFIX + "replica-type": "chief", PREFIX + "replica-index": "0"}
-    container = {"name": "tensorflow", "state": {"terminated": ended}}
-    phase = "Failed" if code else "Succeeded"
-    status = {"phase": phase, "containerStatuses": [container]}
-    return {"metadata": {"labels": labels}, "status": status}
+    return pod("chief-0", code)
 
 
 GONE = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -87,9 +82,7 @@ def test_a_running_job_that_is_not_ours_is_refused_and_left_alone(attempts, chan
     backend.create.side_effect = JobExistsError("there is one")
     step = Step("launch_tfjob", RUN_ID, Layout.parse("s3://kfp-tfjob"), store)
     launcher = Launcher(Launch(step, JobSpec.parse(**DEFAULTS), backend, OWNER))
-    with pytest.raises(ConfigurationError) as caught:
-        launcher.train()
-    (problem,) = caught.value.problems
+    problem = problem_of(launcher.train)
     assert problem.what.startswith(f"TFJob {WANTED['metadata']['name']} ")
     assert problem.received and problem.expected and problem.fix
     backend.delete.assert_not_called()

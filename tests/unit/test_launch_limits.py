@@ -19,8 +19,8 @@ OPTIONS = TrainOptions(
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
 
 
-def job(*conditions: str, suspend: bool = False, workers: int = 1) -> dict:
-    replicas = {"Chief": {"replicas": 1}, "Worker": {"replicas": workers}}
+def job(*conditions: str, suspend: bool = False) -> dict:
+    replicas = {"Chief": {"replicas": 1}, "Worker": {"replicas": 1}}
     return {
         "metadata": {"name": "j"},
         "spec": {"runPolicy": {"suspend": suspend}, "tfReplicaSpecs": replicas},
@@ -42,6 +42,7 @@ def pod(name: str, phase: str = "Running", waiting: str = "", unscheduled: str =
     return {"metadata": {"labels": labels}, "spec": spec, "status": status}
 
 
+CREATED, RUNNING = job("Created"), job("Running")
 BOTH = [pod("chief-0"), pod("worker-0")]
 QUOTA = [{"reason": "FailedCreatePod", "message": "exceeded quota: gpus"}]
 WAITING = [pod(name, "Pending", unscheduled=NO_GPU) for name in ("chief-0", "worker-0")]
@@ -67,53 +68,28 @@ ON_LOST_NODE[1]["status"]["conditions"].append(
 
 
 @pytest.mark.parametrize(
-    ("seen", "limit", "verdict", "words"),
+    ("state", "pods", "events", "limit", "verdict", "words"),
     [
-        (Snapshot(job(), []), 60, "operator_absent", "no status for 60 s"),
-        (Snapshot(job(), [], events=QUOTA), 100, "unschedulable", "exceeded quota: gpus"),
-        (Snapshot(job("Created"), WAITING), 100, "unschedulable", f"chief-0: {NO_GPU}; worker-0"),
-        (Snapshot(job("Created"), []), 100, "unschedulable", "2 were"),
-        (Snapshot(job("Running"), PARTLY), 30, "partly_placed", "worker-0"),
-        (
-            Snapshot(job("Created"), PULLING),
-            20,
-            "image_pull",
-            "tensorflow of chief-0: ImagePullBack",
-        ),
-        (Snapshot(job("Created"), BROKEN), 20, "user_error", "CreateContainerConfigError: said"),
-        (Snapshot(job("Suspended", suspend=True), []), 500, "unschedulable", "queue"),
-        (
-            Snapshot(job("Running"), [pod("chief-0", "Succeeded")]),
-            60,
-            "operator_absent",
-            "a pod ended",
-        ),
-        (
-            Snapshot(job("Running"), [BOTH[0], pod("worker-0", "Failed")]),
-            60,
-            "operator_absent",
-            "a pod ended",
-        ),
-        (Snapshot(job("Running"), BOTH), 260, "deadline", "longer than its deadline"),
-        (Snapshot(job(), [], events=FORBIDDEN), 5, "refused", "violates PodSecurity"),
-        (Snapshot(job("Created"), NO_SECRET), 5, "user_error", "key k; chief-0"),
-        (
-            Snapshot(job("Running"), ON_LOST_NODE),
-            50,
-            "preempted_or_lost",
-            ": DeletionByTaintManager: NoExecute",
-        ),
+        (job(), [], [], 60, "operator_absent", "no status for 60 s"),
+        (job(), [], QUOTA, 100, "unschedulable", "exceeded quota: gpus"),
+        (CREATED, WAITING, [], 100, "unschedulable", f"chief-0: {NO_GPU}; worker-0"),
+        (CREATED, [], [], 100, "unschedulable", "2 were"),
+        (RUNNING, PARTLY, [], 30, "partly_placed", "worker-0"),
+        (CREATED, PULLING, [], 20, "image_pull", "tensorflow of chief-0: ImagePullBack"),
+        (CREATED, BROKEN, [], 20, "user_error", "CreateContainerConfigError: said"),
+        (job("Suspended", suspend=True), [], [], 500, "unschedulable", "queue"),
+        (RUNNING, [pod("chief-0", "Succeeded")], [], 60, "operator_absent", "a pod ended"),
+        (RUNNING, [BOTH[0], pod("worker-0", "Failed")], [], 60, "operator_absent", "a pod ended"),
+        (RUNNING, BOTH, [], 260, "deadline", "longer than its deadline"),
+        (job(), [], FORBIDDEN, 5, "refused", "violates PodSecurity"),
+        (CREATED, NO_SECRET, [], 5, "user_error", "key k; chief-0"),
+        (RUNNING, ON_LOST_NODE, [], 50, "preempted_or_lost", ": DeletionByTaintManager: NoExecute"),
         # Pods that are there hold their nodes while a quota keeps the others from being made.
-        (
-            Snapshot(job("Created"), [BOTH[0]], events=QUOTA),
-            30,
-            "partly_placed",
-            "exceeded quota: gpus",
-        ),
+        (CREATED, [BOTH[0]], QUOTA, 30, "partly_placed", "exceeded quota: gpus"),
     ],
 )
-def test_a_limit_is_over(seen, limit, verdict, words):
-    now = 0.0
+def test_a_limit_is_over(state, pods, events, limit, verdict, words):
+    seen, now = Snapshot(state, pods, events=events), 0.0
     dogs = JobLimits(OPTIONS, clock=lambda: now)
     for now in range(0, limit, 5):  # noqa: B020 - the clock reads it
         assert dogs.look(seen) is None, now
@@ -126,9 +102,9 @@ def test_a_limit_is_over(seen, limit, verdict, words):
 def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not():
     dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
     assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
-    assert dogs.look(Snapshot(job("Running"), BOTH, silence=39)) is None
-    assert dogs.look(Snapshot(job("Running"), BOTH, silence=None)) is None
-    assert dogs.look(Snapshot(job("Running"), BOTH, silence=40)).verdict == "stalled"
+    assert dogs.look(Snapshot(RUNNING, BOTH, silence=39)) is None
+    assert dogs.look(Snapshot(RUNNING, BOTH, silence=None)) is None
+    assert dogs.look(Snapshot(RUNNING, BOTH, silence=40)).verdict == "stalled"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +121,7 @@ def test_waiting_adds_up_while_it_lasts(waited, seen, verdict):
     now = 0.0
     limits = JobLimits(OPTIONS, waited=waited, clock=lambda: now)
     for now, pods in seen:
-        found = limits.look(Snapshot(job("Running"), pods))
+        found = limits.look(Snapshot(RUNNING, pods))
         assert found is None or now == seen[-1][0]
     assert (found and str(found.verdict)) == verdict
 
@@ -153,7 +129,7 @@ def test_waiting_adds_up_while_it_lasts(waited, seen, verdict):
 def test_time_in_a_queue_counts_apart():
     now = 0.0
     limits = JobLimits(OPTIONS, clock=lambda: now)
-    waits, queued = Snapshot(job("Created"), WAITING), Snapshot(job("Suspended", suspend=True), [])
+    waits, queued = Snapshot(CREATED, WAITING), Snapshot(job("Suspended", suspend=True), [])
     for now, seen in ((0, waits), (90, waits), (95, queued), (395, queued), (400, waits)):
         assert limits.look(seen) is None, now
     now = 450

@@ -24,6 +24,7 @@ from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash, to_yaml
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.pipelines.commands.render import first_attempt
+from tests.unit.cluster_objects import manifest
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, JOBS, RUN_ID
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -37,14 +38,17 @@ def _containers(manifest):
             yield role, container
 
 
+def golden_job(name: str, kind: str) -> dict:
+    parameters, identity = JOBS[name]
+    return build_job(replace(JobSpec.parse(**parameters), kind=kind_named(kind)), identity)
+
+
 OF_TORCH = ("tfjob-default", "pytorchjob")  # which has neither parameter servers nor evaluators
 
 
 @pytest.mark.parametrize(("name", "kind"), [*product(JOBS, ("tfjob", "jobset")), OF_TORCH])
 def test_golden(name, kind, repository: Path):
-    parameters, identity = JOBS[name]
-    spec = replace(JobSpec.parse(**parameters), kind=kind_named(kind))
-    text = to_yaml(build_job(spec, identity))
+    text = to_yaml(golden_job(name, kind))
     path = repository / "tests/golden" / f"{name.replace('tfjob', kind)}.yaml"
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(text)
@@ -55,36 +59,30 @@ def test_golden(name, kind, repository: Path):
 def test_the_kubeflow_sdk_reads_every_part(name, kind):
     from kubeflow.training import ApiClient
 
-    parameters, identity = JOBS[name]
-    spec = replace(JobSpec.parse(**parameters), kind=kind_named(kind))
-    manifest = build_job(spec, identity)
+    job = golden_job(name, kind)
 
     class Response:
-        data = json.dumps(manifest)
+        data = json.dumps(job)
 
     client = ApiClient()
-    model = client.deserialize(Response, f"KubeflowOrgV1{spec.kind.name}")
-    assert client.sanitize_for_serialization(model) == manifest
+    model = client.deserialize(Response, f"KubeflowOrgV1{kind_named(kind).name}")
+    assert client.sanitize_for_serialization(model) == job
 
 
 def test_equal_parameters_give_equal_bytes_and_nothing_is_shared():
     spec = JobSpec.parse(**EVERYTHING)
     first = build_job(spec, Identity(RUN_ID, 1))
     untouched = to_yaml(first)
-    second = build_job(JobSpec.parse(**copy.deepcopy(EVERYTHING)), Identity(RUN_ID, 1))
-    assert to_yaml(second) == untouched
+    assert to_yaml(manifest(copy.deepcopy(EVERYTHING))) == untouched
     first["spec"]["tfReplicaSpecs"]["Chief"]["template"]["metadata"]["labels"]["x"] = "y"
     assert to_yaml(build_job(spec, Identity(RUN_ID, 1))) == untouched
 
 
 def test_the_hash_is_that_of_what_would_run():
-    spec = JobSpec.parse(**DEFAULTS)
-    job = build_job(spec, Identity(RUN_ID, 1))
+    job = manifest()
     assert job["metadata"]["annotations"]["kfp-tfjob/spec-hash"] == spec_hash(job)
-    owned = build_job(spec, Identity(RUN_ID, 1, namespace="a", owner={"uid": "u"}))
-    assert spec_hash(owned) == spec_hash(job)
-    other = build_job(JobSpec.parse(**DEFAULTS | {"train_epochs": 21}), Identity(RUN_ID, 1))
-    assert spec_hash(other) != spec_hash(job)
+    assert spec_hash(manifest(namespace="a", owner={"uid": "u"})) == spec_hash(job)
+    assert spec_hash(manifest(DEFAULTS | {"train_epochs": 21})) != spec_hash(job)
 
 
 @given(
@@ -113,8 +111,7 @@ def test_different_runs_have_different_names(run_ids):
     ],
 )
 def test_the_keras_of_an_own_program(options, env, value):
-    given = DEFAULTS | {"train_options": options, "pod": {"all": {"env": env}}}
-    job = build_job(JobSpec.parse(**given), Identity(RUN_ID, 1))
+    job = manifest(DEFAULTS | {"train_options": options, "pod": {"all": {"env": env}}})
     for _, container in _containers(job):
         if container["name"] == "tensorflow":
             found = {item["name"]: item.get("value") for item in container["env"]}
@@ -123,11 +120,10 @@ def test_the_keras_of_an_own_program(options, env, value):
 
 def test_a_program_of_ones_own_finds_the_dataset_and_its_own_gpus():
     def told(name, parameters=EVERYTHING, **options):
-        train_options = parameters["train_options"] | options
-        spec = JobSpec.parse(**parameters | {"train_options": train_options})
+        job = manifest(parameters | {"train_options": parameters["train_options"] | options})
         return {
             role: {item["name"]: item.get("value") for item in container["env"]}.get(name)
-            for role, container in _containers(build_job(spec, Identity(RUN_ID, 1)))
+            for role, container in _containers(job)
         }
 
     folder = "/kfp-tfjob/job/data"
@@ -140,10 +136,9 @@ def test_a_program_of_ones_own_finds_the_dataset_and_its_own_gpus():
 
 
 def test_a_claim_that_outlives_the_job_is_not_shared_between_attempts():
-    spec = JobSpec.parse(**EVERYTHING)
     folders = set()
     for attempt in (1, 2):
-        for role, container in _containers(build_job(spec, Identity(RUN_ID, attempt))):
+        for role, container in _containers(manifest(EVERYTHING, attempt=attempt)):
             if role == "Chief":
                 folders |= {e["value"] for e in container["env"] if e["name"] == "OUTPUT_DIR"}
     assert len(folders) == 2

@@ -4,16 +4,14 @@ import re
 
 import pytest
 
-from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import RESERVED, JobSpec
-from kfp_tfjob.storage.errors import ConfigurationError
+from tests.problems import problems_of
+from tests.unit.cluster_objects import manifest
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
 
 
 def problems(**changes) -> list[str]:
-    with pytest.raises(ConfigurationError) as refused:
-        JobSpec.parse(**DEFAULTS | changes)
-    return [str(problem) for problem in refused.value.problems]
+    return [str(problem) for problem in problems_of(JobSpec.parse, **DEFAULTS | changes)]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +75,9 @@ def test_a_program_of_ones_own_needs_no_model_and_any_batch():
 
 
 def test_every_variable_of_the_manifest_is_reserved():
-    job = build_job(JobSpec.parse(**EVERYTHING), Identity("r", 1))
-    setup = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["initContainers"][0]
+    setup = manifest(EVERYTHING)["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"][
+        "initContainers"
+    ][0]
     names = {item["name"] for item in setup["env"]}
     # What a user may well want to say otherwise.
     assert names - RESERVED == {"AWS_ENDPOINT_URL", "AWS_REGION", "PYTHONUNBUFFERED"}

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import urllib3
-from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import stopping as stopping_requests
-from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.stopping import Running, Stopping, orders
 from kfp_tfjob.jobs.jobset import JOBSET
 from tests.http_server import Handler, serving
+from tests.unit.cluster_objects import client_of
 
 PODS = "/api/v1/namespaces/team-a/pods"
 # Seconds: a busy machine must neither change the order of the requests nor make them as late as an
@@ -54,10 +53,6 @@ def server() -> Iterator[Any]:
         yield found
 
 
-def client(address: str = "http://127.0.0.1:1") -> ClusterClient:
-    return ClusterClient(connect(Configuration(host=address)), "team-a")
-
-
 def test_the_orders():
     chief = f"{PODS}/tfjob-x-1-chief-0"
     told = {"metadata": {"annotations": {"kfp-tfjob/stop-within": "60s"}}}
@@ -66,20 +61,20 @@ def test_the_orders():
         ",training.kubeflow.org/replica-type!=chief"
     )
     job = Running("tfjob-x-1", "tfjob-x-1-chief-0", 60)
-    found = [(order.method, order.path, order.query) for order in orders(client(), job, "x")]
+    found = [(order.method, order.path, order.query) for order in orders(client_of(), job, "x")]
     assert found == [
         ("PATCH", chief, {}),
         ("DELETE", chief, {"gracePeriodSeconds": "60"}),
         ("DELETE", PODS, {"labelSelector": others, "gracePeriodSeconds": "10"}),
         ("DELETE", f"{JOBS}/tfjob-x-1", {"propagationPolicy": "Foreground"}),
     ]
-    assert orders(client(), job, "x")[0].body == told
-    soon = orders(client(), replace(job, seconds=5), "x")
+    assert orders(client_of(), job, "x")[0].body == told
+    soon = orders(client_of(), replace(job, seconds=5), "x")
     assert soon[2].query["gracePeriodSeconds"] == "5"
 
 
 def test_a_chief_whose_pod_has_not_been_seen_is_deleted_by_its_labels():
-    api = client().of(JOBSET)
+    api = client_of().of(JOBSET)
     *first, others, job = orders(api, Running("js-x-1", "", 60), "x")
     of_job = "kfp-tfjob/run=x,jobset.sigs.k8s.io/jobset-name=js-x-1"
     role = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -110,8 +105,8 @@ def test_a_chief_whose_pod_has_not_been_seen_is_deleted_by_its_labels():
 def test_a_deletion_that_could_mean_everything_is_refused_by_the_client(path, selector):
     query = {} if selector is None else {"labelSelector": selector}
     for call in (
-        lambda: client().once("DELETE", path, query, (0.1, 0.1)),
-        lambda: client().request("DELETE", path, query),
+        lambda: client_of().once("DELETE", path, query, (0.1, 0.1)),
+        lambda: client_of().request("DELETE", path, query),
     ):
         with pytest.raises(ValueError, match="not ours"):
             call()
@@ -120,7 +115,7 @@ def test_a_deletion_that_could_mean_everything_is_refused_by_the_client(path, se
 def test_an_api_that_is_slow_gets_every_request_in_time_and_in_order(server, monkeypatch):
     """No request waits for the answer to the one before: the process may live for two seconds."""
     monkeypatch.setattr(stopping_requests, "_STEP_SECONDS", STEP)
-    stopping = Stopping(client(server.url), "x", 60)
+    stopping = Stopping(client_of(server.url), "x", 60)
     server.awaited = 2
     stopping.keep_warm()
     for call in stopping._warming:
@@ -140,7 +135,7 @@ def test_an_api_that_is_slow_gets_every_request_in_time_and_in_order(server, mon
 
 
 def test_a_request_on_a_dead_tls_connection_is_sent_again(server, monkeypatch):
-    api = client(server.url)
+    api = client_of(server.url)
     pool, server.seconds = api.client.rest_client.pool_manager, 0.0
     send, broken = pool.request, [urllib3.exceptions.SSLError("EOF occurred")]
 

@@ -7,28 +7,19 @@ from contextlib import suppress
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster import pod_logs
-from kfp_tfjob.cluster.client import ClusterClient, connect
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.job_watch import JobWatcher
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_lines import LogLine, cut, stamp_of
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from tests.http_server import Handler, serving
+from tests.unit.cluster_objects import client_of, pod
 from tests.waiting import until
 
-PREFIX = "training.kubeflow.org/"
-LABELS = {PREFIX + "replica-type": "chief", PREFIX + "replica-index": "0"}
-CHIEF = {
-    "metadata": {"name": "j-chief-0", "uid": "u", "labels": LABELS},
-    "spec": {"containers": [{"name": "tensorflow"}]},
-    "status": {
-        "phase": "Running",
-        "containerStatuses": [{"name": "tensorflow", "state": {"running": {}}}],
-    },
-}
+CHIEF = pod("chief-0") | {"spec": {"containers": [{"name": "tensorflow"}]}}
+CHIEF["metadata"]["uid"] = "u"
 SAID = ["2026-01-01T10:00:00.5Z a step", "2026-01-01T10:00:01.5Z last words"]
 
 
@@ -82,8 +73,7 @@ def server():
 
 @pytest.fixture
 def api(server):
-    found = connect(Configuration(host=server.url))
-    return ClusterClient(found, "n")
+    return client_of(server.url)
 
 
 def test_a_line_that_comes_again_with_a_new_stream_does_not_break_the_silence(
@@ -132,9 +122,9 @@ def test_a_policy_against_annotations_keeps_no_job_from_its_end(server, api):
     backend = KubernetesBackend(api)
     backend.cancel("j", "r", 1)
     assert server.asked == [
-        "DELETE /api/v1/namespaces/n/pods/j-chief-0",
-        "DELETE /api/v1/namespaces/n/pods",
-        "DELETE /apis/kubeflow.org/v1/namespaces/n/tfjobs/j",
+        "DELETE /api/v1/namespaces/team-a/pods/j-chief-0",
+        "DELETE /api/v1/namespaces/team-a/pods",
+        "DELETE /apis/kubeflow.org/v1/namespaces/team-a/tfjobs/j",
     ]
 
 

@@ -5,28 +5,16 @@ import pytest
 from kfp_tfjob.jobs.job_end import judge, with_log
 from kfp_tfjob.jobs.status import job_condition
 from kfp_tfjob.jobs.verdict import Verdict
+from tests.unit.cluster_objects import pod
 
-PREFIX = "training.kubeflow.org/"
 LOST = Verdict.LOST
+FULL = "low on resource: ephemeral-storage"
 
 
 def job(*kinds: str) -> dict:
     conditions = [{"type": kind, "status": "True", "message": kind} for kind in kinds]
     # The order of conditions means nothing, and old ones stay with status False.
     return {"status": {"conditions": [{"type": "Running", "status": "False"}, *conditions]}}
-
-
-def pod(name: str, code: int | None = None, at: int = 0, container="tensorflow", **status) -> dict:
-    kind, index = name.split("-")
-    ended = {"exitCode": code, "reason": "Error", "finishedAt": f"2026-01-01T00:00:{at:02d}Z"}
-    ended |= {"reason": status.pop("killed")} if "killed" in status else {}
-    state = {"running": {}} if code is None else {"terminated": ended}
-    group = "containerStatuses" if container == "tensorflow" else "initContainerStatuses"
-    phase = "Running" if code is None else "Failed" if code else "Succeeded"
-    return {
-        "metadata": {"labels": {PREFIX + "replica-type": kind, PREFIX + "replica-index": index}},
-        "status": {"phase": phase, group: [{"name": container, "state": state}]} | status,
-    }
 
 
 @pytest.mark.parametrize(
@@ -54,12 +42,7 @@ def pod(name: str, code: int | None = None, at: int = 0, container="tensorflow",
         (["Failed"], [pod("chief-0", 5)], "orphaned", 5),
         (["Failed"], [pod("worker-0", 137, killed="OOMKilled")], "out_of_memory", 2),
         (["Failed"], [pod("chief-0", 143, reason="DeadlineExceeded")], "deadline", 2),
-        (
-            ["Failed"],
-            [pod("chief-0", 137, reason="Evicted", message="low on resource: ephemeral-storage")],
-            "out_of_disk",
-            2,
-        ),
+        (["Failed"], [pod("chief-0", 137, reason="Evicted", message=FULL)], "out_of_disk", 2),
         (["Failed"], [pod("chief-0", 137, reason="Evicted")], "preempted_or_lost", 1),
         (["Failed"], [], "preempted_or_lost", 1),
     ],
@@ -84,10 +67,9 @@ def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():
 
 def removed(name: str, at: int, code: int | None = None, grace: int = 30, **status) -> dict:
     """A pod that was told at second `at` to go, within `grace` seconds."""
-    found = pod(name, code, at + 1, **status) if code is not None else pod(name, **status)
-    found["metadata"]["deletionTimestamp"] = f"2026-01-01T00:{(at + grace) // 60:02d}:"
-    found["metadata"]["deletionTimestamp"] += f"{(at + grace) % 60:02d}Z"
-    found["metadata"]["deletionGracePeriodSeconds"] = grace
+    found = pod(name, code, at + 1, **status)
+    gone = f"2026-01-01T00:{(at + grace) // 60:02d}:{(at + grace) % 60:02d}Z"
+    found["metadata"] |= {"deletionTimestamp": gone, "deletionGracePeriodSeconds": grace}
     return found
 
 
@@ -100,6 +82,7 @@ def failed_at(second: int) -> dict:
 
 TAINT = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
 TAINT |= {"message": "Taint manager", "lastTransitionTime": "2026-01-01T00:00:05Z"}
+TAINTED = removed("worker-0", 5, conditions=[TAINT])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +104,7 @@ TAINT |= {"message": "Taint manager", "lastTransitionTime": "2026-01-01T00:00:05
         (9, [removed("chief-0", 6, conditions=[TAINT])], "preempted_or_lost", "TaintManager"),
         (
             5,
-            [removed("chief-0", 5), removed("worker-0", 5, conditions=[TAINT])],
+            [removed("chief-0", 5), TAINTED],
             "preempted_or_lost",
             "worker-0 was taken from its node",
         ),
@@ -170,9 +153,8 @@ def test_a_sidecar_that_ends_over_and_over_is_named_where_nothing_was_stored():
     ],
 )
 def test_a_node_that_is_full_is_told_from_a_pod_that_took_too_much(message, verdict):
-    assert (
-        judge(job("Failed"), [pod("chief-0", reason="Evicted", message=message)]).verdict == verdict
-    )
+    evicted = pod("chief-0", reason="Evicted", message=message)
+    assert judge(job("Failed"), [evicted]).verdict == verdict
 
 
 def test_an_end_that_the_kubelet_has_lost_has_no_time():

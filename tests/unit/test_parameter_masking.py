@@ -12,8 +12,6 @@ from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec,
 from kfp_tfjob.jobs import log_masking
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.jobs.manifest import Identity, build_job
-from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.parameter_masking import (
     MASK,
     looks_secret,
@@ -30,6 +28,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
 from tests.problems import problem_of
+from tests.unit.cluster_objects import manifest
 from tests.unit.launch_parameters import DEFAULTS
 
 SECRET = "hunter2-4711"
@@ -111,8 +110,7 @@ def test_a_rendered_job_hides_them() -> None:
     env = {item["name"]: item for item in container["env"]}
     assert env["API_TOKEN"]["value"] == MASK and env["A_PLACE"]["value"] == "$(HOME)"
     assert json.loads(env["HYPERPARAMETERS"]["value"]) == {"api_key": MASK}
-    job = build_job(JobSpec.parse(**JOB), Identity("r", 1))
-    assert set(secrets_in_job([job, {"labels": {"api_key": "chief"}}])) == {SECRET}
+    assert set(secrets_in_job([manifest(JOB), {"labels": {"api_key": "chief"}}])) == {SECRET}
     # It must exist: without it the program would start and fail later.
     assert env["HUB_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert env["STORAGE_SECRET_DIR"]["value"] == "/etc/kfp-tfjob/storage"
