@@ -1,4 +1,4 @@
-"""Models that predict the same for every row."""
+"""Models that are made of their scores, and models that predict the same for every row."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
+
+
+def two_classes(
+    labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None
+) -> ClassPredictions:
+    """Return a model with these probabilities of class 1."""
+    scores = np.asarray(scores)
+    return ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1), weights)
 
 
 def constant_classifier(labels: ArrayLike, counts: ArrayLike) -> ClassPredictions:

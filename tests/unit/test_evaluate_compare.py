@@ -10,6 +10,7 @@ from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison
 from kfp_tfjob.judging.compare import compare as compare_measures
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
+from tests.baselines import two_classes
 
 
 def compare(challenger: Predictions, champion: Predictions, metric: str) -> Comparison:
@@ -17,8 +18,7 @@ def compare(challenger: Predictions, champion: Predictions, metric: str) -> Comp
 
 
 def classifier(labels: np.ndarray, logit: np.ndarray) -> ClassPredictions:
-    scores = 1 / (1 + np.exp(-logit))
-    return ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
+    return two_classes(labels, 1 / (1 + np.exp(-logit)))
 
 
 def pair(
@@ -90,10 +90,7 @@ def test_a_difference_of_the_detectable_size_is_found_eight_times_in_ten() -> No
     rows, repeats = 1000, 200
     found = [compare(*pair(rng, "rmse", rows), "rmse") for _ in range(50)]
     size = float(np.mean([item.detectable for item in found]))
-    promoted = 0
-    for _ in range(repeats):
-        challenger, champion = pair(rng, "rmse", rows, size)
-        promoted += compare(challenger, champion, "rmse").low > 0
+    promoted = sum(compare(*pair(rng, "rmse", rows, size), "rmse").low > 0 for _ in range(repeats))
     assert 0.7 < promoted / repeats < 0.9
 
 

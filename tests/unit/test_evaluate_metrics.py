@@ -10,20 +10,17 @@ from scipy.stats import t as student
 from sklearn import metrics as oracle
 from sklearn.calibration import calibration_curve
 
-from kfp_tfjob.judging.confusion_metrics import Cells, condense
+from kfp_tfjob.judging import predictions as of_models
+from kfp_tfjob.judging.confusion_metrics import condense
 from kfp_tfjob.judging.estimates import Estimate, Measured, t_quantile, t_tail
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import (
-    ClassPredictions,
-    Predictions,
-    ValuePredictions,
-    _ByRow,
-    joined,
-)
+from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions, joined
 from kfp_tfjob.judging.ranking_metrics import curves_of
 from kfp_tfjob.judging.ranking_metrics import estimate as curve_estimate
+from tests.baselines import two_classes
 
 ROWS = 3000
+KINDS = ["balanced", "rare", "tied", "constant", "saturated"]
 METRICS = ["balanced_accuracy", "auc", "average_precision", "mcc", "brier", "f1/b", "rmse", "r2"]
 
 
@@ -52,12 +49,11 @@ def binary(kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", ["balanced", "rare", "tied", "constant", "saturated"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_two_classes_agree_with_scikit_learn(kind: str, weighted: bool) -> None:
     labels, scores = binary(kind)
     weights = np.random.default_rng(4).integers(0, 4, ROWS).astype(float) if weighted else None
-    both = np.stack([1 - scores, scores], axis=1)
-    predictions = ClassPredictions.of(labels, both, weights)
+    predictions = two_classes(labels, scores, weights)
     guesses, by = predictions.predicted, {"sample_weight": weights}
     expected = {
         "accuracy": oracle.accuracy_score(labels, guesses, **by),
@@ -71,13 +67,13 @@ def test_two_classes_agree_with_scikit_learn(kind: str, weighted: bool) -> None:
     }
     for metric, value in expected.items():
         assert estimate(predictions, metric).value == pytest.approx(value, abs=1e-12), metric
-    log_loss = oracle.log_loss(labels, both, **by)
+    log_loss = oracle.log_loss(labels, scores, **by)
     assert estimate(predictions, "log_loss").value == pytest.approx(log_loss, rel=1e-6)
 
 
 def test_the_calibration_curve_is_that_of_scikit_learn() -> None:
     labels, scores = binary("balanced")
-    measures = Measures(ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1)))
+    measures = Measures(two_classes(labels, scores))
     true, predicted = calibration_curve(labels, scores, n_bins=15)
     found = measures.calibration
     used = found.weight > 0
@@ -117,23 +113,21 @@ def test_the_first_k_classes_agree_with_scikit_learn(weighted: bool) -> None:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", ["balanced", "rare", "tied", "constant", "saturated"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_come_in_batches_and_many_scores_are_counted_in_bins(
     monkeypatch: pytest.MonkeyPatch, kind: str, weighted: bool
 ) -> None:
     """The same rows with all limits set low."""
     labels, scores = binary(kind)
     weights = np.random.default_rng(4).integers(0, 4, ROWS) if weighted else [None] * ROWS
-    both = np.stack([1 - scores, scores], axis=1)
     parts = [
-        ClassPredictions.of(labels[at], both[at], weights[at] if weighted else None)
+        two_classes(labels[at], scores[at], weights[at] if weighted else None)
         for at in (slice(0, 700), slice(700, 2900), slice(2900, ROWS))
     ]
-    whole = ClassPredictions.of(labels, both, weights if weighted else None)
-    measures = Measures(whole)
+    measures = Measures(two_classes(labels, scores, weights if weighted else None))
     known = {metric: measures.estimate(metric) for metric in measures.names}
     errors = {metric: it.standard_error for metric, it in known.items()}
-    monkeypatch.setattr(_ByRow.chunks, "__defaults__", (400,))
+    monkeypatch.setattr(of_models._ByRow.chunks, "__defaults__", (400,))
     held = joined(parts)
     assert isinstance(held, ClassPredictions) and len(list(held.chunks())) == 8
     for metric, expected in known.items():
@@ -176,8 +170,8 @@ def test_many_classes_agree_with_scikit_learn(missing: int | None) -> None:
     table = oracle.precision_recall_fscore_support(
         labels, guesses, labels=range(5), zero_division=0
     )
-    for index in present:
-        for kind, values in zip(("precision", "recall", "f1"), table, strict=False):
+    for kind, values in zip(("precision", "recall", "f1"), table, strict=False):
+        for index in present:
             found = estimate(predictions, f"{kind}/{names[index]}", names)
             assert found.value == pytest.approx(values[index], abs=1e-12)
     if missing is not None:
@@ -190,8 +184,7 @@ def test_bins_round_little(scale: float) -> None:
     labels = rng.integers(0, 2, 300_000)
     logits = scale * (rng.normal(size=len(labels)) + labels)
     scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
-    predictions = ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
-    (binned,) = curves_of(predictions, exact_scores=0)
+    (binned,) = curves_of(two_classes(labels, scores), exact_scores=0)
     assert binned.auc == pytest.approx(oracle.roc_auc_score(labels, scores), abs=3e-6)
     precision = oracle.average_precision_score(labels, scores)
     assert binned.average_precision == pytest.approx(precision, abs=3e-6)
@@ -220,9 +213,8 @@ def test_weights_are_repeated_rows() -> None:
     labels, scores = binary("balanced")
     counts = np.random.default_rng(1).integers(0, 3, ROWS)
     rows = np.repeat(np.arange(ROWS), counts)
-    both = np.stack([1 - scores, scores], axis=1)
-    weighted = Measures(ClassPredictions.of(labels, both, counts), ["a", "b"])
-    repeated = Measures(ClassPredictions.of(labels[rows], both[rows]), ["a", "b"])
+    weighted = Measures(two_classes(labels, scores, counts), ["a", "b"])
+    repeated = Measures(two_classes(labels[rows], scores[rows]), ["a", "b"])
     for metric in (*weighted.names, "precision/b", "recall/a", "f1/b"):
         found, known = weighted.estimate(metric), repeated.estimate(metric)
         assert found.value == pytest.approx(known.value, abs=1e-12), metric
@@ -238,9 +230,7 @@ def test_standard_errors_are_those_of_a_bootstrap(metric: str) -> None:
         truth, errors = rng.normal(size=(2, ROWS))
         model: Predictions = ValuePredictions.of(truth, 0.7 * truth + 0.5 * errors)
     else:
-        labels, scores = binary("balanced")
-        model = ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
-
+        model = two_classes(*binary("balanced"))
     drawn = [
         estimate(model[rng.integers(0, ROWS, ROWS)], metric, ["a", "b"]).value for _ in range(600)
     ]
@@ -285,7 +275,7 @@ def test_an_auc_near_one_of_few_rows_is_not_said_to_be_certain() -> None:
     labels = np.repeat([0, 1], [1980, 20])
     scores = np.concatenate([np.linspace(0, 0.5, 1980), np.linspace(0.6, 0.9, 20)])
     scores[-1] = scores[1976]
-    found = estimate(ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1)), "auc")
+    found = estimate(two_classes(labels, scores), "auc")
     assert found.value > 0.9998
     low, high = found.interval(0.95)
     assert 0.95 < low < 0.995 and high > found.value
@@ -321,8 +311,7 @@ def test_what_the_rows_cannot_define_is_not_a_number() -> None:
 
 def test_the_roc_curve_is_short_finite_and_right() -> None:
     labels, scores = binary("balanced")
-    predictions = ClassPredictions.of(labels, np.stack([1 - scores, scores], axis=1))
-    fpr, tpr, thresholds = Measures(predictions).curves[0].roc(100)
+    fpr, tpr, thresholds = Measures(two_classes(labels, scores)).curves[0].roc(100)
     assert len(fpr) <= 100
     assert np.isfinite(thresholds).all()
     assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
@@ -332,22 +321,16 @@ def test_the_roc_curve_is_short_finite_and_right() -> None:
         assert fpr[at] == (scores[labels == 0] >= thresholds[at]).mean()
 
 
-def cells_of(matrix: np.ndarray) -> Cells:
-    labels, guesses = (
-        np.repeat(part, matrix.ravel()) for part in np.indices(matrix.shape).reshape(2, -1)
-    )
-    return Measures(ClassPredictions.of(labels, np.eye(len(matrix))[guesses])).cells
-
-
 def test_a_large_confusion_matrix_keeps_the_most_confused_classes() -> None:
     names = [f"c{index}" for index in range(100)]
-    matrix = 10 * np.eye(100, dtype=np.int64)
-    matrix[40, 41] = 7
-    shown, small = condense(cells_of(matrix), names)
+    labels = np.append(np.repeat(np.arange(100), 10), [40] * 7)
+    guesses = np.append(labels[:1000], [41] * 7)
+    cells = Measures(ClassPredictions.of(labels, np.eye(100)[guesses])).cells
+    shown, small = condense(cells, names)
     assert len(shown) == 30 and shown[-1] == "other"
     assert {"c40", "c41"} < set(shown)
     assert small[shown.index("c40"), shown.index("c41")] == 7
-    assert small.sum() == matrix.sum()
+    assert small.sum() == 1007
 
 
 def test_ten_thousand_classes_need_no_matrix_of_them() -> None:

@@ -16,7 +16,8 @@ from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices
 from kfp_tfjob.options.gate import Slice, parse_gate
 from kfp_tfjob.storage.errors import ConfigurationError
-from tests.baselines import constant_classifier
+from tests.baselines import constant_classifier, two_classes
+from tests.problems import problems_of
 from tests.typed_schema import typed
 
 ROWS = 6000
@@ -55,8 +56,9 @@ def model(seed: int, flipped: np.ndarray | None = None) -> ClassPredictions:
     rng = np.random.default_rng(seed)
     common = np.random.default_rng(0).normal(size=ROWS)
     signal = 1.2 * (LABELS - 0.5) * (1 if flipped is None else ~flipped)
-    score = 1 / (1 + np.exp(-signal - 0.9 * common - 0.4 * rng.normal(size=ROWS)))
-    return ClassPredictions.of(LABELS, np.stack([1 - score, score], axis=1))
+    return two_classes(
+        LABELS, 1 / (1 + np.exp(-signal - 0.9 * common - 0.4 * rng.normal(size=ROWS)))
+    )
 
 
 def sliced(*declared: Any) -> Slices:
@@ -106,19 +108,13 @@ def test_a_metric_of_ones_own_in_slices() -> None:
     lower = frozenset({"own/cost"})
     whole = replace(model(1), own={"own/cost": cost, "own/other": cost}, minimize=lower)
     champion = replace(whole, own={"own/cost": np.ones(ROWS), "own/other": cost})
-    found = judge(
-        whole,
-        champion,
-        {"column": "city", "thresholds": {"own/cost": {"max": 2}}},
-        evaluator="m:f",
-        primary_metric="own/cost",
-        direction="minimize",
-    )
+    gate = {"evaluator": "m:f", "primary_metric": "own/cost", "direction": "minimize"}
+    limited = {"column": "city", "thresholds": {"own/cost": {"max": 2}}}
+    found = judge(whole, champion, limited, **gate)
     (rome, *others) = found.slices
     assert (rome.name, rome.state, rome.value, rome.gain) == ("city = Rome", "fail", 3, -2)
     assert {it.value for it in others if it.state == "pass"} == {1}
     assert {"slices", "slice_threshold"} <= failed(found)
-    gate = {"evaluator": "m:f", "primary_metric": "own/cost", "direction": "minimize"}
     worse = judge(whole, champion, "city", mode="non_inferior", margin=1.5, **gate)
     assert "slices" in failed(worse)
     (part, *_) = sliced("city").parts(whole)
@@ -126,12 +122,9 @@ def test_a_metric_of_ones_own_in_slices() -> None:
 
 
 def test_values_in_ranges() -> None:
-    ages = {
-        part.name: part.rows
-        for part in sliced({"column": "age", "edges": [30, 50.5]}).parts(model(1))
-    }
+    ages = sliced({"column": "age", "edges": [30, 50.5]}).parts(model(1))
     age = COLUMNS["age"]
-    assert ages == {
+    assert {part.name: part.rows for part in ages} == {
         "age < 30": (age < 30).sum(),
         "30 ≤ age < 50.5": ((age >= 30) & (age < 50.5)).sum(),
         "age ≥ 50.5": (age >= 50.5).sum(),
@@ -188,15 +181,8 @@ def test_packed_rows_have_the_same_slices() -> None:
 def test_a_slice_that_is_worse_than_the_champion_fails_the_model() -> None:
     champion = model(1)
     bonn = COLUMNS["city"] == "Bonn"
-    better = ClassPredictions.of(LABELS, np.eye(2)[LABELS] * 0.6 + 0.2)
-    other = model(2, bonn).columns()
-    mixed = replace(
-        better,
-        **{
-            name: np.where(bonn.reshape(-1, *[1] * (column.ndim - 1)), other[name], column)
-            for name, column in better.columns().items()
-        },
-    )
+    other = model(2, bonn).scores[:, 0]
+    mixed = two_classes(LABELS, np.where(bonn, other, LABELS * 0.6 + 0.2))
     decision = judge(mixed, champion, "city", "member", primary_metric="accuracy")
     assert not decision.blessed
     assert failed(decision) == {"slices"}
@@ -218,8 +204,7 @@ def test_thresholds_of_slices() -> None:
     assert "slice_threshold" in failed(decision)
     assert next(it for it in decision.slices if it.name == "city = Bonn").state == "fail"
     few = declared | {"min_rows": ROWS}
-    decision = judge(model(1), None, few)
-    assert failed(decision) == {"slice_threshold"}
+    assert failed(judge(model(1), None, few)) == {"slice_threshold"}
 
 
 @pytest.mark.parametrize(
@@ -237,9 +222,7 @@ def test_slices_that_do_not_fit_the_data_are_refused_before_the_training(
 ) -> None:
     declared = {"column": column, "edges": edges, "thresholds": {"auc": {"min": 0.1}}}
     gate = {"slices": [declared, "citty"], "primary_metric": "recall/yess"}
-    with pytest.raises(ConfigurationError) as caught:
-        check_gate(gate, SCHEMA)
-    metric, first, second = map(str, caught.value.problems)
+    metric, first, second = map(str, problems_of(check_gate, gate, SCHEMA))
     assert "no class 'yess'" in metric
     assert all(words in first for words in expected.split(": "))
     assert "'citty'" in second and "'city'?" in second
@@ -272,19 +255,16 @@ def test_slices_in_which_the_metric_has_no_value_do_not_pass() -> None:
 
 def test_ranges_of_a_label_are_those_of_its_values() -> None:
     labels = np.repeat(np.float32([1, 2, 3, 4, 10]), [10, 20, 30, 40, 50])
-    schema = {
-        "task": "regression",
-        "features": [{"name": "x", "type": "float32"}],
-        "label": {"name": "stars"},
-    }
+    features = [{"name": "x", "type": "float32"}]
+    schema = typed({"task": "regression", "features": features, "label": {"name": "stars"}})
     declared = {"column": "stars", "edges": [3, 9.5]}
-    found = Slices([Slice.model_validate(declared)], typed(schema))
+    found = Slices([Slice.model_validate(declared)], schema)
     found.add(Batch({"x": np.zeros(150, np.float32)}, labels))
     counts = {"stars < 3": 30, "3 ≤ stars < 9.5": 70, "stars ≥ 9.5": 50}
     equal = ValuePredictions.of(labels, labels)
     assert {part.name: part.rows for part in found.parts(equal)} == counts
     with pytest.raises(ConfigurationError, match="'stars' contains numbers, but its edges are"):
-        check_gate({"slices": [declared | {"edges": ["2026-01-31"]}]}, typed(schema))
+        check_gate({"slices": [declared | {"edges": ["2026-01-31"]}]}, schema)
 
 
 def test_holm_multiplies_the_smallest_by_the_number_of_tests() -> None:

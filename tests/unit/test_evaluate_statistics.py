@@ -7,13 +7,12 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from kfp_tfjob.judging.compare import compare
 from kfp_tfjob.judging.metrics import Measures
@@ -22,6 +21,8 @@ from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.options.gate import parse_gate
+from tests.baselines import two_classes
+from tests.typed_schema import typed
 
 pytestmark = pytest.mark.slow
 log = logging.getLogger(__name__)
@@ -36,42 +37,34 @@ OWN = ["own/cost", "own/missed", "own/sharp"]
 CLASSES = ["a", "b", "c", "d"]
 
 
-def binary(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
-    """Return models of the same rows, a third of them of class 1, whose errors are much alike."""
-    labels = (rng.random(rows) < 1 / 3).astype(np.int64)
-    common = 0.9 * rng.normal(size=rows)
-    found: list[Predictions] = []
-    for _ in range(models):
-        logit = 1.5 * (labels - 0.5) - 0.5 + common + 0.44 * rng.normal(size=rows)
-        found.append(_of_logit(labels, logit))
-    return found
+def binary(
+    rng: np.random.Generator,
+    rows: int,
+    models: int = 1,
+    share: float = 1 / 3,
+    slope: float = 1.5,
+    start: float = -1.25,
+    own_noise: float = 0.44,
+) -> list[Predictions]:
+    """Return models of the same rows, a share of them of class 1, whose errors are much alike."""
+    labels = (rng.random(rows) < share).astype(np.int64)
+    common = start + slope * labels + 0.9 * rng.normal(size=rows)
+    logits = [common + own_noise * rng.normal(size=rows) for _ in range(models)]
+    return [two_classes(labels, 1 / (1 + np.exp(-logit))) for logit in logits]
 
 
-def weighted(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
-    """Return the same with row weights from 0.5 to 2."""
+# Models that are nearly always right.
+few_errors = partial(binary, slope=5, start=-2.5)
+# One row in 100 is of class 1, and the models often miss it.
+rare = partial(binary, share=1 / 100, slope=3, start=-2.6, own_noise=1)
+
+
+def weighted(
+    make: Callable[..., list[Predictions]], rng: np.random.Generator, rows: int, models: int = 1
+) -> list[Predictions]:
+    """Return models with row weights from 0.5 to 2."""
     weights = rng.uniform(0.5, 2, rows).astype(np.float32)
-    return [replace(one, weights=weights) for one in binary(rng, rows, models)]
-
-
-def few_errors(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
-    """Return models of two classes that are nearly always right."""
-    labels = (rng.random(rows) < 1 / 3).astype(np.int64)
-    common = 0.9 * rng.normal(size=rows)
-    logits = [5 * (labels - 0.5) + common + 0.44 * rng.normal(size=rows) for _ in range(models)]
-    return [_of_logit(labels, logit) for logit in logits]
-
-
-def rare(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
-    """Return models of two classes, one row in 100 of class 1, which they often miss."""
-    labels = (rng.random(rows) < 1 / 100).astype(np.int64)
-    common = 0.9 * rng.normal(size=rows)
-    logits = [3 * labels - 2.6 + common + rng.normal(size=rows) for _ in range(models)]
-    return [_of_logit(labels, logit) for logit in logits]
-
-
-def _of_logit(labels: NDArray[np.int64], logit: NDArray[np.float64]) -> ClassPredictions:
-    score = 1 / (1 + np.exp(-logit))
-    return ClassPredictions.of(labels, np.stack([1 - score, score], axis=1))
+    return [replace(one, weights=weights) for one in make(rng, rows, models)]
 
 
 def many(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
@@ -107,20 +100,14 @@ def own(rng: np.random.Generator, rows: int, models: int = 1) -> list[Prediction
     return found
 
 
-def own_weighted(rng: np.random.Generator, rows: int, models: int = 1) -> list[Predictions]:
-    """Return the same with row weights from 0.5 to 2."""
-    weights = rng.uniform(0.5, 2, rows).astype(np.float32)
-    return [replace(one, weights=weights) for one in own(rng, rows, models)]
-
-
 KINDS: dict[str, tuple[Callable[..., list[Predictions]], list[str]]] = {
     "two classes": (binary, BINARY),
-    "with weights": (weighted, BINARY),
+    "with weights": (partial(weighted, binary), BINARY),
     "few errors": (few_errors, BINARY),
     "four classes": (many, MANY),
     "regression": (values, VALUES),
     "own": (own, OWN),
-    "own with weights": (own_weighted, OWN),
+    "own with weights": (partial(weighted, own), OWN),
     "rare class": (rare, BINARY),
 }
 EACH = [(kind, metric) for kind, (_, metrics) in KINDS.items() for metric in metrics]
@@ -212,10 +199,10 @@ def test_intervals_are_as_wide_as_those_of_bootstraps(kind: str, metric: str) ->
     assert np.mean(ratios) == pytest.approx(1, abs=0.03)
 
 
-SCHEMA = {
+SCHEMA = typed({
     "features": [{"name": "part", "type": "float32"}],
     "label": {"name": "y", "classes": ["a", "b"]},
-}
+})  # fmt: skip
 
 
 @pytest.mark.parametrize("metric", ["auc", "accuracy", "log_loss", "average_precision"])

@@ -17,7 +17,7 @@ from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.own_code import place_of
-from tests.baselines import constant_classifier, constant_regression
+from tests.baselines import constant_classifier, constant_regression, two_classes
 
 ROWS = 1000
 CLASSES = ["no", "yes", "maybe"]
@@ -34,9 +34,9 @@ def model(wrong: int, shift: int = 0) -> ClassPredictions:
 
 
 def broken() -> ClassPredictions:
-    probabilities = 0.9 * np.eye(3)[LABELS] + 0.1 / 3
-    probabilities[5] = np.nan
-    return ClassPredictions.of(LABELS, probabilities)
+    scores = model(0).scores.copy()
+    scores[5] = np.nan
+    return ClassPredictions.of(LABELS, scores)
 
 
 def rival(predictions: Predictions | None = None, **more: Any) -> Rival:
@@ -65,35 +65,30 @@ class Case:
 
 GOOD = model(20)
 OTHER_SCHEMA = {"obstacle": "its data had another schema"}
+ACCEPT = {"first_model": "accept"}
+AS_FIRST = {"incompatible_champion": "treat_as_first"}
+BY_CLASS = DEFAULT_GATE | {"primary_metric": "precision/yes"}
+NEVER_YES = ClassPredictions.of(LABELS, np.tile([0.6, 0.0, 0.4], (ROWS, 1)))
+WITHIN = {"mode": "non_inferior", "margin": 0.02}
+KEPT = {"thresholds": {"accuracy": {"min": 0.98}, "recall/no": {"min": 0.9}}}
+MISSED = {"thresholds": {"log_loss": {"max": 0.1}}}
 CASES = {
     "first model": Case(GOOD, None, True, "accuracy 0.9800 beats the baseline 0.3340 (95% bound"),
     "first model, by the precision of a class that the baseline never predicts": Case(
-        GOOD, None, True, "precision/yes", DEFAULT_GATE | {"primary_metric": "precision/yes"}
+        GOOD, None, True, "precision/yes", BY_CLASS
     ),
     "challenger that no longer predicts a class": Case(
-        ClassPredictions.of(LABELS, np.tile([0.6, 0.0, 0.4], (ROWS, 1))),
-        rival(GOOD),
-        False,
-        "precision/yes",
-        DEFAULT_GATE | {"primary_metric": "precision/yes"},
+        NEVER_YES, rival(GOOD), False, "precision/yes", BY_CLASS
     ),
     "first model no better than the baseline": Case(
         model(660), None, False, "accuracy 0.3400 does not beat the baseline"
     ),
-    "first model accepted": Case(
-        model(660), None, True, "without comparison", {"first_model": "accept"}
-    ),
-    "first model accepted, but not a number": Case(
-        broken(), None, False, "not finite", {"first_model": "accept"}
-    ),
+    "first model accepted": Case(model(660), None, True, "without comparison", ACCEPT),
+    "first model accepted, but not a number": Case(broken(), None, False, "not finite", ACCEPT),
     "empty gate": Case(GOOD, None, False, "an empty gate blesses nothing", {}),
     "same model": Case(GOOD, rival(same=True), False, "same model as champion 3"),
     "same model, whatever its schema": Case(
-        GOOD,
-        rival(same=True, **OTHER_SCHEMA),
-        False,
-        "same model as champion 3",
-        {"incompatible_champion": "treat_as_first"},
+        GOOD, rival(same=True, **OTHER_SCHEMA), False, "same model as champion 3", AS_FIRST
     ),
     "better": Case(GOOD, rival(model(50)), True, "accuracy 0.9800 beats champion 3 0.9500"),
     "worse": Case(model(50), rival(GOOD), False, "accuracy 0.9500 does not beat champion 3"),
@@ -107,37 +102,19 @@ CASES = {
         GOOD, rival(model(20)), True, "is not worse than", {"mode": "non_inferior"}
     ),
     "a little worse within the margin": Case(
-        model(25), rival(GOOD), True, "by more than 0.02", {"mode": "non_inferior", "margin": 0.02}
+        model(25), rival(GOOD), True, "by more than 0.02", WITHIN
     ),
-    "worse than the margin": Case(
-        model(60), rival(GOOD), False, "may be worse than", {"mode": "non_inferior", "margin": 0.02}
-    ),
+    "worse than the margin": Case(model(60), rival(GOOD), False, "may be worse than", WITHIN),
     "incompatible champion": Case(GOOD, rival(**OTHER_SCHEMA), False, "another schema"),
     "incompatible champion counts as none": Case(
-        GOOD,
-        rival(**OTHER_SCHEMA),
-        True,
-        "beats the baseline",
-        {"incompatible_champion": "treat_as_first"},
+        GOOD, rival(**OTHER_SCHEMA), True, "beats the baseline", AS_FIRST
     ),
     "champion that cannot be loaded": Case(
         GOOD, rival(obstacle="champion 3 cannot be loaded"), False, "treat_as_first"
     ),
     "predictions that are not numbers": Case(broken(), rival(GOOD), False, "not finite"),
-    "threshold kept": Case(
-        GOOD,
-        None,
-        True,
-        "beats",
-        {"thresholds": {"accuracy": {"min": 0.98}, "recall/no": {"min": 0.9}}},
-    ),
-    "threshold missed": Case(
-        GOOD,
-        None,
-        False,
-        "log_loss 0.1356 is not at most 0.1",
-        {"thresholds": {"log_loss": {"max": 0.1}}},
-    ),
+    "threshold kept": Case(GOOD, None, True, "beats", KEPT),
+    "threshold missed": Case(GOOD, None, False, "log_loss 0.1356 is not at most 0.1", MISSED),
     "another primary metric": Case(
         GOOD, rival(model(50)), True, "macro_f1 0.98", {"primary_metric": "macro_f1"}
     ),
@@ -173,7 +150,7 @@ def test_all_that_fails_is_said() -> None:
 
 def test_the_primary_metric_follows_the_task() -> None:
     scores = np.linspace(0.01, 0.99, 100)
-    binary = ClassPredictions.of(scores > 0.4, np.stack([1 - scores, scores], axis=1))
+    binary = two_classes(scores > 0.4, scores)
     decision = decided(GateOptions(), binary, constant_classifier(binary.labels, [1, 1]), None)
     assert (decision.primary_metric, decision.blessed) == ("auc", True)
     truth = np.linspace(0, 9, 100)
@@ -270,8 +247,9 @@ def test_a_wrong_model_name_is_refused(name: str) -> None:
 def test_metrics_of_another_label_are_answered_with_those_of_it(
     gate: dict, task: str, typed: str
 ) -> None:
+    classes = ["no", "yes"] if task == "classification" else []
     with pytest.raises(ConfigurationError) as caught:
-        check_metrics(parse_gate(gate), task, ["no", "yes"] if task == "classification" else [])
+        check_metrics(parse_gate(gate), task, classes)
     said = with_hints(caught.value)
     assert typed in said and "Fix: " in said
     good = {"primary_metric": "recall/yes", "thresholds": {"f1/no": {"min": 0.1}}}
