@@ -114,6 +114,8 @@ def train(config: Config, started: float) -> None:
         self_test.check_sum(replicas)
         self_test.check_loss(model, dataset, replicas, config.options)
         self_test.check_model(model, dataset, replicas)
+        if replicas.chief and config.attempt == 1 and not config.restarts:
+            self_test.check_export(model, dataset)
         training = Training(
             config,
             dataset,

@@ -45,15 +45,19 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
     keras_ending = output / f".{KERAS_MODEL}"  # Keras refuses other suffixes
     with files.written(output / KERAS_MODEL, keras_ending) as partial:
         model.save(partial)
+    names = [column.name for column in dataset.columns]
+    kinds = [column.kind for column in dataset.columns]
     with files.written(output / MODEL) as folder:
-        _saved_model(model, dataset, folder)
+        holder, signatures = with_signatures(model, dataset)
+        tf.saved_model.save(holder, str(folder), signatures)
+        (folder / COLUMNS).parent.mkdir(exist_ok=True)
+        (folder / COLUMNS).write_text(to_json(names, kinds), encoding="utf-8")
         shutil.rmtree(output / MODEL, ignore_errors=True)
 
 
-def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
-    names = [column.name for column in dataset.columns]
-    kinds = [column.kind for column in dataset.columns]
-    arguments = argument_names(names)
+def with_signatures(model: keras.Model, dataset: Dataset) -> tuple[tf.Module, dict[str, Any]]:
+    """Return what `model/` contains: an object that holds the model, and its signatures."""
+    arguments = argument_names([column.name for column in dataset.columns])
     outputs = _outputs(model, dataset)
     holder = tf.Module()
     # Not the model itself, because that would include the state of its optimizer.
@@ -91,9 +95,7 @@ def _saved_model(model: keras.Model, dataset: Dataset, folder: Path) -> None:
     signatures = {"serve": serve_columns, "serving_default": serve_columns}
     if dataset.coding and dataset.coding.is_identity:
         signatures["serve_packed"] = tf.function(serve_packed, input_signature=packed)
-    tf.saved_model.save(holder, str(folder), signatures=signatures)
-    (folder / COLUMNS).parent.mkdir(exist_ok=True)
-    (folder / COLUMNS).write_text(to_json(names, kinds), encoding="utf-8")
+    return holder, signatures
 
 
 def _outputs(model: keras.Model, dataset: Dataset) -> Any:

@@ -1,6 +1,7 @@
-"""Tests at the start that the loss fits the rows, and that sums over replicas are right.
+"""Tests at the start of the loss, of sums over replicas, and of the export.
 
-Without these tests, the training would silently learn something else, or differ from one replica.
+Without these tests, the training would silently learn something else, differ from one replica, or
+fail at its end.
 """
 
 from __future__ import annotations
@@ -8,17 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.saved_model.save import export_meta_graph  # a SavedModel without its weights
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.export import with_signatures
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 from kfp_tfjob.trainer.train_step import INSTALL, leave_sums_to_us
+from kfp_tfjob.trainer.user_model import where
 
 log = logging.getLogger(__name__)
 _ROWS = 4  # of each half of the example
@@ -109,6 +114,28 @@ def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> Non
                 " process id or host name",
             )
         )
+
+
+def check_export(model: keras.Model, dataset: Dataset) -> None:
+    """Write the graph of the SavedModel, as after the training.
+
+    Raises:
+        ConfigurationError: The model cannot be exported.
+    """
+    try:
+        with _unchanged(model), TemporaryDirectory() as folder:
+            holder, signatures = with_signatures(model, dataset)
+            export_meta_graph(holder, f"{folder}/graph", signatures)
+    except Exception as error:
+        raise ConfigurationError(
+            Problem(
+                "the model cannot be exported",
+                received=where(error),
+                expected="a model that TensorFlow can write as a SavedModel",
+                fix="create lookup tables and tf.Variables in the layer or model that uses them,"
+                " as its attributes: self.table = tf.lookup.StaticHashTable(...)",
+            )
+        ) from error
 
 
 def check_loss(

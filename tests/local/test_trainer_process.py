@@ -147,16 +147,42 @@ def loss(classes, predicted):
 """
 
 
+HIDDEN_TABLE = """
+import keras
+import tensorflow as tf
+
+def build_model(dataset):
+    keys, values = tf.range(10, dtype=tf.int64), tf.range(10, dtype=tf.float32)
+    initial = tf.lookup.KeyValueTensorInitializer(keys, values)
+    table = tf.lookup.StaticHashTable(initial, -1.0)
+
+    class Find(keras.layers.Layer):
+        def call(self, x):
+            return table.lookup(tf.cast(x, tf.int64))
+
+    inputs = keras.Input((dataset.num_features,))
+    model = keras.Model(inputs, keras.layers.Dense(3, "softmax")(Find()(inputs)))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "data", "options", "exit_code"),
     [
         (EXITS, "classification", "{}", 2),
+        (HIDDEN_TABLE, "classification", "{}", 2),
         # It stops one replica only, which counts the labels.
         ("", "wrong", '{"class_weight": "balanced"}', 3),
         ("an output that is a file", "classification", "{}", 2),
     ],
-    ids=["a loss that ends the process", "a label outside of the classes", "the chief's output"],
+    ids=[
+        "a loss that ends the process",
+        "a model that cannot be exported",
+        "a label outside of the classes",
+        "the chief's output",
+    ],
 )
 def test_every_replica_ends_with_the_same_error(
     jobs: Start, tmp_path: Path, code: str, data: str, options: str, exit_code: int
@@ -169,6 +195,7 @@ def test_every_replica_ends_with_the_same_error(
     assert job.end() == [exit_code] * 2, job.log() + job.log(1)
     words = [job.words(replica).partition(" Received: ") for replica in range(2)]
     assert all(" Fix: " in rest for _, _, rest in words)
+    assert not (job.output / "progress.jsonl").exists() or data == "wrong"
     # One may have heard of it from the other, whose name comes first.
     whats = sorted((what for what, _, _ in words), key=len)
     assert whats[1].endswith(whats[0].rpartition(": ")[2])
