@@ -9,6 +9,9 @@ import socket
 # could be taken between the moment it was found and the moment the server listens.
 _PORTS = range(12_000, 20_000)
 _CHANCE = random.SystemRandom()
+# A server listens seconds after its port was found. Until this process ends, no other process of
+# the tests is given the same one: each holds a name in the kernel for every port it gave out.
+_HELD: list[socket.socket] = []
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -21,11 +24,14 @@ def free_ports(number: int, host: str = "127.0.0.1") -> list[int]:
     found: list[int] = []
     while len(found) < number:
         port = _CHANCE.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0kfp-tfjob-test-port-{port}")
+            with socket.socket() as probe:
                 probe.bind((host, port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
+        except OSError:
+            name.close()
+            continue
+        _HELD.append(name)
+        found.append(port)
     return found
