@@ -243,7 +243,9 @@ def test_nodes_that_only_the_flavor_tolerates(launch, with_tfjobs, scarce):
     launch.wait_for(lambda: _pods(launch, "Running"))
     pods = {"all": {"queue": queue, "gpu_resource": gpu}}
     with may_list_nodes(launch):
-        spec = launch.spec(workers=1, gpus=4, pod=pods, partly_placed_seconds=4)
+        # A chief that waits for its worker, as a trainer does.
+        body = "if attempt == 1: time.sleep(600)"
+        spec = launch.spec(body, workers=1, gpus=4, pod=pods, partly_placed_seconds=4)
         api = client_of(launch.kubeconfig, launch.namespace, 20).of(spec.kind)
         launch.wait_for(launch.backend().nodes)
         assert not only(check(Subject(api, spec), At.RUN), Status.WAITS, Status.PROBLEM)
