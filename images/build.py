@@ -166,7 +166,7 @@ class Builder:
                 Problem(
                     "there is no builder of images",
                     received=said or "none of them on this machine",
-                    expected="docker with its plugin buildx, podman or buildah",
+                    expected="docker with the buildx plugin, podman or buildah",
                     fix="install one, or name it: make images BUILDER=buildah",
                 )
             )

@@ -29,14 +29,14 @@ VARIABLES = {
     "OUTPUT_DIR": "folder for the model and all other output",
     "EXPECTED_REPLICAS": "chief and workers together; the supervisor rejects any other TF_CONFIG",
     "EXPECTED_GPUS": "this replica's GPUs; the trainer refuses to train with fewer",
-    "START_DEADLINE": "how long a replica waits for the others to appear; for a lost one, at"
-    " most 300 s",
+    "START_DEADLINE": "how long a replica waits for the others to appear; at most 300 s for one"
+    " that was lost",
     "MAX_RESTARTS": "how often the supervisor may restart the command; unset means never",
     "RESTARTS": "restarts of the command in this pod so far; set by the supervisor",
     "SUPERVISOR_PIPE": "file descriptor on which the command reports its progress; set by the"
     " supervisor",
     "PODINFO_DIR": "annotations of the chief's pod as files: heartbeat, stop-within",
-    "ORPHAN_TIMEOUT": "how long the chief trains without a new heartbeat; then it saves and exits"
+    "ORPHAN_TIMEOUT": "how long the chief trains without a new heartbeat before it saves and exits"
     " with code 5",
     "STORE_DEADLINE": "how long the chief waits for its output to be stored",
     "FLUSH_BARRIER": "1 if a sidecar stores the output",
