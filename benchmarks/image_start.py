@@ -2,7 +2,7 @@
 
     python -m benchmarks.image_start TOOLS_ROOT TRAINER_ROOT
 
-Each root is the file system of an image, for instance of `buildah mount`. Needs root. "cold" reads
+Each root is the file system of an image, for example of `buildah mount`. Needs root. "cold" reads
 every file from the disk: the benchmark drops the files of the image, and no others, from the cache.
 """
 

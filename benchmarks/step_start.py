@@ -2,7 +2,7 @@
 
     python -m benchmarks.step_start [--repeats N] [--before CHECKOUT]
 
-With a checkout of an earlier commit, for instance a `git worktree`, both are measured in turn. The
+With a checkout of an earlier commit, for example a `git worktree`, both are measured in turn. The
 SDK that creates a TFJob loads with the first job only, and has its own column.
 
 Every measurement is a new process that first loads KFP's executor, as a step's pod does, and then

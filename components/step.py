@@ -55,7 +55,7 @@ class Step:
     """The context of an engine.
 
     Attributes:
-        name: The step, for instance `prepare_data`.
+        name: The step, for example `prepare_data`.
         run_id: The run; also the name of its folder in S3.
         layout: Everything below output_uri.
         store: The store that holds it.

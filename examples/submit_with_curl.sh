@@ -5,7 +5,7 @@
 #       sh examples/submit_with_curl.sh PIPELINE_ID VERSION_ID parameters.json [RUN_NAME]
 #
 # PIPELINE_ID and VERSION_ID are those of the uploaded tfjob_training.yaml; the UI shows both.
-# parameters.json is an object with run parameters, for instance
+# parameters.json is an object with run parameters, for example
 #   {"data_uri": "s3://data/digits.csv", "data_label": "digit", "model_name": "digits",
 #    "output_uri": "s3://results/team-a", "train_epochs": 20}
 # A parameter that it does not name has the default of the pipeline. Preflight checks all of them.

@@ -134,7 +134,7 @@ class Builder:
     """docker, podman or buildah, with its global options.
 
     Attributes:
-        command: For instance ["buildah", "--root", "/var/cache/images"].
+        command: For example, ["buildah", "--root", "/var/cache/images"].
         arguments: More options of every build.
         base: The image that all stages begin with.
     """
@@ -238,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="make images", description=str(__doc__).partition("\n")[0]
     )
     add = parser.add_argument
-    add("--registry", default="", help="registry and path, for instance ghcr.io/me")
+    add("--registry", default="", help="registry and path, for example ghcr.io/me")
     add("--push", action="store_true", help="push, and write images/digests.json")
     add("--gpu", action="store_true", help="build the trainer image for GPUs too")
     add("--serving", action="store_true", help="build the image of `kfp-tfjob serve` too")

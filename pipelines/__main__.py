@@ -27,7 +27,7 @@ def main() -> None:
             raise
         sys.exit(
             f"kfp-tfjob: the package {package} is not installed. Fix: install kfp-tfjob with its"
-            " extra `local`, for instance: pip install 'kfp-tfjob[local]'"
+            " extra `local`, for example: pip install 'kfp-tfjob[local]'"
         )
 
 

@@ -57,7 +57,7 @@ def parse(settings: Iterable[str]) -> dict[str, dict[str, str]]:
                     received=setting,
                     expected=f"STEP.KEY=VALUE; STEP is one of {', '.join([*DEFAULTS, ALL])}; KEY is"
                     " cpu or cpu_limit with cores such as 2 or 500m, or memory such as 8Gi",
-                    fix="for instance --step-resources prepare_data.memory=8Gi",
+                    fix="for example --step-resources prepare_data.memory=8Gi",
                 )
             )
             continue

@@ -149,7 +149,7 @@ def _place(callback: Any, output: Path) -> list[Problem]:
                     f"the callback {type(callback).__name__} must not write to this path",
                     received=path,
                     expected=f"a path in OUTPUT_DIR other than {', '.join(_TAKEN)}",
-                    fix=f"choose another {attribute}, for instance own/{Path(path).name or 'x'}",
+                    fix=f"choose another {attribute}, for example own/{Path(path).name or 'x'}",
                 )
             )
         else:

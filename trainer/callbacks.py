@@ -136,7 +136,7 @@ class Callbacks:
         """Call a hook of all callbacks; every process must do this with the same hook.
 
         Args:
-            hook: Its name, for instance on_epoch_end.
+            hook: Its name, for example on_epoch_end.
             *arguments: Its arguments; only those of the chief count.
 
         Returns:

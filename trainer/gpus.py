@@ -37,7 +37,7 @@ class Build:
     Attributes:
         version: Its version.
         cuda: The version of CUDA it was built with; empty if it does not support NVIDIA GPUs.
-        kernels: The GPU generations it has kernels for, for instance `sm_80` or `compute_90`.
+        kernels: The GPU generations it has kernels for, for example `sm_80` or `compute_90`.
     """
 
     version: str

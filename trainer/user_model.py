@@ -104,7 +104,7 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
     """Call the user's function and return its result.
 
     Raises:
-        ConfigurationError: It fails, for instance because it does not take these hyperparameters.
+        ConfigurationError: It fails, for example because it does not take these hyperparameters.
     """
     try:
         model = function(dataset, **_with_floats(function, hyperparameters))
@@ -180,7 +180,7 @@ def check(
         raise ConfigurationError(
             Problem(
                 f"{name} returned a model with parts that already existed before the call",
-                received=f"{len(made_before)} variables, for instance {made_before[0]}",
+                received=f"{len(made_before)} variables, for example {made_before[0]}",
                 expected=f"layers, optimizer and metrics that are created in {name}: with several"
                 " replicas, the strategy must create their variables",
                 fix=f"move the code that creates them into {name}",
@@ -201,10 +201,10 @@ def check(
                 LABELS_DO_NOT_FIT,
                 received=_last_line(error),
                 expected=_labels_in_words(dataset),
-                fix="use a sparse_ loss and sparse_ metrics for classes, for instance"
+                fix="use a sparse_ loss and sparse_ metrics for classes, for example"
                 " sparse_categorical_crossentropy"
                 if dataset.task == CLASSIFICATION
-                else "use a loss and metrics for numbers, for instance mean_squared_error",
+                else "use a loss and metrics for numbers, for example mean_squared_error",
             )
         ) from error
     _check_saves(model)

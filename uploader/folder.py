@@ -51,7 +51,7 @@ def push(
         store: The store.
         folder: The folder to send; `supervisor/output_files.py` defines which files count.
         address: The directory in the store.
-        kind: The kind of the manifest, for instance `code`.
+        kind: The kind of the manifest, for example `code`.
         run_id: The run that writes it.
         attempt: The attempt of that run.
         details: Facts for readers of the manifest.

@@ -141,7 +141,7 @@ class TransferProgress:
     """Counts files and bytes, and logs the progress every few seconds.
 
     Args:
-        what: The activity, for instance `sending`.
+        what: The activity, for example `sending`.
         files: Number of files.
         size: Their total bytes.
     """
@@ -177,6 +177,6 @@ class TransferProgress:
         return f"{(self._all_size - self.size) / rate:.0f} s left"
 
     def __str__(self) -> str:
-        """Return the bytes and the rate, for instance `12.0 MB at 80.1 MB/s`."""
+        """Return the bytes and the rate, for example `12.0 MB at 80.1 MB/s`."""
         seconds = max(time.monotonic() - self._start, 1e-3)
         return f"{self.size / 1e6:.1f} MB at {self.size / 1e6 / seconds:.1f} MB/s"

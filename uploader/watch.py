@@ -258,7 +258,7 @@ class _Sidecar:
             self._end = dict(read_json(self._settings.folder / UPLOADER / CHIEF_END))
             # The folder may outlive pods, and have the end of an earlier attempt.
             if (self._end.get("run_id"), self._end.get("attempt")) != (run_id, attempt):
-                said = "its supervisor left no record, for instance because it was killed"
+                said = "its supervisor left no record, for example because it was killed"
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 self._end = {"run_id": run_id, "attempt": attempt, "time": now, "code": None}
                 self._end |= {"signal": 0, "reason": said, "seconds": 0.0, "step": 0}

@@ -318,7 +318,7 @@ def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
         received=repr(values["data_uri"]),
         expected="a file or a folder with data, written before the tick",
         fix="write the data, then retry this run, which keeps its tick; or schedule the run"
-        " later; or read older data, for instance with {date-1d} instead of {date}",
+        " later; or read older data, for example with {date-1d} instead of {date}",
         path="data_uri",
     )
 

@@ -166,7 +166,7 @@ def beyond_limits(
         if share > options.max_unseen:
             yield Problem(
                 f"the category {name!r} has values that the data of {reference.name} does not have",
-                received=f"{share:.1%} of the training rows, for instance"
+                received=f"{share:.1%} of the training rows, for example"
                 f" {listed(map(repr, values), _MOST_VALUES)}",
                 expected=f"at most {options.max_unseen:.1%} (data_options.contract.max_unseen)",
                 fix="correct these values; if they are right, raise the limit, or add"

@@ -180,7 +180,7 @@ class Labels:
             raise DataError(
                 Problem(
                     f"the label {self.name!r} has too many distinct values to be classes",
-                    received=f"more than {MOST_CLASSES:,}, for instance {texts[0]!r}",
+                    received=f"more than {MOST_CLASSES:,}, for example {texts[0]!r}",
                     expected=f"at most {MOST_CLASSES:,} classes, or numbers in every row",
                     fix="choose a different data_label, or correct data_options.task",
                 )

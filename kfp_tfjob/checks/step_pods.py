@@ -27,7 +27,7 @@ class StepPod:
     """The pod of one step.
 
     Attributes:
-        step: For instance `prepare_data`.
+        step: For example, `prepare_data`.
         asked: What `pod` says.
         compiled: The `cpu`, `memory` and perhaps `cpu_limit` that were compiled in; empty in a
             pipeline without the setters.

@@ -151,7 +151,7 @@ class ClusterClient:
         return self._path(f"/apis/{self.kind.api_version}", self.kind.plural, name)
 
     def core(self, kind: str, name: str = "") -> str:
-        """Return the path of a kind of the core group, for instance `pods`, or of one object."""
+        """Return the path of a kind of the core group, for example `pods`, or of one object."""
         return self._path("/api/v1", kind, name)
 
     def workflow(self, name: str) -> str:
@@ -184,7 +184,7 @@ class ClusterClient:
         return self.request("GET", path, query).get("items") or []
 
     def list_jobs(self, selector: str) -> list[Object]:
-        """Return the jobs with a label, for instance `kfp-tfjob/run=x`; raises as `list`."""
+        """Return the jobs with a label, for example `kfp-tfjob/run=x`; raises as `list`."""
         return self.with_kind(self.list(self.jobs(), labelSelector=selector))
 
     def with_kind(self, jobs: Iterable[Object]) -> list[Object]:
@@ -264,7 +264,7 @@ class ClusterClient:
 
         Args:
             path: The path of a list or a log.
-            query: For instance follow=true.
+            query: For example, follow=true.
             silence: Seconds without a byte after which the connection counts as dead.
             heard: Called when bytes arrive, with the size of the line that has not ended: that of
                 a progress bar may take hours.

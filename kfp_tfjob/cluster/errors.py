@@ -45,7 +45,7 @@ class ApiError(ApiException):
 
     @property
     def code(self) -> str:
-        """The API server's code for the kind of error, for instance `AlreadyExists`."""
+        """The API server's code for the kind of error, for example `AlreadyExists`."""
         return str(self._content.get("reason") or "")
 
     @property

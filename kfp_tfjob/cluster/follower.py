@@ -112,7 +112,7 @@ class Follower:
         self._thread.join(seconds)
 
     def last_lines(self, container: str, number: int) -> list[str]:
-        """Return the last lines of a container, for instance `worker-1` or `worker-1/setup`."""
+        """Return the last lines of a container, for example `worker-1` or `worker-1/setup`."""
         return list(self._lines[container])[-number:]
 
     def _read(self) -> None:

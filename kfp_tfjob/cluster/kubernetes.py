@@ -235,7 +235,7 @@ class KubernetesBackend:
             watching.close()
 
     def jobs_of(self, label: str) -> list[Object]:
-        """Return the jobs with a label, for instance `kfp-tfjob/run=x`."""
+        """Return the jobs with a label, for example `kfp-tfjob/run=x`."""
         return self._api.list_jobs(label)
 
     def tail(self, pod: str, container: str, lines: int) -> list[str]:

@@ -25,7 +25,7 @@ class LogLine(NamedTuple):
 
     @property
     def replica(self) -> str:
-        """The replica, for instance `chief-0`."""
+        """The replica, for example `chief-0`."""
         return self.where.partition("/")[0]
 
 

@@ -21,7 +21,7 @@ def pod_summary(
     events: Sequence[Object] = (),
     place: int | None = None,
 ) -> str:
-    """Return for instance `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
+    """Return for example `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
     `place` is that of a suspended job in its queue, from 1; None if it is not known.
     """

@@ -95,7 +95,7 @@ def misconfigured(pods: Iterable[Object]) -> list[str]:
 
 
 def not_made(events: Iterable[Object]) -> list[str]:
-    """Return why pods could not be created, for instance a quota, newest last."""
+    """Return why pods could not be created, for example a quota, newest last."""
     return [str(item.get("message")) for item in events if item.get("reason") in _NOT_MADE]
 
 

@@ -38,7 +38,7 @@ class ServedModel:
     Args:
         folder: The folder of the SavedModel.
         schema: The schema of the data that it predicts.
-        name: Its name in messages, for instance `the model`.
+        name: Its name in messages, for example `the model`.
 
     Raises:
         DataError: It cannot be loaded, or its signature does not fit the task.
@@ -277,7 +277,7 @@ def _row_shape(spec: Any, width: int) -> list[int] | None:
     if row in ([width], [None]):
         return [width]
     if row and None not in row and math.prod(row) == width:
-        return row  # for instance an image with its pixels as columns
+        return row  # for example an image with its pixels as columns
     return None
 
 

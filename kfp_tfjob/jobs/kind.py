@@ -198,7 +198,7 @@ class JobKind:
         return f"{name}-{self.label_of(role)}-{index}"
 
     def log_name(self, replica: str, container: str) -> str:
-        """Return the name in brackets before a log line, for instance `chief-0/setup`."""
+        """Return the name in brackets before a log line, for example `chief-0/setup`."""
         return replica if container == self.container else f"{replica}/{container}"
 
     def pods_of(self, name: str) -> str:

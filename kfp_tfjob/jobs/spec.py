@@ -101,7 +101,7 @@ class JobSpec:
         }
 
     def gpus_of(self, role: str) -> int:
-        """Return the GPUs of one replica of a role, for instance `worker`."""
+        """Return the GPUs of one replica of a role, for example `worker`."""
         extra = {"ps": self.pod.ps, "evaluator": self.pod.evaluator}.get(role)
         return extra.gpus if extra else self.gpus
 

@@ -9,12 +9,12 @@ from kfp_tfjob.jobs.objects import Object
 
 
 def role_of(pod: Object) -> str:
-    """Return the role of a pod, for instance `worker`."""
+    """Return the role of a pod, for example `worker`."""
     return kind_of_pod(pod).role_of(pod["metadata"]["labels"])
 
 
 def replica_of(pod: Object) -> str:
-    """Return the short name of a pod, for instance `chief-0`."""
+    """Return the short name of a pod, for example `chief-0`."""
     return f"{role_of(pod)}-{pod['metadata']['labels'][kind_of_pod(pod).index_label]}"
 
 

@@ -40,7 +40,7 @@ class Opponent:
         folder: Where its files are downloaded.
 
     Attributes:
-        name: Its name in messages, for instance `champion 3`.
+        name: Its name in messages, for example `champion 3`.
         same: Whether it is the challenger: the weights are equal, and so are the outputs for all
             rows so far, because another graph may serve the same weights.
         watch: Gets the outputs of every batch.

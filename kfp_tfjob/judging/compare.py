@@ -92,7 +92,7 @@ def compare(
         challenger: The new model.
         other: The champion or the trivial baseline.
         metric: A metric of the task.
-        confidence: The confidence of each one-sided bound, for instance 0.95.
+        confidence: The confidence of each one-sided bound, for example 0.95.
     """
     ours, theirs = challenger.estimate(metric), other.estimate(metric)
     gain = ours.sign * (ours.value - theirs.value)

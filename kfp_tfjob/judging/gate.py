@@ -33,7 +33,7 @@ class Rival:
     """The champion as the gate sees it.
 
     Attributes:
-        name: Its name in messages, for instance `champion 3`.
+        name: Its name in messages, for example `champion 3`.
         same: Whether it is the challenger, by its weights and its outputs.
         obstacle: Why it cannot be compared, as the end of a sentence; empty when it can.
         measures: Its metrics on the test rows; None when it cannot be compared.

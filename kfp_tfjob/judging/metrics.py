@@ -40,7 +40,7 @@ class Measures:
     Args:
         predictions: The model's predictions.
         classes: The names of the classes, for per-class metrics.
-        confidence: The confidence of the two-sided intervals, for instance 0.95.
+        confidence: The confidence of the two-sided intervals, for example 0.95.
         numbers: The metrics of the user's own that are one number.
     """
 

@@ -271,6 +271,6 @@ def _by_row(name: str, value: Any, rows: int) -> Values:
             f"{name} is not finite in {len(wrong):,} of {counted(rows, 'row')}, first in row"
             f" {wrong[0] + 1:,}",
             "a finite number for each row; the first row is row 1",
-            "give these rows a number, for instance 0",
+            "give these rows a number, for example 0",
         )
     return found

@@ -33,7 +33,7 @@ class Part:
 
     Attributes:
         source: Its declaration in the gate.
-        name: Its name, for instance `city = Rome`.
+        name: Its name, for example `city = Rome`.
         rows: The number of its rows.
         model: The challenger's predictions; None with too few rows.
         champion: The champion's; None with too few rows, or if there is no champion to compare.

@@ -54,7 +54,7 @@ class Tick:
                 Problem(
                     f"{name} is not a time",
                     received=repr(text),
-                    expected="a time in ISO 8601, for instance 2026-11-22T03:00:00Z",
+                    expected="a time in ISO 8601, for example 2026-11-22T03:00:00Z",
                     fix=f"correct {name}",
                     path=name,
                 )

@@ -216,7 +216,7 @@ class Gaps(Group):
     def _constant(self) -> Gaps:
         if (self.rule == "constant") != (self.value is not None):
             raise ValueError(
-                'a value with the rule "constant", and with no other rule, for instance'
+                'a value with the rule "constant", and with no other rule, for example'
                 ' {"rule": "constant", "value": 0}'
             )
         if self.indicator and self.rule not in IMPUTING:
@@ -273,7 +273,7 @@ class DataOptions(Group):
     )
     encoding: str = option(
         "auto",
-        "Encoding of text files, for instance `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
+        "Encoding of text files, for example `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
         " byte order mark.",
     )
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
@@ -309,7 +309,7 @@ class DataOptions(Group):
     )
     dask: str = option(
         "",
-        "The scheduler of a Dask cluster that does prepare_data's work, for instance"
+        "The scheduler of a Dask cluster that does prepare_data's work, for example"
         " `tls://scheduler:8786`; empty to use processes in the step's pod.",
     )
 

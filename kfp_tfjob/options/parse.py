@@ -57,7 +57,7 @@ Text = Annotated[str, pydantic.BeforeValidator(_text)]
 
 def _list(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(f'a list, for instance ["{value}"]')
+        raise ValueError(f'a list, for example ["{value}"]')
     return value
 
 
@@ -80,7 +80,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
 
     Args:
         group: The typed form.
-        name: The parameter, for messages, for instance `train_options`.
+        name: The parameter, for messages, for example `train_options`.
         value: What KFP delivered.
 
     Raises:
@@ -91,7 +91,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
             Problem(
                 f"{name} is not a dict",
                 received=repr(value),
-                expected='a JSON object, for instance {"KEY": "value"}',
+                expected='a JSON object, for example {"KEY": "value"}',
                 fix=f"correct {name}",
                 path=name,
             )
@@ -135,7 +135,7 @@ def bad_texts(name: str, value: Any) -> Iterator[Problem]:
             f"Kubeflow Pipelines did not insert a value into {name}",
             received=value,
             expected="a string without a placeholder",
-            fix="pass the whole value as one input, for instance a dict that is a parameter of the"
+            fix="pass the whole value as one input, for example a dict that is a parameter of the"
             " pipeline or the output of a component; or use the Python component of the step with"
             " kfp_tfjob.pipelines.task.with_store",
             path=name,

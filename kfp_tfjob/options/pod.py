@@ -35,7 +35,7 @@ _SECRET_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 def _cpu(value: Any) -> str:
     text = _text(value)
     if not _CPU.fullmatch(text) or not float(text.rstrip("m")):
-        raise ValueError("a number of cores above 0, for instance 4, 0.5 or 500m")
+        raise ValueError("a number of cores above 0, for example 4, 0.5 or 500m")
     return text
 
 
@@ -44,7 +44,7 @@ def _bytes(value: Any) -> str:
     found = _BYTES.fullmatch(text)
     if not found or not float(found[1]) or (not found[2] and float(found[1]) < 1e6):
         # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both must be mistakes.
-        raise ValueError("bytes above 0, for instance 16Gi, 512Mi or 2G")
+        raise ValueError("bytes above 0, for example 16Gi, 512Mi or 2G")
     return text
 
 
@@ -149,7 +149,7 @@ class Volume(Group):
     def _one(self) -> Volume:
         if (self.claim is None) == (self.secret_name is None):
             raise ValueError(
-                'either claim or secret_name, for instance {"claim": "c", "path": "/c"}'
+                'either claim or secret_name, for example {"claim": "c", "path": "/c"}'
             )
         return self
 

@@ -193,7 +193,7 @@ class TrainOptions(TrainerOptions):
     @classmethod
     def _has_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:
         if command and not command[0].strip():
-            raise ValueError('a list that starts with a program, for instance ["python3", "t.py"]')
+            raise ValueError('a list that starts with a program, for example ["python3", "t.py"]')
         return command
 
     @property

@@ -50,13 +50,13 @@ class ValueFormat(Group):
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if patterns is not None and not (patterns and all(map(_is_pattern, patterns))):
-            raise ValueError("formats with day, month and year, for instance %d.%m.%Y")
+            raise ValueError("formats with day, month and year, for example %d.%m.%Y")
         return patterns
 
     @model_validator(mode="after")
     def _one(self) -> ValueFormat:
         if (self.number is None) == (self.date is None):
-            raise ValueError('either number or date, for instance {"date": "%d.%m.%Y"}')
+            raise ValueError('either number or date, for example {"date": "%d.%m.%Y"}')
         return self
 
     @property

@@ -39,7 +39,7 @@ def by_epoch(metric: str, series: Mapping[str, Sequence[Point]]) -> Markup:
 
     Args:
         metric: Its name.
-        series: (epoch, value) pairs by name of the line, for instance `training`.
+        series: (epoch, value) pairs by name of the line, for example `training`.
     """
     points = [point for line in series.values() for point in line]
     epochs, values = [x for x, _ in points], [y for _, y in points]

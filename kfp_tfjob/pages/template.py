@@ -32,7 +32,7 @@ def render(template: str, /, **values: Any) -> str:
     are used unchanged.
 
     Args:
-        template: For instance `components/evaluate/report.html.j2`.
+        template: For example, `components/evaluate/report.html.j2`.
         values: The values that the template uses; a missing one is an error.
     """
     return _ENVIRONMENT.get_template(template).render(values)

@@ -35,7 +35,7 @@ class RollbackPlan:
 
     @property
     def is_done(self) -> bool:
-        """Whether the version is the champion already, for instance after a killed rollback."""
+        """Whether the version is the champion already, for example after a killed rollback."""
         return self.now.version == self.back_to.version
 
 

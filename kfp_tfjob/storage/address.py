@@ -28,7 +28,7 @@ class S3Address:
 
         Args:
             uri: The text to parse.
-            name: The name of the text in error messages, for instance `output_uri`.
+            name: The name of the text in error messages, for example `output_uri`.
 
         Raises:
             ConfigurationError: The text is not an s3:// address with a bucket.

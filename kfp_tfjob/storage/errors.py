@@ -78,7 +78,7 @@ def first(problems: Sequence[Problem], most: int, others: str) -> list[Problem]:
     Args:
         problems: All of them.
         most: How many to show.
-        others: The text for the rest, for instance `columns are like these`.
+        others: The text for the rest, for example `columns are like these`.
     """
     counted_out = len(problems) - most
     rest = [Problem(f"{counted_out:,} more {others}")] if counted_out > 0 else []

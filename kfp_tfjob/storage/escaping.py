@@ -39,7 +39,7 @@ def short(text: str, most: int) -> str:
 def line(text: object, most: int = MOST) -> str:
     r"""Return text for one line of a terminal or a log.
 
-    Unprintable characters become Python escapes, for instance `\x1b` or `\n`. They include
+    Unprintable characters become Python escapes, for example `\x1b` or `\n`. They include
     characters that change the writing direction, and characters that no file can hold.
 
     Args:

@@ -28,7 +28,7 @@ class FailedProblem:
         expected: What would be right.
         fix: What to do.
         path: The parameter that is wrong, down to the key; empty if it is not a parameter.
-        examples: Where it is wrong, for instance rows of a table.
+        examples: Where it is wrong, for example rows of a table.
     """
 
     what: str
@@ -51,7 +51,7 @@ class Failure:
         fix: What to do, for all problems.
         problems: Each problem in its parts.
         last_lines: The last lines of the replica that failed first.
-        notes: Sentences after the problems, for instance warnings.
+        notes: Sentences after the problems, for example warnings.
     """
 
     step: str

@@ -9,7 +9,7 @@ SHOWN = 8  # names that a message lists; a person looks for one of them
 
 
 def sized(size: int) -> str:
-    """Return a readable size, for instance `900.0 kB` or `1.2 GB`."""
+    """Return a readable size, for example `900.0 kB` or `1.2 GB`."""
     for unit, letters in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit:
             return f"{size / unit:.1f} {letters}"
@@ -27,7 +27,7 @@ def minutes(seconds: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number with its noun, for instance `1 file` or `1,797 rows`."""
+    """Return a number with its noun, for example `1 file` or `1,797 rows`."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 

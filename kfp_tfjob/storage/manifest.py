@@ -46,7 +46,7 @@ class Manifest:
         objects: Every object, sorted by key.
         run_id: The run that wrote it; empty for a dataset, which belongs to no run.
         attempt: The attempt of that run; 0 where there are none.
-        details: Facts a reader needs before it opens an object, for instance rows or the step.
+        details: Facts a reader needs before it opens an object, for example rows or the step.
     """
 
     kind: str
@@ -100,7 +100,7 @@ class Manifest:
                     "there are too many files for one manifest",
                     received=f"{len(self.objects):,} files, a manifest of {len(data) >> 20} MiB",
                     expected=f"a manifest of at most {LONGEST >> 20} MiB",
-                    fix="put them into fewer files, for instance into archives",
+                    fix="put them into fewer files, for example into archives",
                 )
             )
         return data

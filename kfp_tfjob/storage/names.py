@@ -110,7 +110,7 @@ def check_model_name(name: str) -> list[Problem]:
             "model_name is not valid" if name else "model_name is missing",
             received=repr(name),
             expected="1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit",
-            fix="set model_name to such a name, for instance churn-eu",
+            fix="set model_name to such a name, for example churn-eu",
             path="model_name",
         )
     ]
@@ -126,7 +126,7 @@ def check_task_key(key: str) -> list[Problem]:
             received=repr(key),
             expected=f"at most {_LONGEST_KEY} lowercase letters, digits and -, with a letter or"
             " digit at the ends; or nothing",
-            fix="set task_key to such a name, for instance eu",
+            fix="set task_key to such a name, for example eu",
             path="task_key",
         )
     ]

@@ -168,7 +168,7 @@ def explain(
             Problem(
                 f"cannot {what}: this machine's clock and the store's differ too much",
                 received=received,
-                fix="set this machine's clock, for instance with NTP",
+                fix="set this machine's clock, for example with NTP",
             )
         )
     if code in _DENIED:

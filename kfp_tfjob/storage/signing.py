@@ -25,7 +25,7 @@ def sign(
     """Return the headers of a request with its signature.
 
     Args:
-        method: For instance `PUT`.
+        method: For example, `PUT`.
         path: Quoted, as sent.
         query: Quoted and sorted by name, as sent.
         headers: The headers to sign, in lower case, with `host` and `x-amz-content-sha256`.

@@ -1,7 +1,7 @@
 """Remembers which inputs a judged run had, so that a later run with the same inputs need not train.
 
 The records of one set of inputs are an append-only list. A run that trains although there is a
-record, for instance because the champion was deleted, adds the next one.
+record, for example because the champion was deleted, adds the next one.
 """
 
 from __future__ import annotations

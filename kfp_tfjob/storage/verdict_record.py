@@ -82,7 +82,7 @@ class VerdictSlice:
     """What was found in one slice of the test rows.
 
     Attributes:
-        name: Its name, for instance `city = Rome`.
+        name: Its name, for example `city = Rome`.
         column: Its column.
         rows: The number of its rows.
         state: `pass`, `fail`, or `insufficient`: too few rows for the primary metric, or one class

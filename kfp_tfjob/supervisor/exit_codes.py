@@ -29,7 +29,7 @@ MEANING = {
     ORPHANED: "orphaned: saved and stopped",
     SURPASSED: "lost the race: other runs were promoted first, twice; no step fails with this code",
     PEER_LOST: "another replica was lost",
-    NOT_STARTED: "not started, for instance because another replica did not appear in time",
+    NOT_STARTED: "not started, for example because another replica did not appear in time",
     STOPPED: "stopped by a signal",
     NOT_STORED: "not stored: the store was unreachable until the deadline",
 }

@@ -20,7 +20,7 @@ def absent(peers: Mapping[str, str]) -> str:
     """Return the names of the peers that do not listen, with the reasons; empty for none.
 
     Args:
-        peers: Addresses by name, for instance {"worker 1": "host:port"}.
+        peers: Addresses by name, for example {"worker 1": "host:port"}.
     """
     with ThreadPoolExecutor(16) as pool:
         found = [who for who in pool.map(_if_absent, peers.items()) if who]

@@ -23,7 +23,7 @@ class Topology:
     """Which replica this is, and where the others are.
 
     Attributes:
-        kind: The type of this replica, for instance `worker`; a replica without TF_CONFIG is the
+        kind: The type of this replica, for example `worker`; a replica without TF_CONFIG is the
             chief.
         index: Its number among those of its type.
         members: The addresses of the replicas, by their type; empty without TF_CONFIG.
@@ -168,7 +168,7 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """This replica, for instance `worker 1`."""
+        """This replica, for example `worker 1`."""
         return _name(self.kind, self.index)
 
     @property
@@ -192,7 +192,7 @@ class Topology:
 
     @property
     def peers(self) -> dict[str, str]:
-        """The other replicas that train, for instance {"worker 1": "host:port"}."""
+        """The other replicas that train, for example {"worker 1": "host:port"}."""
         return {
             _name(kind, at): address
             for kind in _TRAINS
@@ -202,7 +202,7 @@ class Topology:
 
 
 def split(address: str) -> tuple[str, str]:
-    """Return host and port of, for instance, `name:2222` or `[::1]:2222`."""
+    """Return host and port of, for example, `name:2222` or `[::1]:2222`."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), port
 

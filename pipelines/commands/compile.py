@@ -19,7 +19,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 @click.option(
     "--registry",
     metavar="REGISTRY",
-    help="registry and path of the images, for instance ghcr.io/me; with their digests, if"
+    help="registry and path of the images, for example ghcr.io/me; with their digests, if"
     " `make images PUSH=1` has pushed them from this checkout",
 )
 @click.option("--gpu", is_flag=True, help="make the trainer image for GPUs the default train_image")

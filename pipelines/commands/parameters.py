@@ -5,8 +5,8 @@ sets a parameter wins:
 
 1. the default of the pipeline
 2. `--params FILE`, YAML or JSON
-3. the environment: `KFP_TFJOB_<PARAMETER>`, for instance KFP_TFJOB_TRAIN_EPOCHS
-4. the short options, for instance `--epochs`
+3. the environment: `KFP_TFJOB_<PARAMETER>`, for example KFP_TFJOB_TRAIN_EPOCHS
+4. the short options, for example `--epochs`
 5. `--set`, in the order given
 """
 
@@ -162,7 +162,7 @@ def _read(file: Path) -> dict[str, Any]:
             Problem(
                 f"{file} is not YAML or JSON",
                 received=" ".join(str(error).split()),
-                expected="run parameters, for instance `train_epochs: 5`",
+                expected="run parameters, for example `train_epochs: 5`",
             )
         ) from None
     if not isinstance(found, dict):
@@ -170,7 +170,7 @@ def _read(file: Path) -> dict[str, Any]:
             Problem(
                 f"{file} has no run parameters",
                 received=type(found).__name__,
-                expected="a mapping, for instance `train_epochs: 5`",
+                expected="a mapping, for example `train_epochs: 5`",
             )
         )
     ConfigurationError.raise_if(
@@ -294,7 +294,7 @@ def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
                 Problem(
                     f"{name} is not JSON{where}",
                     received=text,
-                    expected='an object with each key once, for instance {"key": "value"}',
+                    expected='an object with each key once, for example {"key": "value"}',
                     fix=f"correct it, or set one key with --set {name}.KEY=VALUE",
                 )
             )

@@ -37,7 +37,7 @@ from kfp_tfjob.storage.escaping import lines
 @click.option(
     "--tick",
     metavar="TIME",
-    help="the time for {date} and {hour}, for instance 2026-11-22T03:00:00Z [default: now]",
+    help="the time for {date} and {hour}, for example 2026-11-22T03:00:00Z [default: now]",
 )
 def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     """Run the whole pipeline on this machine.

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--cron",
     default="",
     metavar="EXPRESSION",
-    help="when to run: seconds, minutes, hours, day of month, month, day of week, for instance"
+    help="when to run: seconds, minutes, hours, day of month, month, day of week, for example"
     " '0 0 3 * * *' for 3 a.m. every day; or an interval such as '@every 6h'",
 )
 @click.option(

@@ -87,7 +87,7 @@ class Connection:
                     "there is no Kubeflow Pipelines back end to connect to",
                     received=f"no --host, no {ENDPOINT}, no pod of a cluster, no kubeconfig",
                     expected="the URL of the UI or of the API",
-                    fix=f"set {ENDPOINT}, for instance to http://localhost:8080 with `{FORWARD}`;"
+                    fix=f"set {ENDPOINT}, for example to http://localhost:8080 with `{FORWARD}`;"
                     " the reports of local runs are in .kfp-tfjob/runs",
                 )
             )
@@ -112,7 +112,7 @@ class BackEnd:
         connection: Where it is.
         sdk: The client of the SDK.
         multi_user: Whether runs belong to namespaces of users.
-        version: As the back end reports it, for instance `2.17.0`; some builds say `unknown`.
+        version: As the back end reports it, for example `2.17.0`; some builds say `unknown`.
         namespace: The namespace of the runs; empty for a back end without users.
     """
 

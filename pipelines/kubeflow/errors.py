@@ -69,7 +69,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
     """Return our error for an answer of the back end.
 
     Args:
-        what: The call as text, for instance `read the run`.
+        what: The call as text, for example `read the run`.
         error: An ApiException of the generated client.
         host: URL of the back end as it was given; empty if the SDK chose one.
     """

@@ -125,7 +125,7 @@ def _green(run: Run, records: Records) -> Why:
 def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
     failed = {check.name for check in checks if not check.passed}
     if "gate" in failed:
-        return "set `gate`, for instance --set gate.mode=superior"
+        return "set `gate`, for example --set gate.mode=superior"
     if "same_model" in failed:
         return "nothing: the champion has the same weights and predicts the same"
     if "taken_back" in failed:

@@ -41,7 +41,7 @@ class Progress:
         steps: Training steps in all.
         eta_seconds: Until the training ends; None if unknown.
         examples_per_second: Over all replicas; None if unknown.
-        metrics: For instance `loss`.
+        metrics: For example, `loss`.
     """
 
     time: float

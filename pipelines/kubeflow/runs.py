@@ -35,7 +35,7 @@ class StepState:
     """A step of a run.
 
     Attributes:
-        name: For instance `launch_tfjob`.
+        name: For example, `launch_tfjob`.
         state: `pending`, `running`, `succeeded`, `failed` or `canceled`.
         seconds: How long it ran, or has been running; None before it starts.
         error: The back end's message for a failed step.
@@ -128,7 +128,7 @@ def raw_runs(back_end: BackEnd) -> Iterator[Any]:
 def find_run(back_end: BackEnd, given: str) -> Run:
     """Return a run by its id, a unique beginning of the id, its name, or `last`.
 
-    `last` is the newest run of this pipeline. The others may be of any pipeline, for instance one
+    `last` is the newest run of this pipeline. The others may be of any pipeline, for example one
     of a user's own with steps of this project.
     """
     given = given.strip()
@@ -148,7 +148,7 @@ def find_run(back_end: BackEnd, given: str) -> Run:
     if len(found) == 1:
         return read_run(back_end, found[0].run_id)
     if found:
-        fix = f"give the id, for instance {found[0].run_id[:8]} for the newest"
+        fix = f"give the id, for example {found[0].run_id[:8]} for the newest"
         if all(run.run_id.startswith(given) for run in found):
             fix = "type more of the id"
         raise ConfigurationError(

@@ -72,7 +72,7 @@ class Ending:
             return failure.code
         if code:
             said = (
-                f"the pipeline exited with code {code}, and no step recorded why, for instance"
+                f"the pipeline exited with code {code}, and no step recorded why, for example"
                 f" because memory ran out: see {self._log}"
             )
             self.show(f"\n{said}")

@@ -6,7 +6,7 @@ the rest; the site shows it.
     local       on a laptop after `make setup`: run by `make test`, if `.slow` by `make test-docs`
     cluster     with kubectl and a cluster with the training operator: run by `make test-cluster`
     kfp         with Kubeflow Pipelines: parsed, and run where KF_PIPELINES_ENDPOINT is set
-    external    with something that no test has, for instance a registry: parsed only
+    external    with something that no test has, for example a registry: parsed only
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Browser:
         self._process.wait()
 
     def go(self, route: str) -> None:
-        """Open a page of the UI, for instance `/pipelines`."""
+        """Open a page of the UI, for example `/pipelines`."""
         self._call("Page.navigate", url="about:blank")  # a route alone loads nothing
         self._call("Page.navigate", url=f"{self._settings.ui}/#{route}")
 

@@ -96,7 +96,7 @@ def _listed(group: str, version: str, plural: str, selector: str) -> list[Object
 def node(pod: Object) -> str:
     """Return the last part of a step pod's place in the Workflow that names its task.
 
-    For instance `preflight-driver`, or `preflight` for the pod of the step itself.
+    For example, `preflight-driver`, or `preflight` for the pod of the step itself.
     """
     path = (pod["metadata"].get("annotations") or {}).get(_NODE_NAME, "").split(".")
     plain = [part.partition("(")[0] for part in path]

@@ -25,7 +25,7 @@ class Shares:
 def shares(workflow: Object, pods: Iterable[Object], since: float = 0) -> Shares:
     """Return the shares of a run that is over, from its Workflow and the pods of its steps.
 
-    What was before `since`, in seconds since 1970, for instance before a retry, does not count.
+    What was before `since`, in seconds since 1970, for example before a retry, does not count.
     """
     began = max(_time(workflow["metadata"]["creationTimestamp"]), since)
     ended = _time(workflow["status"]["finishedAt"])

@@ -213,7 +213,7 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
             (compiled(metrics=[metric]), "early"),
         ]:
             words = (
-                f"already existed before the call.*variables, for instance .*{part}.*into compiled"
+                f"already existed before the call.*variables, for example .*{part}.*into compiled"
             )
             with pytest.raises(ConfigurationError, match=words):
                 user_model.check(model, compiled, classes, 2)

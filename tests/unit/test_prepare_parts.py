@@ -115,7 +115,7 @@ def labels_of(found: Labels):
     try:
         label = found.decide("auto")
     except DataError as error:
-        return str(error).split("for instance")[0]
+        return str(error).split("for example")[0]
     return label.classes and (label.classes, found.class_counts(label).tolist())
 
 

@@ -145,7 +145,7 @@ def code_version() -> str:
     """Return the version of the code that runs here, to the last byte: a tag of an image may move.
 
     Returns:
-        For instance `0.3.0, code 0f3a5b7c9d1e, Python 3.11, numpy 2.4.1`.
+        For example, `0.3.0, code 0f3a5b7c9d1e, Python 3.11, numpy 2.4.1`.
     """
     digest = sha256()
     for package in _PACKAGES:

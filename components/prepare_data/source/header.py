@@ -108,7 +108,7 @@ def _unusable_names(
     if long := [name for name in taken if len(name) > _LONGEST_COLUMN]:
         yield Problem(
             f"{file} has columns with very long names",
-            received=f"{len(long):,}, for instance {min(long)[:100]!r}...",
+            received=f"{len(long):,}, for example {min(long)[:100]!r}...",
             expected=f"at most {_LONGEST_COLUMN:,} characters",
             fix="rename them" + _headless(names),
         )

@@ -54,7 +54,7 @@ class PodInfo:
     secrets: Path
 
     def field(self, path: str) -> str:
-        """Return the value of a fieldRef, for instance `metadata.labels['x']`."""
+        """Return the value of a fieldRef, for example `metadata.labels['x']`."""
         if match := re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path):
             return str(self.metadata.get(match[1], {}).get(match[2], ""))
         return str(self.metadata.get(path.removeprefix("metadata."), ""))

@@ -397,7 +397,7 @@ def _header_fix(header: bytes) -> str:
     try:
         header.decode()
     except UnicodeDecodeError:
-        return "set data_options.encoding, for instance latin-1, or write the file as UTF-8"
+        return "set data_options.encoding, for example latin-1, or write the file as UTF-8"
     return (
         "correct data_options.delimiter, or write the file as CSV in UTF-8 with one row on each"
         " line"

@@ -179,7 +179,7 @@ class JsonTable(Reader):
                     f"{self._name}: "
                     + ("a key is not UTF-8" if names else "no line is a JSON object"),
                     received=repr(names[0] if names else first[:200].decode(errors="replace")),
-                    expected='one object on each line, for instance {"a": 1, "b": "x"}',
+                    expected='one object on each line, for example {"a": 1, "b": "x"}',
                     fix="write the file as JSON Lines, without line breaks inside an object, or as"
                     " CSV or Parquet",
                 )
