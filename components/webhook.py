@@ -70,7 +70,7 @@ class Webhook:
         """Send a document; return what went wrong, or an empty text."""
         body = json.dumps(document, ensure_ascii=False).encode()
         wrong = returned_within(seconds, lambda: self._post(body))
-        return "no complete answer in time" if wrong is None else wrong
+        return "no complete response in time" if wrong is None else wrong
 
     def _post(self, body: bytes) -> str:
         headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "kfp-tfjob"}

@@ -129,7 +129,7 @@ def judge_version(version: str, where: str, level: str, account: str = "") -> It
     number = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", version)
     if not number:
         yield unknown(
-            f"Kubeflow Pipelines answers {where}, but does not report its version",
+            f"Kubeflow Pipelines responds {where}, but does not report its version",
             fix="check that it is 2.5 or later, and for Pod Security restricted 2.16 or later",
         )
         return
@@ -142,7 +142,7 @@ def judge_version(version: str, where: str, level: str, account: str = "") -> It
         )
     elif known < _USER_ID and level == "restricted":
         yield Finding(
-            f"{said}: it ignores a step's user id, so Pod Security restricted refuses its pod",
+            f"{said}: it ignores a step's user id, so Pod Security restricted rejects its pod",
             fix="set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.16 or later",
         )
     elif known < _USER_ID:
@@ -154,7 +154,7 @@ def judge_version(version: str, where: str, level: str, account: str = "") -> It
         yield ok(said)
     if account not in ("", STANDALONE, MULTI_USER) and known >= _ACCOUNTS:
         yield warning(
-            f"{said}: it refuses service account {account} unless an administrator allows it",
+            f"{said}: it rejects service account {account} unless an administrator allows it",
             ALLOW_ACCOUNT,
         )
 

@@ -31,7 +31,7 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
     if len(records) != expected:
         raise DataError(
             Problem(
-                f"the split {split} is not complete",
+                f"the {split} split is incomplete",
                 received=f"{len(records)} rows",
                 expected=f"{expected} rows (schema.json)",
                 fix="prepare the dataset again",

@@ -360,7 +360,10 @@ class Training:
         batch = train_batch_size(rows, given, replicas)
         if batch != given:
             log.warning(
-                "a step uses %d rows instead of %d: the split train has only %d", batch, given, rows
+                "a step uses %d rows instead of %d, because the train split has only %d",
+                batch,
+                given,
+                rows,
             )
         return batch
 

@@ -99,7 +99,7 @@ class Barrier:
         try:
             files.write(self._folder / UPLOADER / FLUSH_REPLY, json.dumps(reply))
         except OSError as error:
-            message = f"the answer cannot be written: {error}"
+            message = f"the reply cannot be written: {error}"
         # Not the reasons for missing files: they change often, and the mirror logs them.
         summary = f"flush {request.id}: {state}" + (
             f", {message}" if message and not missing else ""

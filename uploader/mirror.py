@@ -192,7 +192,7 @@ class Mirror:
         except (ConfigurationError, StoreUnavailableError) as error:
             self.note("the store", error)
         if self._said_away and not self.away:
-            log.info("the store answers again")
+            log.info("the store is reachable again")
             self._said_away = False
         if not self.refused:
             self._logged.pop("the store", None)
@@ -386,7 +386,7 @@ class Mirror:
         text = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailableError):
             if not self._said_away:
-                log.warning("the store is unreachable; retrying until it answers: %s", text)
+                log.warning("the store is unreachable; retrying until it responds: %s", text)
             self.away = self._said_away = True
             self.trouble["the store"] = text
             return

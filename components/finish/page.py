@@ -95,7 +95,7 @@ def on_cluster(left: Left) -> list[str]:
     return [
         *([row("ended on the cluster", ended)] if ended else []),
         *([row("could not read from the cluster", prose(left.trouble))] if left.trouble else []),
-        *([row("a person terminated the run", "yes")] if left.terminated else []),
+        *([row("a user terminated the run", "yes")] if left.terminated else []),
     ]
 
 

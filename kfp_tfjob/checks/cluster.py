@@ -30,7 +30,7 @@ def version(subject: Subject) -> Iterator[Finding]:
         why = error.__cause__
         refused = getattr(why, "status", None) == 401
         yield Finding(
-            f"Kubernetes at {host} does not {'accept your credentials' if refused else 'answer'}",
+            f"Kubernetes at {host} does not {'accept your credentials' if refused else 'respond'}",
             received=why,
             fix="log in again, and check that `kubectl get pods` works"
             if refused

@@ -42,11 +42,11 @@ CHECKS = (
     Check(CLUSTER, "pod.*.affinity", placement.affinity, At.RUN | At.DOCTOR),
     Check(CLUSTER, "the nodes", placement.nodes, ~At(0)),
     Check(NAMESPACE, "the namespace", namespace.exists, At.DOCTOR),
-    Check(NAMESPACE, "the permissions of the runs", namespace.account, At.RUN | At.DOCTOR),
-    Check(NAMESPACE, "the admission of pods", namespace.admission, At.DOCTOR),
+    Check(NAMESPACE, "the runs' permissions", namespace.account, At.RUN | At.DOCTOR),
+    Check(NAMESPACE, "pod admission", namespace.admission, At.DOCTOR),
     Check(NAMESPACE, "the Secrets", namespace.secrets, At.DOCTOR | At.SUBMIT),
     Check(NAMESPACE, "the store's Secret", namespace.mounted_secret, At.RUN),
-    Check(NAMESPACE, "what pod names", namespace.named, At.RUN | At.DOCTOR),
+    Check(NAMESPACE, "the objects that pod refers to", namespace.named, At.RUN | At.DOCTOR),
 )
 
 
@@ -61,7 +61,7 @@ def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
             unknown(
                 f"{what}: not checked, because this account lacks the permission",
                 problem.received if isinstance(problem, Problem) else problem,
-                "ask an administrator of the namespace for it",
+                "ask the namespace's administrator for it",
             )
         )
     except StepError as error:

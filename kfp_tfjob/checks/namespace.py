@@ -86,7 +86,9 @@ def account(subject: Subject) -> Iterator[Finding]:
     for it in late:
         yield warning(f"{who} may not {it} {where}: {_terminate_is_late(it, subject.spec)}", fix)
     if silent:
-        yield warning(f"{who} may not {'; '.join(map(str, silent))}: messages lack details", fix)
+        yield warning(
+            f"{who} may not {'; '.join(map(str, silent))}, so messages will lack details", fix
+        )
 
 
 def _install(api: ClusterClient, account: str) -> str:
@@ -114,7 +116,8 @@ def admission(subject: Subject) -> Iterator[Finding]:
     level = level_of(api) or "unknown"
     if rights.missing(api, [rights.Right("", "pods", ("create",))]):
         yield unknown(
-            f"Pod Security level {level}; you may not create pods here, so no pod was tried",
+            f"Pod Security level {level}; you may not create pods here, so pod admission was not"
+            " tested",
             fix="run doctor as an editor of the namespace",
         )
         return
@@ -140,16 +143,16 @@ def _refused(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding
             )
         elif "violates PodSecurity" in said:
             yield Finding(
-                f"Pod Security refuses the pod of {name}",
+                f"Pod Security rejects the pod of {name}",
                 said,
                 fix="for a step, compile with --run-as-user; for the job, correct"
                 " pod.all.run_as_user",
             )
         else:
             yield Finding(
-                f"the namespace refuses the pod of {name}",
+                f"the namespace rejects the pod of {name}",
                 said,
-                fix="correct what the message names",
+                fix="correct what the message describes",
             )
 
 

@@ -44,7 +44,7 @@ def nodes(subject: Subject) -> Iterator[Finding]:
         if isinstance(error, ForbiddenError):
             raise
         # The comparison warns; it must not end a run.
-        yield unknown("the nodes were not compared with the job", str(error))
+        yield unknown("whether the job fits on the nodes was not checked", str(error))
         return
     yield ok(counted(len(found), "node"))
     yield from shared_gpus(subject.spec, found)

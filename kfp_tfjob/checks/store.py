@@ -29,9 +29,10 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
     if not _creates_once(store, prefix):
         raise ConfigurationError(
             Problem(
-                f"the store of {root} does not support conditional creates",
+                f"{root}'s store does not support conditional creates",
                 received="a second PUT of one object with If-None-Match: * succeeded",
-                expected="412 Precondition Failed: it decides which run is published",
+                expected="412 Precondition Failed, because this response decides which run is"
+                " published",
                 fix="update the store, or set another one in output_uri and storage_endpoint",
             )
         )

@@ -101,7 +101,7 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
         except ClusterUnavailableError as error:
             if not webhook_is_away(error.__cause__):
                 raise
-            missing.append(f"{kind.called} does not answer")
+            missing.append(f"{kind.called} is not responding")
         else:
             if kind.suspends(kept) or QUEUE_LABEL not in job["metadata"]["labels"]:
                 return kind

@@ -321,7 +321,7 @@ def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
     if not any(re.fullmatch(r"[^=!]+=[^=!]+", item.strip()) for item in requirements):
         raise ValueError(
             f"delete {path} with the label selector {query.get('labelSelector', '')!r} would"
-            " delete what is not ours"
+            " delete objects of other owners"
         )
 
 

@@ -109,7 +109,7 @@ def absent(kind: JobKind, received: str) -> Problem:
 def silent(kind: JobKind, received: str) -> Problem:
     """Return the problem of an operator whose webhook cannot be reached."""
     return Problem(
-        f"{kind.called} does not answer",
+        f"{kind.called} is not responding",
         received=received,
         expected=kind.controller,
         fix=f"start it; check {kind.deployment}",
@@ -128,7 +128,7 @@ def translate(error: ApiError, what: str) -> StepError:
             Problem(
                 f"the cluster refuses to {what}",
                 received=said,
-                fix="correct what the message names; it comes from an admission webhook",
+                fix="correct what the message describes; it comes from an admission webhook",
             )
         )
     if status == 403 and "exceeded quota" in said:

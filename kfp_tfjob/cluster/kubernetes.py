@@ -224,7 +224,7 @@ class KubernetesBackend:
             waited = time.monotonic() - began
             if waited > _LOST_NODE_SECONDS + (grace if living else 0):
                 names = ", ".join(replica_of(pod) for pod in pods)
-                log.warning("%s is deleted, but these pods are still there: %s", name, names)
+                log.warning("%s is deleted, but these pods still exist: %s", name, names)
                 if not living:
                     # Otherwise, the job would stay as long as its node. The cluster removes pods
                     # of a lost node, with or without a job, when it returns or is removed.

@@ -47,7 +47,7 @@ def _read(folder: Path) -> Iterator[Object]:
                 "this installation of kfp-tfjob lacks its manifests",
                 received=str(error),
                 expected=f"the files of deploy/ in {FOLDER}",
-                fix="install kfp-tfjob again from its wheel",
+                fix="reinstall kfp-tfjob from its wheel",
             )
         ) from error
 

@@ -187,9 +187,9 @@ def why_ended(workflow: Object, now: datetime | None = None) -> str:
     if _part(workflow, "metadata").get("deletionTimestamp"):
         return "its Workflow was deleted"
     if _deadline(workflow) == 0:
-        return "a person terminated it"
+        return "a user terminated it"
     if shutdown := _part(workflow, "spec").get("shutdown"):
-        return f"a person stopped it (shutdown {shutdown})"
+        return f"a user stopped it (shutdown {shutdown})"
     if status.get("phase") in _TERMINAL:
         return f"its Workflow has ended: {status['phase']}"
     if now and (until := _expires(workflow)) and now >= until:

@@ -105,7 +105,9 @@ class Layout:
         at = 0
         for start, end in (*((it.start, it.end) for it in self.places), (len(self.record),) * 2):
             if (block[:, at:start] != self.record[at:start]).any():
-                raise ValueError(f"a record of other columns: its bytes {at} to {start} differ")
+                raise ValueError(
+                    f"a record with different columns: its bytes {at} to {start} differ"
+                )
             at = end
         return {place.name: self._decoded(block, place) for place in self.places}
 
@@ -114,7 +116,7 @@ class Layout:
         if place.is_float:
             return part.view("<f4")
         if ((part ^ self.record[place.start : place.end]) & 0x80).any():
-            raise ValueError(f"a number in `{place.name}` of another width")
+            raise ValueError(f"a number of a different width in `{place.name}`")
         groups = part.reshape(len(block), place.length, place.width) & 0x7F
         found = np.zeros(groups.shape[:2], np.uint64)
         for at in range(place.width):

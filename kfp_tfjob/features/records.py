@@ -104,7 +104,7 @@ def train_batch_size(rows: int, batch_size: int, replicas: int) -> int:
     if rows < replicas:
         raise DataError(
             Problem(
-                "the split train is too small",
+                "the train split is too small",
                 received=f"{rows} rows",
                 expected=f"a row for each of {replicas} replicas",
                 fix="use more data or fewer workers",
@@ -167,7 +167,7 @@ def evaluation_slices(rows: int, batch: int, replicas: int) -> list[list[np.ndar
     if 0 < rows < replicas:
         raise DataError(
             Problem(
-                "the split validation is too small",
+                "the validation split is too small",
                 received=f"{rows} rows",
                 expected=f"a row for each of {replicas} replicas, or none at all",
                 fix="use more data, or change the split in data_options",

@@ -133,8 +133,8 @@ class ServedModel:
                 types = " or ".join(column.raw_types)
                 wrong.append(
                     Problem(
-                        f"the signature {signature} of {self.name} takes {column.name!r} in a type"
-                        f" that does not suit a {column.kind}",
+                        f"the signature {signature} of {self.name} takes {column.name!r} with the"
+                        f" wrong type for a {column.kind}",
                         received=f"{name}: {spec.shape} {spec.dtype.name}",
                         expected=f"{name}: (batch,) {types}",
                         fix="export the model with this type, or set data_options.types to the"
@@ -200,7 +200,7 @@ class ServedModel:
         if values.shape not in shapes:
             raise DataError(
                 Problem(
-                    f"the output shape of {self.name} does not fit the {self.schema.task}",
+                    f"the output shape of {self.name} is wrong for {self.schema.task}",
                     received=f"shape {values.shape}",
                     expected=f"shape {' or '.join(map(str, shapes))}",
                     fix="train and export the model for the classes and the label of this data",

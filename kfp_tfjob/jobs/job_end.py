@@ -44,14 +44,14 @@ def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
     """
     pods = list(pods)
     if job is None:
-        return Judgement(Verdict.CANCELLED, "the job was deleted from outside the run")
+        return Judgement(Verdict.CANCELLED, "something outside the run deleted the job")
     failed = job_condition(job, "failed")
     chief = next((pod for pod in pods if is_chief(pod)), None)
     chief_done = chief is not None and chief["status"]["phase"] == "Succeeded"
     if job_condition(job, "succeeded") is not None and (failed is None or chief_done):
         return Judgement(Verdict.SUCCEEDED, "the chief succeeded")
     if failed is None and is_being_deleted(job):
-        return Judgement(Verdict.CANCELLED, "the job is being deleted from outside the run")
+        return Judgement(Verdict.CANCELLED, "something outside the run is deleting the job")
     for pod in pods:
         if found := _of_pod(pod):
             return found
@@ -136,7 +136,7 @@ def _removed(pod: Object, failed_at: datetime) -> _Removed | None:
     if disruption:
         said = f"{disruption.get('reason', '')}: {disruption.get('message', '')}"
         at = _time(disruption.get("lastTransitionTime"))
-        return _Removed(at, f"{replica} was taken from its node: {said}", True)
+        return _Removed(at, f"{replica} was removed from its node: {said}", True)
     if not is_being_deleted(pod):
         return None
     # The timestamp is the end of the grace period.

@@ -175,14 +175,14 @@ class JobSpec:
                 "storage_secret is not the name of a Secret",
                 received=repr(self.storage_secret),
                 expected="lowercase letters, digits, - and .; an empty name makes a pod invalid",
-                fix="name the Secret with the store's keys; it need not exist",
+                fix="name the Secret with the store's keys; it does not have to exist",
                 path="storage_secret",
             )
         if not self.image or re.search(r"\s", self.image):
             yield Problem(
                 "train_image is not the name of an image",
                 received=repr(self.image),
-                expected="REGISTRY/NAME:TAG without white space",
+                expected="REGISTRY/NAME:TAG without spaces",
                 fix="name the image whose python3 has TensorFlow",
                 path="train_image",
             )

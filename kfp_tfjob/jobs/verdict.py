@@ -59,7 +59,8 @@ _REMEDIES = {
     Verdict.PARTLY_PLACED: "lower train_workers, or have all pods of a job placed together: with"
     " Kueue (pod.all.queue), or with Volcano or the coscheduling plugin (pod.all.scheduler)",
     Verdict.LOST: "start the run again; it resumes from the newest stored checkpoint",
-    Verdict.STORE_UNAVAILABLE: "check that the store answers, then start the run again; it resumes"
+    Verdict.STORE_UNAVAILABLE: "check that the store is reachable, then start the run again; it"
+    " resumes"
     " from the newest stored checkpoint",
     Verdict.DEADLINE: "raise train_options.deadline_seconds, then start the run again; it resumes"
     " from the newest stored checkpoint",

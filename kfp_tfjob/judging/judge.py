@@ -180,8 +180,9 @@ def _group(data: TestData) -> str:
     column = str(data.schema.split.get("group", ""))
     if column:
         log.warning(
-            "rows with the same %r may be alike, and count as independent: intervals are too short,"
-            " and the gate passes more models that are merely as good as the champion",
+            "rows with the same %r may be similar, but are treated as independent, so intervals"
+            " are too narrow, and the gate passes more models that are merely as good as the"
+            " champion",
             column,
         )
     return column
@@ -204,7 +205,7 @@ def _load(gpus: int) -> None:
                 received=f"{len(found)} GPUs",
                 expected=f"{gpus}, as pod.evaluate.gpus requests",
                 fix="compile the YAML with an image for GPUs (--gpu), and check"
-                " pod.evaluate.gpu_resource and the device plugin of the node",
+                " pod.evaluate.gpu_resource and the node's device plugin",
                 path="pod.evaluate.gpus",
             )
         )
@@ -283,7 +284,7 @@ def _with_own_metrics(
 def _of_history(left: Champion, rollback: Champion) -> Check:
     """Return the check that fails for a model that a person has taken back."""
     text = (
-        f"same model as version {left.version}, from which {rollback.by} went back to version"
+        f"same model as version {left.version}, which {rollback.by} rolled back to version"
         f" {rollback.version} on {rollback.at[:10]}: {rollback.why}"
     )
     return Check("taken_back", False, text)
@@ -298,7 +299,7 @@ def _fetched(store: Store, model: S3Address, folder: Path) -> Manifest:
             Problem(
                 f"{source} has no SavedModel",
                 received=f"{len(manifest.objects)} objects, none below {RUN_MODEL}/",
-                expected="a SavedModel that the training exports to $OUTPUT_DIR/model",
+                expected="a SavedModel that training exports to $OUTPUT_DIR/model",
                 fix="make the training command export its model there",
             )
         )

@@ -53,10 +53,10 @@ def exported_weights_sha256(folder: Path) -> str:
     except Exception as error:
         raise DataError(
             Problem(
-                "the variables of the model cannot be read",
+                "the model's variables cannot be read",
                 received=f"{type(error).__name__}: {str(error).strip()[:500]}",
                 expected="a SavedModel",
-                fix="check how the training exports the model",
+                fix="check how training exports the model",
             )
         ) from error
     return digest.hexdigest()

@@ -221,7 +221,7 @@ def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Value
         raise _RefusedError(
             said,
             f"1 to {_MOST} metrics",
-            "return at least one metric, but only those that you need",
+            "return at least one metric, and only those that you need",
         )
     numbers_found: dict[str, float] = {}
     by_row: dict[str, Values] = {}
@@ -229,7 +229,8 @@ def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Value
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _RefusedError(
                 f"a metric named {name!r}"[:200],
-                "names of at most 60 letters, digits, _, -, ., @ and %, starting with a letter",
+                "names of at most 60 characters, starting with a letter: letters, digits, _, -, .,"
+                " @ and %",
                 "rename the metric",
             )
         number = _number(value, rows)

@@ -67,12 +67,12 @@ def _check_alone(model: ServedModel, batch: Batch, outputs: np.ndarray) -> None:
             raise DataError(
                 Problem(
                     "the model's prediction for a row depends on the other rows in the batch",
-                    received=f"row {at + 1} of the test: {alone} alone, {outputs[at]} among"
+                    received=f"test row {at + 1}: {alone} alone, {outputs[at]} among"
                     f" {len(outputs)} rows",
-                    expected="the same prediction for a row, whatever other rows a request"
-                    " contains",
-                    fix="let no layer compute over axis 0 when the model predicts, and export it"
-                    " with training=False",
+                    expected="the same prediction for a row, regardless of the other rows in a"
+                    " request",
+                    fix="make sure that no layer computes over axis 0 during prediction, and"
+                    " export the model with training=False",
                 )
             )
 

@@ -89,7 +89,7 @@ def judge_slices(
         if compared or not never:
             checks.append(_against(everyone, metric, against, level, options.margin))
     elif everyone and not any(one.thresholds for one in options.slices):
-        text = "the slices are shown, and there is no champion to compare them with"
+        text = "the slices are only shown, because there is no champion to compare them with"
         checks.append(Check("slices", True, text, metric))
     return checks, everyone
 

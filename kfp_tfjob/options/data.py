@@ -283,7 +283,7 @@ class DataOptions(Group):
         ' values in the files: `{"number": {"decimal": ",", "thousands": "."}}`, which also ignores'
         ' a currency or percent sign, or `{"date": "%d.%m.%Y"}`, with the directives of Python\'s'
         " `strptime` or a list of such strings. The label and the columns of `split.time` and"
-        " `split.group` may have a format too.",
+        " `split.group` may also have a format.",
     )
     missing: dict[Text, Gaps] = option(
         {},
@@ -294,8 +294,8 @@ class DataOptions(Group):
     )
     min_count: int = option(
         2,
-        "In how many training rows a category must occur to get its own code; rarer ones count as"
-        " unknown.",
+        "Number of training rows in which a category must occur to get its own code; rarer ones"
+        " count as unknown.",
         ge=1,
     )
     hash_bins: int = option(
@@ -304,9 +304,7 @@ class DataOptions(Group):
         ge=2,
         le=2**22,
     )
-    contract: Contract = option(
-        Contract(), "What later data must have in common with the champion's data."
-    )
+    contract: Contract = option(Contract(), "How far the data may differ from the champion's data.")
     dask: str = option(
         "",
         "The scheduler of a Dask cluster that does prepare_data's work, for example"

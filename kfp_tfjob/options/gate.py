@@ -62,7 +62,7 @@ class Threshold(Group):
         if self.min is None and self.max is None:
             raise ValueError('{"min": number}, {"max": number} or both')
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError("a min that is not above max")
+            raise ValueError("a min that is at most max")
         return self
 
     def within(self, metric: str) -> None:
@@ -74,7 +74,7 @@ class Threshold(Group):
         lowest, highest = range_of(metric)
         low = -inf if self.min is None else self.min
         high = inf if self.max is None else self.max
-        its_values = f"its values go from {lowest:g} to {highest:g}"
+        its_values = f"its values range from {lowest:g} to {highest:g}"
         if low > highest or high < lowest:
             raise ValueError(f"limits that {metric} can meet: {its_values}")
         if low <= lowest and high >= highest:
@@ -115,7 +115,7 @@ class Slice(Group):
     edges: list[float | str] = option(
         [],
         "Numbers, or dates as `YYYY-MM-DD`, that divide the column into ranges: `[30, 50]` makes"
-        " below 30, from 30 to below 50, and from 50 on. Without them, each value is a slice.",
+        " below 30, 30 to below 50, and 50 or more. Without them, each value is a slice.",
     )
     thresholds: Thresholds = option(
         {}, 'Limits by metric, such as `{"auc": {"min": 0.7}}`, for each slice with enough rows.'
@@ -136,9 +136,9 @@ class Slice(Group):
     def _ascending(cls, edges: list[float | str]) -> list[float | str]:
         values = [edge_value(edge) for edge in edges]
         if any(not low < high for low, high in pairwise(values)) or not all(map(isfinite, values)):
-            raise ValueError("numbers or dates in rising order")
+            raise ValueError("numbers or dates in ascending order")
         if len({isinstance(edge, str) for edge in edges}) > 1:
-            raise ValueError("numbers alone or dates alone")
+            raise ValueError("only numbers or only dates")
         return edges
 
 

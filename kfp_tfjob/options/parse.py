@@ -126,7 +126,7 @@ def bad_texts(name: str, value: Any) -> Iterator[Problem]:
         yield Problem(
             f"{name} contains half of a surrogate pair, which is not UTF-8",
             received=ascii(value),
-            expected="no unpaired code from \\ud800 to \\udfff",
+            expected="no unpaired surrogate from \\ud800 to \\udfff",
             fix=f"correct {name}",
             path=name,
         )

@@ -312,8 +312,8 @@ class PodOptions(Group):
     def _no_master(cls, value: Any) -> Any:
         if isinstance(value, dict) and any(str(key).lower() == "master" for key in value):
             raise ValueError(
-                "no key master: TensorFlow 2 refuses a cluster with the task type master in every"
-                " replica; use chief"
+                "no key master: TensorFlow 2 rejects a cluster that contains the task type master;"
+                " use chief"
             )
         return value
 

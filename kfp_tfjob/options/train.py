@@ -66,7 +66,7 @@ class TrainerOptions(Group):
     checkpoint_seconds: float = option(
         60, "The longest time between two checkpoints.", gt=0, allow_inf_nan=False
     )
-    checkpoint_keep: int = option(3, "How many of the newest checkpoints are kept.", ge=1)
+    checkpoint_keep: int = option(3, "Number of newest checkpoints to keep.", ge=1)
     micro_batches: int = option(
         1,
         "Number of parts into which a replica splits its rows of a step, to compute one at a time.",
@@ -75,12 +75,13 @@ class TrainerOptions(Group):
     sync_batch_norm: bool = option(False, "Synchronize every BatchNormalization layer.")
     jit_compile: bool = option(False, "Let XLA compile the forward and backward pass on GPUs.")
     tf32: bool = option(
-        True, "Let GPUs round the factors of float32 products to 10 bits, which is much faster."
+        True,
+        "Let GPUs round the factors of float32 multiplications to 10 bits, which is much faster.",
     )
     deterministic_ops: bool = option(
         False,
-        "Use only operations that give the same bits every time. Only GPUs need this, and"
-        " it slows them down.",
+        "Use only operations whose results are bitwise reproducible. Only GPUs need this, and it"
+        " slows them down.",
     )
 
     @property
@@ -122,7 +123,7 @@ class TrainOptions(TrainerOptions):
     )
     job: Literal["auto", "tfjob", "jobset", "pytorchjob"] = option(
         "auto",
-        "The kind of job: `auto` is a TFJob if the cluster's training operator answers, otherwise a"
+        "The kind of job: `auto` is a TFJob if the cluster runs the training operator, otherwise a"
         " JobSet. All attempts of a run have the same kind.",
     )
     deadline_seconds: Seconds = option(7 * DAY, "How long the pods of one attempt may run.")
@@ -147,8 +148,8 @@ class TrainOptions(TrainerOptions):
     )
     backoff_seconds: float = option(
         10,
-        "The pause before the second attempt; it doubles with every further attempt that"
-        " stores no newer checkpoint.",
+        "The pause before the second attempt; it doubles after each attempt that stores no newer"
+        " checkpoint.",
         ge=0,
         le=3600,
     )
@@ -159,7 +160,7 @@ class TrainOptions(TrainerOptions):
         ge=60,
     )
     operator_timeout_seconds: Seconds = option(
-        60, "How long the job may have no status from the training operator."
+        60, "How long the job may go without a status from the training operator."
     )
     pending_timeout_seconds: Seconds = option(
         1800,

@@ -35,10 +35,10 @@ class ValueFormat(Group):
     """The format of a column."""
 
     number: NumberFormat | None = option(
-        None, "The separators of numbers, which may have a currency sign or a percent sign."
+        None, "The separators in numbers, which may include a currency sign or a percent sign."
     )
     date: tuple[Text, ...] | None = option(
-        None, "The form of dates, in the directives of Python's `strptime`; or a list of forms."
+        None, "The format of dates, in the directives of Python's `strptime`, or a list of formats."
     )
 
     @field_validator("date", mode="before")

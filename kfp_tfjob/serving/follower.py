@@ -116,9 +116,7 @@ class Follower:
                 log.warning("the store cannot be read, so the champion is unchanged. %s", error)
             self._away = True
         except Exception:
-            log.exception(
-                "looking for a new champion failed, so the current one continues to answer"
-            )
+            log.exception("looking for a new champion failed, so the current one stays in use")
         return False
 
     def _look(self, clock: Callable[[], float]) -> bool:
@@ -132,7 +130,7 @@ class Follower:
         record = self._layout.model(self._model_name).champion(now.number)
         if newest is None or (newest.number < now.number and self._store.has(record)):
             self._say(
-                f"champion {now.number} still answers, although the newest record that the store"
+                f"champion {now.number} stays in use, although the newest record that the store"
                 f" lists is {newest.number if newest else 0}"
             )
             return False
@@ -165,7 +163,7 @@ class Follower:
         pause = min(2 * pause, _LONGEST_PAUSE) if champion == refused else _FIRST_PAUSE
         if champion != refused:
             log.error(
-                "champion %d is rejected, and champion %d continues to answer. %s",
+                "champion %d is rejected, and champion %d stays in use. %s",
                 champion.number,
                 self.current.champion.number,
                 why,

@@ -84,7 +84,7 @@ class LoadedModel:
         for rows in _WARM_UP:
             loaded._model.predict(loaded._model.example(rows))
         log.info(
-            "champion %d of %s, version %d of run %s, answers after %.1f s",
+            "champion %d of %s, version %d of run %s, is in use after %.1f s",
             loaded.champion.number,
             loaded.model_name,
             loaded.champion.version,

@@ -14,24 +14,24 @@ from prometheus_client import Counter, Gauge, Histogram
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _REQUESTS = Counter(
     "kfp_tfjob_requests",
-    "Requests for predictions, by protocol (v1, v2) and status",
+    "Prediction requests, by protocol (v1, v2) and status",
     ["model_name", "protocol", "code"],
 )
 _LATENCY = Histogram(
     "kfp_tfjob_request_seconds",
-    "From the first byte of a request for predictions to the last one of its answer",
+    "From the first byte of a prediction request to the last byte of its response",
     ["model_name", "protocol"],
     buckets=_SECONDS,
 )
 _ROWS = Counter("kfp_tfjob_rows", "Rows predicted", ["model_name"])
-_CHAMPION = Gauge("kfp_tfjob_champion_number", "The champion that answers", ["model_name"])
+_CHAMPION = Gauge("kfp_tfjob_champion_number", "The champion in use", ["model_name"])
 _VERSION = Gauge("kfp_tfjob_model_version", "The version of that champion", ["model_name"])
 _SWITCHES = Counter(
-    "kfp_tfjob_champion_switches", "Champions that took over from another one", ["model_name"]
+    "kfp_tfjob_champion_switches", "Switches from one champion to another", ["model_name"]
 )
 _REFUSED = Gauge(
     "kfp_tfjob_champion_refused",
-    "The newest champion, if it cannot be proven or loaded; 0 if it answers",
+    "The newest champion, if it cannot be verified or loaded; 0 if it is in use",
     ["model_name"],
 )
 _REACHED = Gauge(

@@ -41,7 +41,7 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
         elif column and item.datatype not in column.datatypes:
             wrong.append(
                 Problem(
-                    f"the input {name!r} has a data type that does not fit a {column.kind}",
+                    f"the input {name!r} has the wrong data type for a {column.kind}",
                     received=item.datatype,
                     expected=" or ".join(column.datatypes),
                     fix=f"send {name!r} as {column.datatypes[0]}",

@@ -37,7 +37,7 @@ class Probed:
 
     def __str__(self) -> str:
         """Return one line for the log."""
-        return f"the store is writable and answers in {self.latency * 1000:.0f} ms"
+        return f"the store is writable and responds in {self.latency * 1000:.0f} ms"
 
 
 def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:

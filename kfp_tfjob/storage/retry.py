@@ -67,7 +67,7 @@ class Patience:
                 if now >= deadline:
                     raise self.error(
                         Problem(
-                            f"{self.party} did not answer for {self.seconds:.0f} s: {what}",
+                            f"{self.party} did not respond for {self.seconds:.0f} s: {what}",
                             received=f"{type(error).__name__}: {error}",
                             expected="an answer",
                             fix="check that the endpoint is up and reachable, then run again",

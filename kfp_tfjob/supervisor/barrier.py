@@ -105,7 +105,7 @@ def _not_stored(reply: Mapping[str, Any], number: int, seconds: float) -> str:
 
 def _state(reply: Mapping[str, Any], number: int) -> str:
     if not reply:
-        return "the sidecar has not answered"
+        return "the sidecar has not responded"
     stored = reply.get("stored")
     done = len(stored) if isinstance(stored, list) else stored
     message = reply.get("message")

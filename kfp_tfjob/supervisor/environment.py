@@ -28,7 +28,7 @@ VARIABLES = {
     "DATA_DIR": "the dataset as files, for a user's own program",
     "OUTPUT_DIR": "folder for the model and all other output",
     "EXPECTED_REPLICAS": "chief and workers together; the supervisor rejects any other TF_CONFIG",
-    "EXPECTED_GPUS": "this replica's GPUs; the trainer refuses to train with fewer",
+    "EXPECTED_GPUS": "this replica's GPUs; the trainer does not train with fewer",
     "START_DEADLINE": "how long a replica waits for the others to appear; at most 300 s for one"
     " that was lost",
     "MAX_RESTARTS": "how often the supervisor may restart the command; unset means never",

@@ -40,7 +40,7 @@ def wait_for_chief(address: str, seconds: float, stop: Stop) -> str:
     """
     start = time.monotonic()
     # Not in this thread: a slow name server must not delay a signal.
-    pool, look, error = ThreadPoolExecutor(1), None, "the name server does not answer"
+    pool, look, error = ThreadPoolExecutor(1), None, "the name server does not respond"
     while address and seconds < math.inf and not stop:
         look = look or pool.submit(socket.getaddrinfo, split(address)[0], None)
         if look in wait([look], _LOOK_SECONDS).done:

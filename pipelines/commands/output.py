@@ -41,7 +41,7 @@ def proceed(
                 "nothing was done, because there is no terminal to ask for confirmation"
                 if not json_
                 else "nothing was done, because --json does not ask for confirmation",
-                expected="--yes, or an answer in a terminal",
+                expected="--yes, or confirmation in a terminal",
                 fix="add --yes to proceed, or --dry-run to see only the plan",
             )
         )

@@ -115,7 +115,7 @@ def _make(
         return
     made, kept = client.schedule(found.values, trigger, package, name, concurrency, service_account)
     if not json_:
-        show("\nKubeflow Pipelines answers:")
+        show("\nKubeflow Pipelines stored this schedule:")
     _tell(made, json_)
     for it in () if json_ else kept:
         show(

@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     help="with --batch-milliseconds: predict at once when this many rows are waiting",
 )
 def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: Any) -> None:
-    """Answer requests with a model's champion.
+    """Serve the predictions of a model's champion.
 
     The server answers REST at http://HOST:PORT/v1/models/MODEL:predict and, in the Open Inference
     Protocol, /v2/models/MODEL/infer. The server loads only a champion that the records in
     the store verify, and switches to the next one without losing a request. /v2/health/ready shows
-    whether it answers, and /metrics provides metrics for Prometheus.
+    whether it is ready, and /metrics provides metrics for Prometheus.
 
     Requests need no password, so outside a pod the server listens only on this machine.
 

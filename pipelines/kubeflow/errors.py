@@ -88,7 +88,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
     if error.status in (400, 403) and _ACCOUNT.search(message):
         return ConfigurationError(
             Problem(
-                f"Kubeflow Pipelines refuses the run's service account: cannot {what}",
+                f"Kubeflow Pipelines rejects the run's service account: cannot {what}",
                 received=message,
                 expected="an account that the back end allows",
                 fix=ALLOW_ACCOUNT,
@@ -124,7 +124,7 @@ def away(what: str, error: object, host: str) -> StepError:
     https = "" if not host or "://" in host else "; without http:// the SDK uses https"
     return BackEndAwayError(
         Problem(
-            f"Kubeflow Pipelines at {where} does not answer: cannot {what}",
+            f"Kubeflow Pipelines at {where} does not respond: cannot {what}",
             received=_plain(error),
             expected="the API of Kubeflow Pipelines",
             fix=f"correct --host or {ENDPOINT}{https}; for a back end without an address of its"

@@ -147,7 +147,7 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     if run.was_cancelled and (failure is None or _says_nothing(failure)):
         # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
         step = next((it.name for it in run.steps if it.state == "failed"), "")
-        reason = f"a person ended it{f' during {step}' if step else ''}"
+        reason = f"a user ended it{f' during {step}' if step else ''}"
         remedy = f"to continue: kfp-tfjob retry {run.run_id[:8]}"
         code = failure.code if failure else None
         said = "The run was cancelled."

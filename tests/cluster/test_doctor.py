@@ -113,7 +113,7 @@ def test_a_person_with_few_rights(cluster: Cluster, doctor: Doctor) -> None:
         Path(doctor.kubeconfig).unlink()
     for words in (
         "the kind of job: not checked",
-        "the permissions of the runs: not checked",
+        "the runs' permissions: not checked",
         "you may not create pods here",
         "the Secrets: not checked",
         "the nodes: not checked",

@@ -97,7 +97,7 @@ def test_a_job_that_is_stopped_without_a_launcher_is_cancelled(
     known, name = _start_without_launcher(step, spec(), backend)
     until((tmp_path / "chief-0.1.json").exists)
     if told == "by its launcher":
-        engine.tell_end(known, "a person terminated it")
+        engine.tell_end(known, "a user terminated it")
         assert _ends_of(step)[1].verdict == "cancelled"
     backend.annotate_chief(name, {STOP_WITHIN_ANNOTATION: "9s"})
     until(lambda: _recorded(step))
@@ -196,7 +196,7 @@ def test_the_next_launcher_completes_what_only_the_chief_recorded(backend, spec,
 
 def test_the_record_of_a_launcher_that_was_killed_is_replaced(backend, spec, step, tell):
     known, name = _start_without_launcher(step, spec(), backend)
-    engine.tell_end(known, "a person terminated it")
+    engine.tell_end(known, "a user terminated it")
     assert not _ends_of(step)[1].is_final
     tell(chief_0="exit 0")
     until(lambda: is_over(backend.get(name)))

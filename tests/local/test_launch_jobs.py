@@ -420,7 +420,7 @@ def test_a_run_that_was_ended_gets_no_attempt_more(
 
     def lose() -> None:
         until((tmp_path / "chief-0.1.json").exists)
-        why.append("a person terminated it")
+        why.append("a user terminated it")
         pid = json.loads((tmp_path / "chief-0.1.json").read_text())["PID"]
         os.kill(int(pid), signal.SIGKILL)
 

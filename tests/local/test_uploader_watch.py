@@ -154,7 +154,7 @@ def test_the_store_may_be_killed_and_come_back(pod, tmp_path, monkeypatch, base)
         assert_whole(server.store(), pod.run, pod.output, tmp_path / "copy")
         assert pod.end(sidecar) == 0
     log = pod.log()
-    assert log.index("the store is unreachable") < log.index("the store answers again")
+    assert log.index("the store is unreachable") < log.index("the store is reachable again")
 
 
 def test_any_name_and_any_size_at_the_barrier(store, pod, tmp_path):

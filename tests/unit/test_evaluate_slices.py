@@ -277,7 +277,7 @@ def test_holm_multiplies_the_smallest_by_the_number_of_tests() -> None:
     ("declared", "expected"),
     [
         ([{"colum": "city"}], "'column'"),
-        ([{"column": "age", "edges": [3, 3]}], "rising"),
+        ([{"column": "age", "edges": [3, 3]}], "ascending"),
         ([{"column": "age", "edges": ["soon"]}], "'soon'"),
         ([{"column": "age", "edges": [3, "2026-01-31"]}], "dates"),
         ([{"column": "age", "thresholds": {"acuracy": {"min": 1}}}], "'accuracy'"),

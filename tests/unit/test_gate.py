@@ -209,7 +209,7 @@ def test_a_constant_model_is_never_blessed() -> None:
         ({"thresholds": {"auc": {"min": 0.5}, "rmse": {"max": 9}}}, "classification and rmse"),
         ({"thresholds": {"f1": {"min": 1}}}, "precision/<class>"),
         ({"thresholds": {"auc": {}}}, '{"min": number}'),
-        ({"thresholds": {"auc": {"min": 0.9, "max": 0.8}}}, "above max"),
+        ({"thresholds": {"auc": {"min": 0.9, "max": 0.8}}}, "at most max"),
         ({"thresholds": {"auc": {"mim": 0.9}}}, "'min'"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_deletion_that_could_mean_everything_is_refused_by_the_client(path, se
         lambda: client_of().once("DELETE", path, query, (0.1, 0.1)),
         lambda: client_of().request("DELETE", path, query),
     ):
-        with pytest.raises(ValueError, match="not ours"):
+        with pytest.raises(ValueError, match="other owners"):
             call()
 
 

@@ -106,7 +106,7 @@ TAINTED = removed("worker-0", 5, conditions=[TAINT])
             5,
             [removed("chief-0", 5), TAINTED],
             "preempted_or_lost",
-            "worker-0 was taken from its node",
+            "worker-0 was removed from its node",
         ),
         (9, [pod("chief-0", reason="NodeLost")], "preempted_or_lost", "NodeLost"),
         (9, [pod("chief-0", reason="OutOfcpu")], "preempted_or_lost", "OutOfcpu"),

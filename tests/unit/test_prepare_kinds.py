@@ -69,5 +69,5 @@ def test_numbers_of_several_readings_are_refused_by_name(text):
 def test_dates_of_another_form_are_refused_by_name(text, others):
     found = kind_of([text, *others])
     assert isinstance(found, Problem) and "'b'" in found.what
-    assert ("several forms" in found.what) == bool(others)
+    assert ("several formats" in found.what) == bool(others)
     assert repr(text) in found.received and "2024-12-31T23:59:59+01:00" in found.expected

@@ -285,7 +285,7 @@ def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:
             yield Problem(
                 f"there is no Secret {name} with the key {key}, which {variable} needs",
                 received=f"no file {secrets / name / key}",
-                fix="write the value to that file, readable by you alone",
+                fix="write the value to that file, readable only by you",
             )
 
 

@@ -166,7 +166,7 @@ class Date(ColumnType):
         if not votes.are_most(*cls.forms):
             return ""
         several = votes.of(*cls.parsed_forms)
-        return "dates in several forms" if several else "dates in an ambiguous format"
+        return "dates in several formats" if several else "dates in an ambiguous format"
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:
