@@ -84,7 +84,7 @@ class Notice:
             LOST_RACE: "lost the race and was not published",
             SUCCEEDED: "succeeded",
             SKIPPED: "had nothing new to train on",
-            CANCELLED: "was ended before it finished",
+            CANCELLED: "was stopped before it finished",
         }.get(self.outcome, f"failed in {self.step}")
         lines = [f"*Run {self.run_id}*{about} {ended} ({self.verdict})", short(self.message, _MOST)]
         if self.remedy and self.remedy not in self.message:

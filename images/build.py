@@ -164,7 +164,7 @@ class Builder:
         if not command or Path(command[0]).name not in _BUILDERS or not shutil.which(command[0]):
             raise ConfigurationError(
                 Problem(
-                    "there is no builder of images",
+                    "there is no image builder",
                     received=said or "none of them on this machine",
                     expected="docker with the buildx plugin, podman or buildah",
                     fix="install one, or name it: make images BUILDER=buildah",

@@ -22,11 +22,11 @@ _OF_OPTIONS: dict[str, type[Callback]] = {
 _REFUSED: dict[type[Callback], tuple[str, str]] = {
     keras.callbacks.BackupAndRestore: (
         "it would restore the weights a second time, from the last epoch",
-        "remove it: every training resumes from its newest checkpoint",
+        "remove it, because training always resumes from its newest checkpoint",
     ),
     keras.callbacks.SwapEMAWeights: (
         "the chief would evaluate with different weights than the other replicas",
-        "remove it: with use_ema=True the averages are the weights of the finished model",
+        "remove it, because with use_ema=True the finished model's weights are the averages",
     ),
 }
 _SETS_RATE = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)

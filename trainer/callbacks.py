@@ -240,7 +240,8 @@ def _failure(error: BaseException, hook: str) -> StepError:
             Problem(
                 f"the callback {name} calls {error} in {hook}",
                 received=where(error).partition(": ")[2],
-                expected="only work that the chief can do alone: no other replica runs callbacks",
+                expected="only work that the chief can do alone, because no other replica runs"
+                " callbacks",
                 fix="call model(x, training=False), read the logs, or add a metric to"
                 " model.compile",
             )

@@ -151,7 +151,7 @@ class Dataset:
                 Problem(
                     "the dataset cannot be read",
                     received=f"{type(error).__name__}: {error}",
-                    expected=f"schema.json of the format {SCHEMA_FORMAT}, and statistics.json",
+                    expected=f"schema.json in the format {SCHEMA_FORMAT}, and statistics.json",
                     fix="prepare it again with prepare_data of the same version",
                 )
             ) from error

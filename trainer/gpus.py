@@ -104,8 +104,8 @@ def unusable(mine: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
                 received=f"{len(mine)} GPUs; {build}",
                 expected=f"{wanted} (EXPECTED_GPUS)",
                 fix="use a train_image with tensorflow[and-cuda], and nodes whose driver supports"
-                " its CUDA and whose device plugin offers pod.all.gpu_resource; the"
-                " warnings of TensorFlow in the log say what it lacks; the trainer does not fall"
+                " its CUDA and whose device plugin offers pod.all.gpu_resource; TensorFlow's"
+                " warnings in the log say what is missing; the trainer does not fall"
                 " back to the CPU, which would be slow",
             )
         ]

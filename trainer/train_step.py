@@ -111,10 +111,10 @@ class TrainSteps:
         found = dict(_flat(self._results()))
         ConfigurationError.raise_if(
             Problem(
-                f"the metric {name} of the model is not one number",
+                f"the model's metric {name} is not a single number",
                 received=f"shape {tuple(value.shape)}",
                 expected="shape ()",
-                fix="let its result() return a mean, or a dict of numbers",
+                fix="make its result() return a mean, or a dict of numbers",
             )
             for name, value in found.items()
             if np.size(value) != 1
@@ -122,10 +122,10 @@ class TrainSteps:
         if "loss" not in found:
             raise ConfigurationError(
                 Problem(
-                    "the metrics of the model do not include a loss",
+                    "the model's metrics do not include a loss",
                     received=", ".join(found) or "none",
                     expected="one named loss",
-                    fix="remove the property `metrics` of the model, or name one of them loss",
+                    fix="remove the model's property `metrics`, or name one of the metrics loss",
                 )
             )
         numbers = {name: float(np.reshape(value, ())) for name, value in found.items()}

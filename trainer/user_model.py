@@ -31,7 +31,7 @@ BuildModel = Callable[..., keras.Model]
 # A sys.exit() in the user's code would end this process as if the model were trained.
 FAILURES = (Exception, SystemExit)
 _BITS = {"bfloat16": 8, "float16": 11}  # of a number in 16 bits
-LABELS_DO_NOT_FIT = "the loss or the metrics of the model do not fit the labels"
+LABELS_DO_NOT_FIT = "the model's loss or metrics do not match the labels"
 
 
 def find(model_code: str, folder: Path) -> BuildModel:
@@ -305,7 +305,7 @@ def _of_optimizer(model: keras.Model) -> list[Problem]:
         ),
         "overwrite weights with their averages": (
             f"ema_overwrite_frequency={max(overwrites, default=0)}",
-            "remove it: with use_ema=True the averages are the weights of the finished model",
+            "remove it, because with use_ema=True the finished model's weights are the averages",
         ),
     }
     return [
@@ -365,7 +365,7 @@ def _shape_problem(shape: Any, dataset: Dataset) -> Problem | None:
         widths, expected = {1}, "(batch, 1), the predicted number"
         fix = "end the model with Dense(1)"
     fits = isinstance(shape, tuple) and len(shape) == 2 and shape[1] in widths
-    return None if fits else Problem("the output does not fit the labels", shape, expected, fix)
+    return None if fits else Problem("the output does not match the labels", shape, expected, fix)
 
 
 def _example(dataset: Dataset) -> tuple[Any, Any, Any]:

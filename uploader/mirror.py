@@ -395,7 +395,7 @@ class Mirror:
         self.trouble[what] = text
         if text not in self._logged[what]:
             self._logged[what].add(text)
-            log.warning("%r failed and will be tried again: %s", what, text)
+            log.warning("%r failed and will be retried: %s", what, text)
 
 
 def _appending(path: str) -> bool:

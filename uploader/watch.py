@@ -218,7 +218,7 @@ class _Sidecar:
         except FencedError:
             raise
         except ObjectExistsError as error:
-            return f"the store has a different manifest of this run, which must stay: {error}"
+            return f"the store's manifest of this run differs and must not be replaced: {error}"
         except StepError as error:
             return str(error)
         log.info("the output is stored: %s, digest %s", counted(found[0], "file"), manifest.digest)

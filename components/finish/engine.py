@@ -46,7 +46,7 @@ _PATIENCE = Patience(seconds=15, silence=15)  # an exit task is not worth a long
 _SHORT_PATIENCE = Patience(seconds=1, silence=5)  # a step has just given up on the store
 
 _ENDED = Problem(
-    "The run was ended before it finished; no step recorded a failure",
+    "The run was stopped before it finished; no step recorded a failure",
     fix="start it again; the prepared dataset is reused",
 )
 CANCELLED = replace(
@@ -152,7 +152,7 @@ def _log(failure: Failure) -> None:
 
 def _where(failure: Failure, step: str) -> str:
     ended = failure.step == WHOLE_RUN or failure.verdict == CANCELLED.verdict
-    return "was ended" if ended else f"failed in {step}"
+    return "was stopped" if ended else f"failed in {step}"
 
 
 def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:

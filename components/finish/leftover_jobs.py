@@ -142,7 +142,7 @@ def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
     for job in running:
         seconds = cancel_grace(job, TrainOptions().cancel_grace_seconds)
         name = job["metadata"]["name"]
-        log.info("%s is still running; ending it within %d s", name, seconds)
+        log.info("%s is still running; stopping it within %d s", name, seconds)
         backend.cancel(name, run_label(run_id), seconds)
     return Left(tuple(ends), tuple(job["metadata"]["name"] for job in running), terminated)
 

@@ -88,7 +88,7 @@ class JobLimits:
                 return Judgement(
                     Verdict.UNSCHEDULABLE,
                     ": ".join([held, *waiting_reasons.queue_says(seen.events)[-1:]]),
-                    fix="raise train_options.queue_timeout_seconds, or see what Kueue says with"
+                    fix="raise train_options.queue_timeout_seconds, or see what Kueue reports with"
                     " `kubectl describe workloads,localqueues`",
                 )
             return None
@@ -118,7 +118,7 @@ class JobLimits:
         found: dict[str, Limit] = {}
 
         if not self._is_cared_for(seen):
-            said = f"the job has had no status for {operator:.0f} s: nothing creates its pods"
+            said = f"the job has had no status for {operator:.0f} s; nothing is creating its pods"
             found["no status"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
         if _ended(pods):
             said = f"a pod ended, and {operator:.0f} s later its job still does not show it"
@@ -158,7 +158,7 @@ class JobLimits:
             said = f"the chief has logged nothing for {seen.silence:.0f} s"
             found["stalled"] = Limit(0, Verdict.STALLED, said)
         if any(is_chief(pod) and pod["status"].get("phase") == "Running" for pod in pods):
-            said = "the chief has run longer than its deadline, and its node has not ended it"
+            said = "the chief has run longer than its deadline, and its node has not stopped it"
             longest = options.deadline_seconds + self.grace + _SLACK
             found["deadline"] = Limit(longest, Verdict.DEADLINE, said)
         return found

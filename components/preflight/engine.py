@@ -227,7 +227,7 @@ def _resolved(step: Step, values: RunParameters, given: RunParameters, tick: Tic
         found["the folder of this run"] = str(step.run.base)
     if not found:
         return ""
-    when = [f"**The tick of this run:** {code_span(tick)}, in UTC"] if tick else []
+    when = [f"**This run's tick:** {code_span(tick)}, in UTC"] if tick else []
     where = [f"**{name[0].upper()}{name[1:]}:** {code_span(uri)}" for name, uri in found.items()]
     return "\n" + "\n\n".join([*when, *where]) + "\n"
 

@@ -114,7 +114,7 @@ def validate(
     comparison = None
     if isinstance(found, Reference):
         if found.dataset_digest == prepared.dataset_digest:
-            found = f"the data equals that of {found.name}"
+            found = f"the data is the same as that of {found.name}"
         else:
             comparison = _compare(found, prepared, rows, options)
     alone = "" if isinstance(found, Reference) else str(found)

@@ -26,7 +26,7 @@ RULES = {
     "encoding": "not UTF-8",
     "nul": "a NUL character",
     "json": "not a JSON object with each key once",
-    "keys": "a key that none of the first rows has",
+    "keys": "a key that is in none of the first rows",
     "nested": "a list or an object where other rows have one value",
     "list": "not a list of numbers with the length of those in the first rows",
     "split": "not the name of a split: train, validation or test",

@@ -204,8 +204,8 @@ def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
     ):
         return None
     return Problem(
-        f"data_options.missing has a {'rule' if wrong else 'value'} for {name!r} that does not"
-        f" suit a {kind}",
+        f"data_options.missing has a {'rule' if wrong else 'value'} for {name!r} that is wrong for"
+        f" a {kind}",
         received=gaps.rule if wrong else repr(gaps.value),
         expected=f"one of {', '.join(RULES_BY_KIND[kind])}" if wrong else f"a {kind}",
         fix="correct data_options.missing, or the type with data_options.types"

@@ -191,7 +191,9 @@ def read(
             raise DataError(_no_feature(source.files[0].name, kinds))
         if kinds.give_rows_of(job.kinds):
             return replace(scan, job=replace(scan.job, kinds=kinds, assumed=False))
-        log.info("later rows have other column types than the first ones, so all are read again")
+        log.info(
+            "later rows have different column types from the first ones, so all rows are read again"
+        )
         job = replace(job, kinds=kinds, assumed=False)
 
 

@@ -210,7 +210,7 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
             return []
         inside = ", ".join(sorted(source.folder_splits))
         what = "only some of the files are in folders that name a split"
-        received = f"folders for {inside}, and for example {outside}"
+        received = f"folders for {inside}, but also {outside}"
     else:
         by_words = {_words(name): name for name in sorted(_names(source), reverse=True)}
         if len(by_words) < 2:  # what all files share does not divide them

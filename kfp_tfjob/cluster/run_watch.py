@@ -108,11 +108,11 @@ class WorkflowWatcher:
                     self._stopping.stop(self._jobs())
                 finally:
                     self._stopped.set()
-                log.info("the run was ended: %s; its jobs have been stopped", self._why)
+                log.info("the run was stopped: %s; so were its jobs", self._why)
                 self._take_leave()
             if told == _TERMINATED:
                 if not self._why:
-                    log.info("received SIGTERM, but the run was not ended: its job continues")
+                    log.info("received SIGTERM, but the run was not stopped, so its job continues")
                     self._take_leave()
                 self._leave_taken.wait(_FAREWELL_SECONDS)
                 self._leaving = True

@@ -139,7 +139,7 @@ class Judgement:
 def cancelled(why: str) -> Judgement:
     """Return the verdict on a job whose run was ended, for example `its Workflow was deleted`."""
     fix = "start it again, or retry it; it continues from its newest stored checkpoint"
-    return Judgement(Verdict.CANCELLED, f"the run was ended: {why}", fix=fix)
+    return Judgement(Verdict.CANCELLED, f"the run was stopped: {why}", fix=fix)
 
 
 class JobFailedError(StepError):

@@ -206,7 +206,7 @@ def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion
                 champion.manifest_sha256,
             ):
                 return
-    yield "no earlier record says that a person did"
+    yield "no earlier record shows that a user did"
 
 
 def _broken(model_name: str, champion: Champion, what: str) -> DataError:
@@ -215,6 +215,6 @@ def _broken(model_name: str, champion: Champion, what: str) -> DataError:
             f"champion {champion.version} of {model_name} cannot be verified",
             received=what,
             expected="a champion record, a version, a manifest and a verdict that agree",
-            fix="publish a new version, or go back: kfp-tfjob models rollback",
+            fix="publish a new version, or roll back: kfp-tfjob models rollback",
         )
     )

@@ -388,6 +388,6 @@ def _json(store: Store, address: S3Address) -> dict[str, Any]:
             Problem(
                 f"{address} is damaged",
                 received=f"{type(error).__name__}: {error}",
-                fix="restore it from a copy of the bucket, or remove it",
+                fix="restore it from a backup, or remove it",
             )
         ) from error

@@ -113,7 +113,7 @@ def plan(
         if _is_held(store, place, number):
             kept[number] = "is about to become the champion"
         elif number in ever or pruned:
-            why = "the rest of a version that was pruned" if pruned else "an earlier champion"
+            why = "left over from a pruned version" if pruned else "an earlier champion"
             candidates.append(_candidate(number, 0, why, there))
         elif (old := age(store, _first(place.version(number), found))) < hours * 3600:
             kept[number] = f"may be in flight: it began {old / 3600:.1f} h ago"
@@ -167,7 +167,7 @@ def execute(
         elif not why and not mine and age(store, tombstone) < TOMBSTONE_SECONDS:
             why = "was marked by another prune less than 10 minutes ago"
         if why:
-            yield it, f"version {it.version} stays: it {why}"
+            yield it, f"version {it.version} is kept: it {why}"
             continue
         _delete(store, place.version(it.version), first=MANIFEST, but=VERSION_CLAIM)
         yield it, ""
@@ -188,7 +188,7 @@ def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
             Problem(
                 f"{address} is not the record of a pruned version",
                 received=f"{type(error).__name__}: {error}",
-                fix="remove it; `kfp-tfjob models prune` then decides about the version again",
+                fix="remove it; `kfp-tfjob models prune` then reconsiders the version",
             )
         ) from error
 

@@ -136,7 +136,7 @@ def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: s
                     f"the champion of {planned.model_name} changed during the rollback",
                     received=error.received,
                     expected=f"version {planned.now.version}, as the plan showed",
-                    fix="look at the new champion: kfp-tfjob models show. To go back anyway,"
+                    fix="look at the new champion: kfp-tfjob models show. To roll back anyway,"
                     " repeat the command",
                 )
             ) from error
@@ -217,7 +217,7 @@ def _no_target(
     known = _others(kept, now.version)
     if not version:
         return Problem(
-            f"no champion of {model_name} is left before version {now.version}",
+            f"no champion of {model_name} before version {now.version} is left",
             expected="an earlier champion that was not pruned",
             fix=f"choose one with --to: {known}"
             if known != "none"
@@ -227,7 +227,7 @@ def _no_target(
     return Problem(
         f"version {version} of {model_name} {was}",
         received=f"--to {version}",
-        expected=f"a champion that is kept: {known}",
+        expected=f"a champion that still exists: {known}",
         fix="choose one of these"
         if version in pruned
         else "choose one of these, or promote its run: kfp-tfjob models promote",

@@ -51,7 +51,7 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
     if not wrong:
         return folder
     if SAVED_MODEL in wrong.values():
-        log.info("copying champion %d to where servers find it", champion.champion.number)
+        log.info("copying champion %d to the folder for servers", champion.champion.number)
     else:
         log.warning("%s was altered: %s is copied again", folder, listed(wrong.values(), 3))
     with tempfile.TemporaryDirectory(prefix="servable-") as scratch:

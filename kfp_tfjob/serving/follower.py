@@ -82,8 +82,9 @@ class Follower:
                     f"version {proven.champion.version} of {self._model_name} cannot be loaded",
                     received=f"{type(error).__name__}: {error}",
                     expected="a champion that this version of the server can load",
-                    fix="compare the versions of the server and the run that published it, and"
-                    " the memory of the server; or go back: kfp-tfjob models rollback",
+                    fix="check that the server's version matches that of the run that published"
+                    " it, and that the server has enough memory; or roll back: kfp-tfjob models"
+                    " rollback",
                 )
             ) from error
 

@@ -129,7 +129,8 @@ class Limits:
             Problem(
                 "the request's body did not arrive in time",
                 received=f"{sized(size)}, then nothing more in time",
-                expected=f"a byte every {STALLED:g} s, and the whole body in {LONGEST:g} s",
+                expected=f"a byte at least every {STALLED:g} s, and the whole body within"
+                f" {LONGEST:g} s",
                 fix="send the request again, with fewer rows over a slow connection",
             ),
             status=HTTPStatus.REQUEST_TIMEOUT,

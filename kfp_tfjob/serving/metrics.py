@@ -39,7 +39,7 @@ _REACHED = Gauge(
     "When the newest champion was last read from the store",
     ["model_name"],
 )
-_SAMPLED = Counter("kfp_tfjob_sampled_rows", "Rows of requests kept in the store", ["model_name"])
+_SAMPLED = Counter("kfp_tfjob_sampled_rows", "Rows of requests stored as samples", ["model_name"])
 
 
 @dataclass(frozen=True)

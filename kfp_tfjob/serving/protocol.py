@@ -256,7 +256,7 @@ class NoLoading(ModelRepositoryExtension):
             Problem(
                 f"this server does not {what} models on request",
                 received=f"{what} {model_name}",
-                expected="the champion, which the server follows by itself",
+                expected="the champion, which the server loads automatically",
                 fix="publish another model, or use `kfp-tfjob models rollback`",
             ),
             status=HTTPStatus.FORBIDDEN,

@@ -72,7 +72,7 @@ class About:
         """
         body = json.loads(data)
         if body.pop("format") != FORMAT:
-            raise ValueError(f"not of the format {FORMAT}")
+            raise ValueError(f"not in the format {FORMAT}")
         body["began"], body["ended"] = body.pop("from"), body.pop("to")
         return adapter(cls).validate_python(body)
 

@@ -130,7 +130,7 @@ def read_record(store: Store, layout: Layout, model_name: str, number: int) -> C
                 f"{address} is not a champion record",
                 received=f"{type(error).__name__}: {error}",
                 expected="the JSON that publish writes",
-                fix="restore it from a copy of the bucket, or remove it; if it is the newest, the"
-                " record before it then counts again",
+                fix="restore it from a backup, or remove it; if it is the newest, the previous"
+                " record then applies again",
             )
         ) from error

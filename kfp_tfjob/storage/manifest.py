@@ -123,7 +123,7 @@ class Manifest:
                 Problem(
                     f"{where} is not a manifest",
                     received=f"{type(error).__name__}: {error!s:.200}",
-                    expected=f"JSON of the format {FORMAT}",
+                    expected=f"JSON in the format {FORMAT}",
                     fix="delete everything below its prefix, and let the run write it again",
                 )
             ) from error

@@ -474,8 +474,8 @@ def check_endpoint(endpoint: str) -> None:
                 f"storage_endpoint contains {'a user or a password' if user else 'a query'}",
                 received=f"{'******@' if user else ''}{address}{'?******' if query else ''}",
                 expected="http://HOST:PORT or https://HOST",
-                fix=f"remove the part {'before the @' if user else 'from the ?'}, and give the"
-                " keys in the Secret named by storage_secret or in the AWS environment",
+                fix=f"remove the part {'before the @' if user else 'from the ?'}, and put the keys"
+                " into the Secret named by storage_secret or in the AWS environment",
                 path="storage_endpoint",
             )
         )

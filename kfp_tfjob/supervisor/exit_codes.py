@@ -54,6 +54,6 @@ def meaning_of(code: int) -> str:
         return known
     if code > 128:
         names = {int(item): item.name for item in signal.Signals}
-        cause = " (out of memory, or ended by force)" if code == 128 + signal.SIGKILL else ""
-        return f"the command was ended by {names.get(code - 128, code - 128)}{cause}"
+        cause = " (out of memory, for example)" if code == 128 + signal.SIGKILL else ""
+        return f"the command was terminated by {names.get(code - 128, code - 128)}{cause}"
     return f"the command exited with code {code}"

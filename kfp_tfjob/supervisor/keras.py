@@ -35,7 +35,7 @@ def choose(command: Sequence[str], variables: Mapping[str, str], replicas: int) 
     if not _has_keras_2(command[0], variables):
         log(f"{why}; if this image has Keras 3, add tf-keras to it")
         return {}
-    log(f"{why}: the program gets Keras 2 (train_options.keras: 3 prevents it)")
+    log(f"{why}, so the program gets Keras 2 (to prevent this, set train_options.keras to 3)")
     return {VARIABLE: "1"}
 
 

@@ -71,7 +71,7 @@ class Topology:
                 _TF_CONFIG,
                 f"TF_CONFIG is not valid: {wrong}",
                 str(variables.get(_TF_CONFIG) or variables.get(_TOPOLOGY))[:500],
-                "another address, name:port, for each replica, including this one",
+                "a different address, name:port, for each replica, including this one",
                 _LOOK,
             )
         return cluster

@@ -91,7 +91,7 @@ def promote(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Make a run's model the champion, whatever its verdict.
+    """Make a run's model the champion, regardless of its verdict.
 
     The run must have been evaluated; its verdict is shown first. The history records who overruled
     it and why.

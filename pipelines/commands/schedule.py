@@ -119,7 +119,7 @@ def _make(
     _tell(made, json_)
     for it in () if json_ else kept:
         show(
-            f"note: {_called(it)} stays, paused{_flight(it)}, because deleting it now would end"
+            f"note: {_called(it)} is kept, paused{_flight(it)}, because deleting it now would end"
             " its runs"
         )
 

@@ -80,7 +80,7 @@ def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: A
     the store verify, and switches to the next one without losing a request. /v2/health/ready shows
     whether it is ready, and /metrics provides metrics for Prometheus.
 
-    Requests need no password, so outside a pod the server listens only on this machine.
+    Requests do not need a password, so outside a pod the server listens only on this machine.
 
     It needs the extra `serve`, in its own environment. Press Ctrl-C to stop.
     """

@@ -55,14 +55,14 @@ def follow(
         progress = records.progress() if training else None
         seen = None if run.is_over else cluster.look()
         notes = {
-            "the training is not shown, because its records cannot be read": records.trouble,
+            "training is not shown, because its records cannot be read": records.trouble,
             "why it is waiting is not shown: the cluster cannot be reached": cluster.trouble,
         }
         new = tuple(f"{what}: {why}" for what, why in notes.items() if why and what not in said)
         said |= {what for what, why in notes.items() if why}
         waits = seen.waits if seen else ()
         if run.root_driver and not (run.steps or run.is_over):
-            waits = (f"{run.root_driver}; Kubeflow Pipelines tries it again", *waits)
+            waits = (f"{run.root_driver}; Kubeflow Pipelines retries it", *waits)
         yield Moment(run, changed, progress, waits, new)
         if run.is_over:
             return

@@ -46,7 +46,8 @@ class Package:
                 "the pipeline contains placeholders for images, which exist in no registry",
                 received=", ".join(compiled),
                 expected="images that your nodes can pull",
-                fix="compile your own in: `kfp-tfjob compile --registry REGISTRY`, then submit with"
+                fix="compile the pipeline with your own, `kfp-tfjob compile --registry REGISTRY`,"
+                " then submit with"
                 " --pipeline compiled/tfjob_training.yaml; or set KFP_TFJOB_TOOLS_IMAGE and"
                 " KFP_TFJOB_TRAINER_IMAGE",
             )
@@ -80,7 +81,7 @@ def from_file(path: Path) -> Package:
     if name != _NAME:
         raise ConfigurationError(
             Problem(
-                f"{path} is not the pipeline of this project",
+                f"{path} is not this project's pipeline",
                 received=repr(name) if name else "something without pipelineInfo.name",
                 expected=f"the pipeline {_NAME}",
                 fix="name the file tfjob_training.yaml that `kfp-tfjob compile` wrote",

@@ -45,8 +45,8 @@ class Seen:
     def __str__(self) -> str:
         """Return what exists, as text."""
         counts = {
-            "pod of a step": self.steps,
-            "pod of the training": self.pods,
+            "step pod": self.steps,
+            "training pod": self.pods,
             "job": self.jobs,
         }
         return ", ".join(

@@ -257,7 +257,7 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     elif current:
         reason = f"{step} is running"
     elif not run.steps and run.root_driver:
-        reason = f"{run.root_driver}; Kubeflow Pipelines tries it again"
+        reason = f"{run.root_driver}; Kubeflow Pipelines retries it"
     elif not run.steps:
         reason = "Kubeflow Pipelines has not started its first step yet"
     else:
@@ -281,10 +281,10 @@ def _wait_remedy(waits: str) -> str:
         return (
             "push the image to its registry, correct its name, or give the nodes access with"
             " pod.all.image_pull_secret or the imagePullSecrets of the service account; the pod"
-            " tries again on its own"
+            " then retries on its own"
         )
     if "secret" in waits.lower() and "not found" in waits:
-        return "create the Secret; the pod then tries again on its own"
+        return "create the Secret; the pod then retries on its own"
     return "free the resources that it waits for, or cancel the run and request less"
 
 

@@ -46,7 +46,7 @@ def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, names
     seen = found.look()
     assert (seen.steps, seen.pods) == (("step",), ("chief",))
     assert "step waits" in seen.waits[0] and "node" in seen.waits[0]
-    assert str(seen) == "1 pod of a step, 1 pod of the training"
+    assert str(seen) == "1 step pod, 1 training pod"
     assert found.known and namespace in found.where
     for name in ("step", "chief"):
         cluster.core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)

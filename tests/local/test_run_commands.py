@@ -207,7 +207,7 @@ def test_the_record_of_the_first_try_does_not_explain_a_cancelled_retry(fake, st
     assert "first try" not in f"{why.reason} {why.log}" and why.code is None
     assert [it.verdict for it in Client(fake.host).runs()] == ["cancelled"]
     # What this try has recorded counts.
-    own = Failure("launch_tfjob", 2, "cancelled", "the run was ended: a user terminated it")
+    own = Failure("launch_tfjob", 2, "cancelled", "the run was stopped: a user terminated it")
     store.write(folder(base, run).failure("json"), own.to_bytes())
     assert Client(fake.host).why("one").reason == own.message
 

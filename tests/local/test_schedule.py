@@ -120,7 +120,7 @@ def test_runs_in_flight_are_named_and_go_on(fake, package):
     found = make(package, "--cron", "0 0 4 * * *")
     assert found.exit_code == 0
     assert "1 run " in found.output
-    assert f"{old.recurring_run_id[:8]}, 0 0 3 * * *) stays, paused" in found.output
+    assert f"{old.recurring_run_id[:8]}, 0 0 3 * * *) is kept, paused" in found.output
     assert len(fake.schedules) == 2 and old.status == "DISABLED"
     # Its own name means the active one; the old one goes when its run has ended.
     refused = schedule("delete", old.recurring_run_id)

@@ -155,7 +155,7 @@ def test_a_run_whose_publish_was_killed_is_not_called_published(context: Step) -
     context.store.write(context.run.verdict, json.dumps(verdict).encode())
     ending = finish.run(context, "m")
     assert ending.failure == CANCELLED and "published nothing" in ending.markdown
-    assert ending.markdown.startswith("# Run run-1 was ended\n")
+    assert ending.markdown.startswith("# Run run-1 was stopped\n")
     record = context.run.failure("json")
     assert Failure.from_bytes(context.store.read(record)) == CANCELLED
 

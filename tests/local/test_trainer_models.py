@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "one-hot loss": (
         lambda: _sequential(Dense(3, "softmax"), loss="categorical_crossentropy"),
-        "do not fit the labels.*sparse_categorical_crossentropy",
+        "do not match the labels.*sparse_categorical_crossentropy",
     ),
     "no config": (
         lambda: _sequential(Unsaved(object()), Dense(3, "softmax")),

@@ -202,7 +202,7 @@ def test_what_stands_in_the_way_of_stored(store, pod):
     other = b'{"another": "manifest"}'
     store.create(pod.run.manifest, other)
     pod.request("taken")
-    pod.wait_for("taken", "storing", "which must stay")
+    pod.wait_for("taken", "storing", "must not be replaced")
     assert store.read(pod.run.manifest) == other
     store.delete(pod.run.manifest)
     pod.wait_for("taken", "stored")

@@ -101,7 +101,7 @@ class Distributed(Executor):
                         "the Dask cluster has no workers",
                         f"none at {self._address} for {_ALONE_SECONDS:g} s",
                         "at least one worker",
-                        "start workers, or find out why they do not run",
+                        "start workers, or find out why they are not running",
                     )
         except KilledWorker as error:
             raise StepError(
@@ -109,7 +109,7 @@ class Distributed(Executor):
                     f"{counted(error.allowed_failures + 1, 'worker')} died in the same task {task}",
                     received=f"task {error.task}",
                     expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a task",
-                    fix="read the log of the workers; give each process at least 400 MiB",
+                    fix="read the workers' log; give each process at least 400 MiB",
                 )
             ) from error
         except (StepError, OSError, CancelledError) as error:

@@ -72,7 +72,7 @@ class Folders:
     @property
     def notes(self) -> list[str]:
         """What was left out, in sentences."""
-        what = "files outside the folder of a class, which are not read"
+        what = "files outside the classes' folders, which are not read"
         return [f"{what}: {listed(self.unread, 10)}"] if self.unread else []
 
 

@@ -143,7 +143,7 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
         words = {known.name: known.words for known in data.FORMATS}
         raise DataError(
             Problem(
-                f"{file.name} is not what data_options.format says",
+                f"{file.name} does not have the format in data_options.format",
                 received=f"a file that is not {words[options.format]}"
                 if found.name == "csv"
                 else f"a {found.words} file",
