@@ -80,5 +80,5 @@ def keep_code(step: Step, code: Code) -> str:
 
 
 def _is_kept(step: Step) -> bool:
-    """Tell whether this run already has its copy of the code."""
+    """Return whether this run already has its copy of the code."""
     return step.store.has(step.run.code / MANIFEST)

@@ -114,7 +114,7 @@ def failure(run_id: str, found: Failure, model_name: str = "") -> Notice:
 
 
 def will_be_retried(template: Path = _TEMPLATE) -> bool:
-    """Tell whether Kubeflow Pipelines will start this step again by itself if it fails."""
+    """Return whether Kubeflow Pipelines will start this step again by itself if it fails."""
     try:
         strategy = json.loads(template.read_bytes()).get("retryStrategy") or {}
         index, limit = int(os.environ.get(_RETRY_INDEX) or 0), int(strategy.get("limit") or 0)

@@ -163,7 +163,7 @@ def reported(name: str) -> Iterator[FailureReport]:
 
 
 def is_retry() -> bool:
-    """Tell whether KFP retries this step by itself; a retry by a person starts at index 0 again."""
+    """Return whether KFP retries this step by itself; a user's retry starts at index 0 again."""
     record = os.environ.get(FAILURE_FILE)  # of the local run, which has no index
     return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 

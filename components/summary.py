@@ -37,7 +37,7 @@ def read_outcome(step: Step) -> Outcome:
 def summary(step: Step, model_name: str) -> str:
     """Return the summary of a run that has a verdict.
 
-    If the store does not answer, the summary is shorter but the step does not fail: the model may
+    If the store does not respond, the summary is shorter but the step does not fail: the model may
     already be published.
     """
     parts: list[str] = []

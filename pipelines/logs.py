@@ -62,7 +62,7 @@ def read(found: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[Sa
 
 
 def _check(replicas: Sequence[str], readers: dict[int, LogReader]) -> None:
-    """Refuse replicas that no attempt has, if the training has begun."""
+    """Reject replicas that no attempt has, if the training has begun."""
     known = {replica for reader in readers.values() for replica in reader.files()}
     names = known | {replica.rpartition("-")[0] for replica in known}
     ConfigurationError.raise_if(

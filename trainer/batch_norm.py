@@ -1,4 +1,4 @@
-"""Synchronizes BatchNormalization over all replicas, or refuses it with the reason.
+"""Synchronizes BatchNormalization over all replicas, or rejects it with the reason.
 
 Keras does not synchronize the statistics of parts of a batch (`micro_batches`), so replicas would
 normalise with different numbers. Nor does it with a mask: weight_divergence.py finds that after the

@@ -96,7 +96,7 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse keys that JSON would silently make strings."""
+    """Reject keys that JSON would silently make strings."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

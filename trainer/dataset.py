@@ -199,7 +199,7 @@ class Dataset:
 
         Images keep their shape; their values become -1 to 1.
 
-        Of a table, numbers are normalised. A column of up to 16 codes becomes a one-hot vector, and
+        Of a table, numbers are normalized. A column of up to 16 codes becomes a one-hot vector, and
         one with more an embedding; its width is the root of the number of codes, at most 32.
 
         Args:

@@ -42,7 +42,7 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
         output: OUTPUT_DIR.
     """
     output.mkdir(parents=True, exist_ok=True)
-    keras_ending = output / f".{KERAS_MODEL}"  # Keras refuses other suffixes
+    keras_ending = output / f".{KERAS_MODEL}"  # Keras rejects other suffixes
     with files.written(output / KERAS_MODEL, keras_ending) as partial:
         model.save(partial)
     names = [column.name for column in dataset.columns]
@@ -123,7 +123,7 @@ def _outputs(model: keras.Model, dataset: Dataset) -> Any:
 
 
 def gives_logits(model: keras.Model, dataset: Dataset) -> bool:
-    """Tell whether a model ends in logits, by its loss, its last activation or its outputs."""
+    """Return whether a model ends in logits, by its loss, its last activation or its outputs."""
     loss = model.loss
     if isinstance(loss, str):
         return False  # the named losses of Keras take probabilities

@@ -77,7 +77,7 @@ def share(visible: Sequence[_T], expected: int | None, place: int) -> list[_T]:
 
 
 def has_kernels(capability: tuple[int, int], build: Build) -> bool:
-    """Tell whether a TensorFlow can compute on a GPU of this compute capability.
+    """Return whether a TensorFlow can compute on a GPU of this compute capability.
 
     Kernels also work on later GPUs of the same generation. The compiler in TensorFlow does not
     support generations newer than its build, even if the driver could translate the code.

@@ -153,7 +153,7 @@ def _compiled(
         x = keras.layers.Dense(1, dtype="float32")(x)
         scale = keras.layers.Rescaling(dataset.label_std, dataset.label_mean, dtype="float32")
         outputs, loss, metrics = scale(x), "mean_squared_error", ["mean_absolute_error"]
-        # The loss is that of normalised labels: for Adam, gradients below 1e-7 are nearly 0.
+        # The loss is that of normalized labels: for Adam, gradients below 1e-7 are nearly 0.
         unit = dataset.label_std**2
     model = keras.Model(inputs, outputs)
     model.compile(keras.optimizers.Adam(learning_rate), loss, [1 / unit], metrics)

@@ -224,7 +224,7 @@ def _wrong_rows(
 
 
 def _is_own_loss(model: keras.Model) -> bool:
-    """Tell whether a loss is user code; the losses of Keras are known to fit."""
+    """Return whether a loss is user code; the losses of Keras are known to fit."""
     losses = filter(None, map(keras.losses.get, tf.nest.flatten(model.loss)))
     code = [type(model).compute_loss, *(getattr(item, "fn", item) for item in losses)]
     return not all(str(item.__module__).startswith("keras.") for item in code)

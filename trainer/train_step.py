@@ -72,7 +72,7 @@ class TrainSteps:
         _check_micro_batches(micro_batches, batch, replicas.count)
         self._sums_asked_for = leave_sums_to_us(model.optimizer)
         self._traced = False
-        # TensorFlow refuses a clock where all operations are deterministic.
+        # TensorFlow rejects a clock where all operations are deterministic.
         self._now = (lambda: tf.constant(0.0, tf.float64)) if deterministic_ops else tf.timestamp
         # No autograph: converting Python to a graph takes much of the time of a restart.
         self._train = tf.function(self._train_in_graph, autograph=False)

@@ -227,7 +227,7 @@ def _made_before(model: keras.Model) -> list[str]:
 
 
 def _check_rounding(model: keras.Model, dataset: Dataset) -> None:
-    """Refuse a model for which Keras rounds codes before it sees them; warn of rounded numbers.
+    """Reject a model for which Keras rounds codes before it sees them; warn of rounded numbers.
 
     Keras casts what it passes to a layer, or to a model that is not Functional, to its type.
     """

@@ -66,7 +66,7 @@ class Mirror:
             FencedError if this sidecar no longer owns the run.
 
     Attributes:
-        away: The store did not answer in the last pass.
+        away: The store did not respond in the last pass.
         refused: The store refused writes in the last pass; the credentials may change.
         trouble: Why files could not be stored in the last pass, by path.
     """
@@ -365,7 +365,7 @@ class Mirror:
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan finds the new state
             except Exception as error:  # no error may end the sidecar
-                # An error that refuses one file also refuses all others in flight.
+                # An error that rejects one file also rejects all others in flight.
                 if not (self.refused and isinstance(error, ConfigurationError)):
                     self.note(file.path, error)
             else:

@@ -58,7 +58,7 @@ class Ownership:
 
         Raises:
             FencedError: A higher attempt owns the run, or a newer uploader owns this attempt.
-            StepError: The store did not answer.
+            StepError: The store did not respond.
         """
         while not self._life:
             records = self._records()
@@ -92,7 +92,7 @@ class Ownership:
 
         Raises:
             FencedError: It does not.
-            StepError: The store did not answer.
+            StepError: The store did not respond.
         """
         if not now and time.monotonic() - self._looked < _FRESH:
             return

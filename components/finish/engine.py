@@ -235,7 +235,7 @@ def _failed(
 
 
 def _unread(run_id: str, error: StepError, left: Left) -> str:
-    """Return the report for a run when the store does not answer."""
+    """Return the report for a run when the store does not respond."""
     known = page.on_cluster(left)
     lines = [
         *([f"# Run {prose(run_id)} failed in {code(left.cause.step)}", ""] if left.cause else []),
@@ -266,7 +266,7 @@ def _attempts(step: Step) -> int:
 
 
 def _is_open(step: Step, outcome: Outcome) -> bool:
-    """Tell whether a training of this task began, and nothing says that it came to its end."""
+    """Return whether a training of this task began, and nothing says that it came to its end."""
     return not outcome.word and _attempts(step) > 0 and not step.store.has(step.run.manifest)
 
 

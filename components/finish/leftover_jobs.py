@@ -42,7 +42,7 @@ class Left:
     Attributes:
         ends: The end of each job, according to the cluster.
         cancelled: The jobs that were still running and were ended here.
-        terminated: Whether a person ended the run; None if unknown.
+        terminated: Whether a user ended the run; None if unknown.
         trouble: Why the cluster could not be read; empty if it could.
         failed: The tasks that failed according to Argo, the earliest first.
     """
@@ -70,7 +70,7 @@ class Left:
 
     @property
     def unexplained(self) -> list[FailedTask]:
-        """The tasks that failed without a message of their own; none if a person ended the run."""
+        """The tasks that failed without a message of their own; none if a user ended the run."""
         return [] if self.terminated else [task for task in self.failed if not task.record]
 
 

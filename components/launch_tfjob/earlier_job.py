@@ -68,7 +68,7 @@ TABLE: dict[Found, tuple[Action, Action]] = {
 
 
 def adopt(launch: Launch, claimed: Sequence[int], lost: bool = False) -> bool:
-    """Tell whether the job of the newest attempt must be followed, and wait until that is known.
+    """Return whether the job of the newest attempt must be followed, and wait until that is known.
 
     Raises:
         JobFailedError: The user has to fix something, and Kubeflow Pipelines retried by itself.
@@ -190,7 +190,7 @@ def look_at(job: Object | None, pods: Iterable[Object], wanted: Object) -> Found
 
 
 def _same_owner(job: Object, wanted: Object) -> bool:
-    """Tell whether a job has the same run and task, and the same Workflow if both have one."""
+    """Return whether a job has the same run and task, and the same Workflow if both have one."""
     labels, ours = job.get("labels") or {}, wanted["labels"]
     if any(labels.get(name) != ours.get(name) for name in (RUN_LABEL, TASK_LABEL, KEY_LABEL)):
         return False

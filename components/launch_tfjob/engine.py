@@ -1,4 +1,4 @@
-"""Trains until the output is verified in the store, or a person has to fix something."""
+"""Trains until the output is verified in the store, or a user has to fix something."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Launcher:
             JobFailedError: The training failed.
             ConfigurationError: A job of this name does not belong to this run.
         """
-        # Listed once: the store refuses a number that a different launcher takes meanwhile.
+        # Listed once: the store rejects a number that a different launcher takes meanwhile.
         self.claimed = self.launch.records.claimed()
         if done := self._completed_before():
             return self._launched(done)
@@ -113,7 +113,7 @@ class Launcher:
         return done
 
     def _adopt(self) -> bool:
-        """Tell whether the job of the newest attempt must be followed, and read its claim."""
+        """Return whether the job of the newest attempt must be followed, and read its claim."""
         job = earlier_job.adopt(self.launch, self.claimed, self._lost)
         # Without a retry, a person started the run, and the count of the attempts restarts.
         counts = self.claimed and (self.launch.retry or job or self._lost)

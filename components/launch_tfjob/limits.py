@@ -164,7 +164,7 @@ class JobLimits:
         return found
 
     def _is_cared_for(self, seen: Snapshot) -> bool:
-        """Tell whether an operator handles the job; one unable to create pods writes no status."""
+        """Return whether an operator handles the job; one that creates no pods writes no status."""
         return kind_of(seen.job).is_noticed(seen.job) or bool(waiting_reasons.not_made(seen.events))
 
     def _is_pending(self, seen: Snapshot) -> bool:
@@ -186,7 +186,7 @@ def _reasons(seen: Snapshot) -> list[str]:
 
 
 def _ended(pods: Sequence[Object]) -> bool:
-    """Tell whether the operator should have decided: the chief is done, or any replica failed.
+    """Return whether the operator should have decided: the chief is done, or any replica failed.
 
     A Job fails only after its other pods, which it stops, have ended.
     """

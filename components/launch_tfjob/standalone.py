@@ -1,7 +1,7 @@
 """Checks a launch without preflight, and copies its code.
 
 It reports all problems at once, before anything is created. A launcher that finds an attempt of its
-own does not ask the cluster again: a quota that the running job fills would refuse its repetition.
+own does not ask the cluster again: a quota that the running job fills would reject its repetition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
-        StepError: The store or the cluster does not answer.
+        StepError: The store or the cluster does not respond.
     """
     found = Problems()
     given = {name: value for name, value in values.items() if name != "model_code"}

@@ -274,7 +274,7 @@ def _check_cluster(
     subject = Subject(api, spec, run_id=run_id, task_key=task_key, step_pods=asked)
     found += check(subject, At.RUN)
     if only(found, Status.PROBLEM):
-        return "", found  # the run ends; a cluster that did not answer is not asked again
+        return "", found  # the run ends; a cluster that did not respond is not asked again
     try:
         return subject.settled.spec.kind.name, found
     except StepError:  # which the check has found, too

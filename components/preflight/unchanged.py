@@ -71,7 +71,7 @@ def _without_code(gate: GateOptions | None) -> dict[str, Any] | None:
 
 
 def _is_of(verdict: ModelVerdict, gate: GateOptions | None, evaluator_digest: str) -> bool:
-    """Tell whether a verdict is of this gate: a run that continues may have another one.
+    """Return whether a verdict is of this gate: a run that continues may have another one.
 
     The code of its evaluator may also have changed while the run trained.
     """

@@ -95,7 +95,7 @@ class Kinds:
     left_out: tuple[LeftOut, ...]
 
     def give_rows_of(self, assumed: Kinds) -> bool:
-        """Tell whether rows that were read with other kinds are the same with these."""
+        """Return whether rows that were read with other kinds are the same with these."""
         mine, theirs = self.features, assumed.features
         return len(mine) == len(theirs) and all(
             it == replace(other, missing=it.missing, gaps=other.gaps if it.missing else it.gaps)
@@ -227,7 +227,7 @@ def too_many(name: str) -> Problem:
 
 
 def is_wanted(name: str, options: DataOptions) -> bool:
-    """Tell whether the options name a column, which is then a feature in any case."""
+    """Return whether the options name a column, which is then a feature in any case."""
     return name in options.types or name in (options.columns or ())
 
 
@@ -288,7 +288,7 @@ def decide(
 
 
 def _is_complete(feature: Feature, options: DataOptions) -> bool:
-    """Tell whether a feature has plain numbers, without a missing value that a value stands for.
+    """Return whether a feature has plain numbers, without a missing value that a value stands for.
 
     A rule in data_options.missing that fills missing values makes a model that accepts them.
     """

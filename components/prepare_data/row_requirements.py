@@ -49,7 +49,7 @@ def check_bad(
     problems: Callable[[], list[Problem]],
     options: DataOptions,
 ) -> None:
-    """Refuse more bad rows than the options allow, which `problems` describes, and log fewer."""
+    """Reject more bad rows than the options allow, which `problems` describes, and log fewer."""
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
         raise DataError(*problems())
     if faults.bad > options.max_bad_fraction * faults.seen:
@@ -73,7 +73,7 @@ def check(
     options: DataOptions,
     rule: Mapping[str, str | int],
 ) -> None:
-    """Refuse data that leaves a split without rows, or train without a row of a class.
+    """Reject data that leaves a split without rows, or train without a row of a class.
 
     Args:
         rows: By split.

@@ -154,7 +154,7 @@ class PictureEncoder:
 
 
 def is_whole(record: bytes) -> bool:
-    """Tell whether a framed record has the length and the checksum that it names."""
+    """Return whether a framed record has the length and the checksum that it names."""
     content = record[HEAD:-TAIL]
     length = record[: _LENGTH.size] == _LENGTH.pack(len(content))
     return length and record[-TAIL:] == _CHECKSUM.pack(masked(google_crc32c.value(content)))

@@ -100,7 +100,7 @@ def _added(one: list[float], other: list[float]) -> list[float]:
 
 
 def check(name: str, splits: dict[str, WeightSums]) -> None:
-    """Refuse weights that are all 0 in a split."""
+    """Reject weights that are all 0 in a split."""
     if empty := [split for split, sums in splits.items() if sums.rows and not sums.sum]:
         raise DataError(
             Problem(

@@ -120,7 +120,7 @@ def run(
             winner = _winner(step, model_name, verdict.met + 1)
         mine = winner.trained_by == (step.run_id, step.task_key)
         if mine and winner.action == PROMOTE and winner.number >= number:
-            continue  # a person has just done it
+            continue  # a user has just done it
         if verdict.is_second:
             lost = LostRace.to(winner, model_name)
             keep_lost_race(step.store, step.run, lost)
@@ -172,7 +172,7 @@ def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Add
 
 
 def _made_by_person(step: Step, model_name: str, number: int) -> Published | None:
-    """Return the version that a person has promoted from this run since its verdict, if any.
+    """Return the version that a user has promoted from this run since its verdict, if any.
 
     Such a run is neither judged against itself, nor published a second time.
 
@@ -234,7 +234,7 @@ def _require_blessed(
     verdict_uri: str,
     dataset: S3Address,
 ) -> None:
-    """Refuse a verdict that does not bless this model."""
+    """Reject a verdict that does not bless this model."""
     if not verdict.blessed:
         raise ConfigurationError(
             Problem(
@@ -263,7 +263,7 @@ def _require_blessed(
 
 
 def _require_unsurpassed(step: Step, model_name: str, number: int, verdict: ModelVerdict) -> None:
-    """Refuse, before anything is written, if the champion changed after the verdict."""
+    """Reject, before anything is written, if the champion changed after the verdict."""
     champion = read_champion(step.store, step.layout, model_name)
     if champion and champion.number >= number:
         there = _winner(step, model_name, number)

@@ -22,7 +22,7 @@ from kfp_tfjob.jobs.status import replicas
 
 
 def version(subject: Subject) -> Iterator[Finding]:
-    """Tell whether the cluster answers, and whether its version can run the job."""
+    """Return whether the cluster answers, and whether its version can run the job."""
     host = subject.api.address
     try:
         found = subject.api.request("GET", "/version", {})
@@ -42,7 +42,7 @@ def version(subject: Subject) -> Iterator[Finding]:
 
 
 def too_old(version: Mapping[str, str]) -> Iterator[Finding]:
-    """Refuse a cluster without native sidecars: the uploader would block training."""
+    """Reject a cluster without native sidecars: the uploader would block training."""
     number = [re.sub(r"\D.*", "", str(version.get(part, ""))) for part in ("major", "minor")]
     if all(number) and tuple(map(int, number)) < (1, 29):
         yield Finding(
@@ -98,7 +98,7 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
 
 
 def _serves(api: ClusterClient) -> bool:
-    """Tell whether the cluster has the kind of the jobs."""
+    """Return whether the cluster has the kind of the jobs."""
     try:
         found = api.request("GET", f"/apis/{api.kind.api_version}", {})
     except NotFoundError:

@@ -70,7 +70,7 @@ def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def check(subject: Subject, at: At) -> list[Finding]:
-    """Run every check, even after a problem; a cluster that does not answer is asked once."""
+    """Run every check, even after a problem; a cluster that does not respond is asked once."""
     found: list[Finding] = []
     for it in CHECKS:
         if it.at & at:

@@ -84,7 +84,7 @@ def _replicas(spec: JobSpec) -> list[Replica]:
 
 
 def shared_gpus(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[Finding]:
-    """Refuse slices of a GPU for all-reduce: NCCL does not run between them."""
+    """Reject slices of a GPU for all-reduce: NCCL does not run between them."""
     if spec.options.command or spec.replicas * spec.gpus < 2:
         return
     for item in _replicas(spec):

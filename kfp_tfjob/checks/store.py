@@ -15,7 +15,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
 
     Raises:
         ConfigurationError: The place cannot hold the output of runs.
-        StoreUnavailableError: The store does not answer.
+        StoreUnavailableError: The store does not respond.
     """
     probed = store.probe(prefix, read=True)
     if not probed.deletes:
@@ -40,7 +40,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
 
 
 def _creates_once(store: Store, prefix: S3Address) -> bool:
-    """Tell whether a store refuses to create an object that exists; it deletes the object again."""
+    """Return whether a store refuses to create an existing object; deletes the test object."""
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     store.create(address, b"first")
     try:

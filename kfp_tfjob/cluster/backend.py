@@ -108,5 +108,5 @@ class Backend(Protocol):
 
 
 def is_local() -> bool:
-    """Tell whether the environment asks for jobs as processes on this machine."""
+    """Return whether the environment asks for jobs as processes on this machine."""
     return os.environ.get(BACKEND_VARIABLE) == "local"

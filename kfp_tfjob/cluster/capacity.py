@@ -45,7 +45,7 @@ def of_job(job: Object) -> Amounts:
 
 
 def fits(node: Object, spec: Object) -> bool:
-    """Tell whether a pod may run on a node, by its labels and taints; affinity is ignored."""
+    """Return whether a pod may run on a node, by its labels and taints; affinity is ignored."""
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False

@@ -227,7 +227,7 @@ class ClusterClient:
             return found
 
         def passing(error: Exception) -> bool:
-            # A starting API server refuses every call until it has read the roles.
+            # A starting API server rejects every call until it has read the roles.
             refused = isinstance(error, ApiError) and error.status == 403
             return transient(error) or (refused and right in self._allowed)
 
@@ -313,7 +313,7 @@ class ClusterClient:
 
 
 def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
-    """Refuse a deletion without an object name or a label value."""
+    """Reject a deletion without an object name or a label value."""
     _, kind, *name = [*path.partition("/namespaces/")[2].split("/"), ""]
     requirements = query.get("labelSelector", "").split(",")
     if kind and any(name):

@@ -1,6 +1,6 @@
 """Translates errors of the Kubernetes API into errors with a remedy.
 
-A 403 has three possible causes: RBAC forbids the call, an admission webhook refuses the object, or
+A 403 has three possible causes: RBAC forbids the call, an admission webhook rejects the object, or
 a quota is used up. A 500 with "failed calling webhook" means that the operator is down.
 """
 
@@ -78,7 +78,7 @@ class NotFoundError(StepError):
 
 
 def transient(error: Exception) -> bool:
-    """Tell whether an error is temporary.
+    """Return whether an error is temporary.
 
     A 401 is temporary, because the client may still hold an old token. A 409 is temporary if two
     writers collided, but not if the name is taken.
@@ -92,7 +92,7 @@ def transient(error: Exception) -> bool:
 
 
 def webhook_is_away(error: BaseException | None) -> bool:
-    """Tell whether the API server could not reach an admission webhook."""
+    """Return whether the API server could not reach an admission webhook."""
     return isinstance(error, ApiError) and _WEBHOOK_AWAY in error.message
 
 

@@ -198,7 +198,7 @@ class KubernetesBackend:
         self.delete(name, seconds)
 
     def is_terminated(self) -> bool | None:
-        """Tell whether a person ended the run of this pod; None if the Workflow cannot be read."""
+        """Return whether a user ended the run of this pod; None if the Workflow cannot be read."""
         owner = self.owner()
         try:
             workflow = self._api.get(self._api.workflow(owner["name"])) if owner else None

@@ -107,7 +107,7 @@ class PodLogs:
                         pause = 0.2
                     self._put(LogLine(stamp, where, text))
             except ApiError as error:
-                refused += done  # a busy kubelet may refuse a log that is there
+                refused += done  # a busy kubelet may reject a log that is there
                 if error.status == 404 or refused > _REFUSALS:
                     break
                 if error.status == 403 and pause >= _LONGEST_PAUSE and not told:
@@ -129,7 +129,7 @@ class PodLogs:
             self._heard.pop(replica, None)
 
     def _is_done(self, pod: Object, container: str) -> bool:
-        """Tell whether a container has ended for good, so that its stream ends by itself."""
+        """Return whether a container has ended for good, so that its stream ends by itself."""
         for now in self._pods():
             if now["metadata"]["uid"] == pod["metadata"]["uid"]:
                 if now["status"].get("phase") in ("Succeeded", "Failed"):

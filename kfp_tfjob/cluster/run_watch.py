@@ -198,7 +198,7 @@ def why_ended(workflow: Object, now: datetime | None = None) -> str:
 
 
 def was_terminated(workflow: Object) -> bool:
-    """Tell whether a person ended the run, and not its deadline or a failure."""
+    """Return whether a user ended the run, and not its deadline or a failure."""
     return _deadline(workflow) == 0 or bool(_part(workflow, "spec").get("shutdown"))
 
 

@@ -46,7 +46,7 @@ class MissingSecret:
 
 
 def has_begun(pod: Object) -> bool:
-    """Tell whether a container of a pod runs or has run."""
+    """Return whether a container of a pod runs or has run."""
     status = pod["status"]
     if status.get("phase") != "Pending":
         return True
@@ -55,7 +55,7 @@ def has_begun(pod: Object) -> bool:
 
 
 def is_placed(pod: Object) -> bool:
-    """Tell whether a pod has a node, and so holds its resources."""
+    """Return whether a pod has a node, and so holds its resources."""
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
@@ -149,7 +149,7 @@ def secret_in(said: str) -> tuple[str, str] | None:
 
 
 def about(event: Object, pod: Object) -> bool:
-    """Tell whether an event is about a pod."""
+    """Return whether an event is about a pod."""
     return (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]
 
 

@@ -203,7 +203,7 @@ class Cells:
 
 
 def numeric(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are numbers or booleans."""
+    """Return whether values of a type are numbers or booleans."""
     types = pa.types
     return (
         types.is_integer(kind)
@@ -214,7 +214,7 @@ def numeric(kind: pa.DataType) -> bool:
 
 
 def textual(kind: pa.DataType) -> bool:
-    """Tell whether a type is strings, or a dictionary of strings or numbers."""
+    """Return whether a type is strings, or a dictionary of strings or numbers."""
     if isinstance(kind, pa.DictionaryType):
         return textual(kind.value_type) or numeric(kind.value_type)
     types = pa.types
@@ -222,7 +222,7 @@ def textual(kind: pa.DataType) -> bool:
 
 
 def temporal(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are dates, with a time or not."""
+    """Return whether values of a type are dates, with a time or not."""
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
@@ -251,7 +251,7 @@ def text_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def _has_blanks(text: pa.StringArray) -> bool:
-    """Tell whether any string has a blank anywhere."""
+    """Return whether any string has a blank anywhere."""
     _, places, data = text.buffers()
     if data is None or not len(text):
         return False

@@ -66,17 +66,17 @@ class Group:
 
     @property
     def may_lack(self) -> bool:
-        """Whether another value stands for a missing one, or it is refused."""
+        """Whether another value stands for a missing one, or it is rejected."""
         return self.type.field is not CODES and self.columns[0].missing is not None
 
     @cached_property
     def strict(self) -> list[int]:
-        """Which columns refuse a missing value."""
+        """Which columns reject a missing value."""
         return [at for at, it in enumerate(self.columns) if not it.takes_missing]
 
     @cached_property
     def stand_ins(self) -> np.ndarray:
-        """(columns,) what stands for a missing value; 0 where it is refused."""
+        """(columns,) what stands for a missing value; 0 where it is rejected."""
         values = [it.missing.value if it.missing else None for it in self.columns]
         kind = np.int64 if self.type.field.type == np.int64 else np.float64
         return np.array([0 if it is None else it for it in values], kind)

@@ -1,4 +1,4 @@
-"""Encodes packed rows for a network: normalised numbers, one-hot vectors, embeddings."""
+"""Encodes packed rows for a network: normalized numbers, one-hot vectors, embeddings."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A model takes each raw column by name, in the type of its kind, or the bytes of image
 files. For a table of numbers without missing values, it may also take all columns as one packed
-input, as `serve_packed` of the trainer's own export does. Any other input is refused.
+input, as `serve_packed` of the trainer's own export does. Any other input is rejected.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _columns(
 
 
 def _is_one_value(shape: Any) -> bool:
-    """Tell whether an input takes one value of each row: (batch,), or (batch, 1)."""
+    """Return whether an input takes one value of each row: (batch,), or (batch, 1)."""
     return shape.rank is None or (shape.rank >= 1 and all(size == 1 for size in shape[1:]))
 
 

@@ -149,7 +149,7 @@ def _removed(pod: Object, failed_at: datetime) -> _Removed | None:
 
 
 def _speaks_before(item: ContainerFailure, removed: _Removed) -> bool:
-    """Tell whether a container failed for its own reason, apart from the removed pod."""
+    """Return whether a container failed for its own reason, apart from the removed pod."""
     if item.reason == "OOMKilled" or item.code in exit_codes.USER_ERRORS:
         return True
     if item.code in exit_codes.CONSEQUENCES:
@@ -224,5 +224,5 @@ def _of_containers(causes: list[ContainerFailure]) -> Judgement:
 
 
 def _is_no_program(message: str) -> bool:
-    """Tell whether the image, and not the node, kept a container from starting."""
+    """Return whether the image, and not the node, kept a container from starting."""
     return 'exec: "' in message or "executable file" in message

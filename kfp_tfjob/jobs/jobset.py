@@ -51,7 +51,7 @@ class _JobSet(JobKind):
         return {key: value for key, value in job["spec"].items() if key != self.replicas_key}
 
     def is_noticed(self, job: Object) -> bool:
-        """Tell whether the controller has counted the Jobs, which it does in its first pass."""
+        """Return whether the controller has counted the Jobs, which it does in its first pass."""
         return "replicatedJobsStatus" in (job.get("status") or {}) or super().is_noticed(job)
 
     def creators(self, job: Object) -> list[str]:
@@ -60,7 +60,7 @@ class _JobSet(JobKind):
         return [name, *(f"{name}-{item.role}-0" for item in self.replicas(job))]
 
     def owns(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether a pod has the label that every pod of a JobSet has."""
+        """Return whether a pod has the label that every pod of a JobSet has."""
         return self.name_label in labels
 
     def pod_labels(self, name: str, role: str, index: int) -> dict[str, str]:

@@ -59,7 +59,7 @@ class JobKind:
         stops_peers: Whether pods are deleted before the job shows that one of them has failed.
         controller: What to install.
         called: What messages call it.
-        deployment: Where to look if it does not answer.
+        deployment: Where to look if it does not respond.
         install: The command that installs it.
     """
 
@@ -159,7 +159,7 @@ class JobKind:
         return []
 
     def is_noticed(self, job: Object) -> bool:
-        """Tell whether the operator handles a job."""
+        """Return whether the operator handles a job."""
         return bool((job.get("status") or {}).get("conditions"))
 
     def creators(self, job: Object) -> list[str]:
@@ -167,11 +167,11 @@ class JobKind:
         return [job["metadata"]["name"]]
 
     def suspends(self, job: Object) -> bool:
-        """Tell whether the spec of a job suspends it."""
+        """Return whether the spec of a job suspends it."""
         return bool(self.run_policy(job).get("suspend"))
 
     def owns(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether a pod with these labels belongs to a job of this kind."""
+        """Return whether a pod with these labels belongs to a job of this kind."""
         return labels.get(self.operator_label) == self.operator
 
     def label_of(self, role: str) -> str:

@@ -19,7 +19,7 @@ def replica_of(pod: Object) -> str:
 
 
 def is_chief(pod: Object) -> bool:
-    """Tell whether a pod is the chief, which stores the output, and ends the job when it ends."""
+    """Return whether a pod is the chief, which stores the output, and ends the job when it ends."""
     return role_of(pod) == CHIEF
 
 
@@ -34,12 +34,12 @@ def job_condition(job: Object, state: str) -> Object | None:
 
 
 def is_over(job: Object) -> bool:
-    """Tell whether the operator has decided how the job ended; it decides only once."""
+    """Return whether the operator has decided how the job ended; it decides only once."""
     return any(job_condition(job, state) is not None for state in ("succeeded", "failed"))
 
 
 def is_suspended(job: Object) -> bool:
-    """Tell whether a queue holds a job back."""
+    """Return whether a queue holds a job back."""
     return kind_of(job).suspends(job) or job_condition(job, "suspended") is not None
 
 
@@ -50,12 +50,12 @@ def cancel_grace(job: Object, otherwise: int) -> int:
 
 
 def is_being_deleted(item: Object) -> bool:
-    """Tell whether the deletion of a job or pod was requested."""
+    """Return whether the deletion of a job or pod was requested."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
 def on_lost_node(pod: Object) -> bool:
-    """Tell whether the pod's node does not respond, so the pod will not go away either."""
+    """Return whether the pod's node does not respond, so the pod will not go away either."""
     disruption = true_condition(pod, "DisruptionTarget") or {}
     lost = disruption.get("reason") == "DeletionByTaintManager"
     return lost or pod["status"].get("reason") == "NodeLost"

@@ -96,7 +96,7 @@ class Cells:
         return np.bincount(self.predicted, values, self.classes).astype(np.float64, copy=False)
 
     def confused(self) -> NDArray[np.int64]:
-        """Return (classes,) how many rows were taken for another class or another one for it."""
+        """Return (classes,) how many rows were mistaken for another class or another one for it."""
         wrong = np.where(self.labels == self.predicted, 0, self.counts)
         return (self.by_label(wrong) + self.by_guess(wrong)).astype(np.int64)
 

@@ -191,8 +191,8 @@ def correction(support: float) -> float:
 def t_quantile(level: float, freedom: float) -> float:
     """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.5).
 
-    It is exact for 1 and 2 degrees of freedom; to level 0.975, the error is below 1 % for 3, and
-    0.3 % for more.
+    It is exact for 1 and 2 degrees of freedom; to level 0.975, the error is below 1% for 3, and
+    0.3% for more.
     """
     if freedom < 2:
         return math.tan(math.pi * (level - 0.5))
@@ -210,7 +210,7 @@ def t_quantile(level: float, freedom: float) -> float:
 def t_tail(value: float, freedom: int) -> float:
     """Return the probability that Student's t exceeds a value (Wallace 1959).
 
-    The error is below 1 % of the probability for 9 or more degrees of freedom.
+    The error is below 1% of the probability for 9 or more degrees of freedom.
     """
     if math.isinf(value):
         return 0.0 if value > 0 else 1.0

@@ -243,7 +243,7 @@ def _own(
 
 
 def _is_first(rival: Rival | None, options: GateOptions) -> bool:
-    """Tell whether the model must beat the baseline instead of a champion."""
+    """Return whether the model must beat the baseline instead of a champion."""
     replaced = options.incompatible_champion == "treat_as_first"
     first = rival is None or (replaced and not rival.same)
     return first and options.first_model == "beat_baseline"
@@ -282,7 +282,7 @@ def _with_own_metrics(
 
 
 def _of_history(left: Champion, rollback: Champion) -> Check:
-    """Return the check that fails for a model that a person has taken back."""
+    """Return the check that fails for a model that a user has taken back."""
     text = (
         f"same model as version {left.version}, which {rollback.by} rolled back to version"
         f" {rollback.version} on {rollback.at[:10]}: {rollback.why}"

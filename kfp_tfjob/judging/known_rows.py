@@ -43,10 +43,10 @@ def failed_checks(data: TestData) -> list[Check]:
 
 
 def _are_copies(data: TestData, known: int) -> bool:
-    """Tell whether so many test rows are in train that they must be copies.
+    """Return whether so many test rows are in train that they must be copies.
 
     Of k equally frequent rows, n rows of train leave the share exp(-n / k) unseen. If nature leaves
-    at most 1 %, k is at most n / ln(100), and so few make test rows that repeat each other, too.
+    at most 1%, k is at most n / ln(100), and so few make test rows that repeat each other, too.
     Rows of other frequencies repeat each other more. Copies of rows that differ do not.
     """
     if data.schema.picture:

@@ -58,7 +58,7 @@ def score(
 
 
 def _check_alone(model: ServedModel, batch: Batch, outputs: np.ndarray) -> None:
-    """Refuse a model whose answer for a row depends on the rows beside it in a request."""
+    """Reject a model whose answer for a row depends on the rows beside it in a request."""
     for at in range(min(_ALONE, len(outputs))):
         row = {name: values[at : at + 1] for name, values in batch.features.items()}
         alone, again = (model.predict(row)[0] for _ in range(2))

@@ -80,12 +80,12 @@ class Tick:
 
 
 def has_time(text: str) -> bool:
-    """Tell whether an address depends on the tick."""
+    """Return whether an address depends on the tick."""
     return any(_TIME.fullmatch(field) for field in _fields(text))
 
 
 def has_user(text: str) -> bool:
-    """Tell whether an address has the field `{user}`."""
+    """Return whether an address has the field `{user}`."""
     return USER in _fields(text)
 
 

@@ -42,7 +42,7 @@ class Format(NamedTuple):
         name: The value of `data_options.format`.
         suffixes: Endings of the file names that count as data in a folder.
         words: The format in messages.
-        reader: The class that recognises and reads such files, as `module:class`.
+        reader: The class that recognizes and reads such files, as `module:class`.
     """
 
     name: str
@@ -56,7 +56,7 @@ def _packed(*suffixes: str) -> tuple[str, ...]:
 
 
 _READERS = "kfp_tfjob.components.prepare_data.source.readers"
-# A file is read by the last that recognises it: any text may be a CSV.
+# A file is read by the last that recognizes it: any text may be a CSV.
 FORMATS = (
     Format("csv", _packed(".csv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
     Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines", f"{_READERS}.json_table:JsonTable"),

@@ -56,7 +56,7 @@ def task_of(metric: str) -> str:
 
 
 def is_own(metric: str) -> bool:
-    """Tell whether a metric is one of the user's own."""
+    """Return whether a metric is one of the user's own."""
     return metric.startswith(OWN) and metric != OWN
 
 

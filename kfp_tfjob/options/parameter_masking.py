@@ -35,7 +35,7 @@ Hide = Callable[[Any], Any]  # from a secret to what stands in its place
 
 
 def looks_secret(name: str, value: Any = "text") -> bool:
-    """Tell whether to hide a value with this name.
+    """Return whether to hide a value with this name.
 
     Args:
         name: As the user wrote it: `API_TOKEN`, `apiToken`, `db.password`.

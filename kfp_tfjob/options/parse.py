@@ -236,7 +236,7 @@ def _problems(
 
 
 def _is_key(value: Any, path: Iterable[str | int], name: str) -> bool:
-    """Tell whether the value at `path` is an object with the key `name`."""
+    """Return whether the value at `path` is an object with the key `name`."""
     for part in path:
         value = value[part]
     return isinstance(value, Mapping) and name in value

@@ -89,7 +89,7 @@ def patterns_of(format: str) -> list[str]:
 
 
 def _is_pattern(pattern: str) -> bool:
-    """Tell whether a pattern has day, month and year, and can be stored."""
+    """Return whether a pattern has day, month and year, and can be stored."""
     try:
         found = [datetime.strptime(day.strftime(pattern), pattern).date() for day in _DAYS]
     except ValueError:

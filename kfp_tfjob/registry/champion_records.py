@@ -43,7 +43,7 @@ def champions(
 
     for _, outcome in in_order(read, list(reversed(numbers[-most:]))):
         if isinstance(outcome.error, ObjectNotFoundError):
-            continue  # a person has just removed it
+            continue  # a user has just removed it
         yield outcome.result()
 
 

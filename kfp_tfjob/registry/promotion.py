@@ -101,7 +101,7 @@ def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:
 
 
 def _is_same(there: Champion, wanted: Champion) -> bool:
-    """Tell whether a record is that of an earlier try: a person's decision is not a run's."""
+    """Return whether a record is that of an earlier try: a person's decision is not a run's."""
     return (there.trained_by, there.action, there.by) == (
         wanted.trained_by,
         wanted.action,

@@ -211,7 +211,7 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
 
 
 def _is_held(store: Store, place: ModelLayout, version: int) -> bool:
-    """Tell whether a version is about to become the champion."""
+    """Return whether a version is about to become the champion."""
     hold = place.hold(version)
     return store.has(hold) and age(store, hold) < _HOLD_SECONDS
 

@@ -16,7 +16,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
 
-_REMEMBERED = 20  # records; a decision of a person does not hold indefinitely
+_REMEMBERED = 20  # records; a user's decision does not hold indefinitely
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def taken_back(
 
 
 def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion) -> bool:
-    """Tell whether the champion is that of a rollback that was killed before servers could see it.
+    """Return whether the champion's rollback was killed before servers could see it.
 
     The same command again then finishes it, and does not go further back. A damaged one cannot be
     finished, so it is left.

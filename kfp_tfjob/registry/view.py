@@ -93,7 +93,7 @@ def names(store: Store, layout: Layout) -> list[str]:
 
 
 def require(store: Store, layout: Layout, model_name: str) -> None:
-    """Refuse the name of a model that does not exist.
+    """Reject the name of a model that does not exist.
 
     Raises:
         ConfigurationError: There is no such model; the error names one that is similar.

@@ -1,7 +1,7 @@
 """Predicts the rows of several requests in one call of the model, which costs little more than one.
 
 A request waits until others bring enough rows, or until its time is over. Each gets the answer that
-it would get alone, up to the rounding of float32: evaluate refuses a model whose answer for a row
+it would get alone, up to the rounding of float32: evaluate rejects a model whose answer for a row
 depends on the rows beside it.
 """
 

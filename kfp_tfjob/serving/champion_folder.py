@@ -159,7 +159,7 @@ class ChampionFolder:
 
 
 def _is_right(folder: Path, manifest: Manifest) -> bool:
-    """Tell whether a folder has the files of a SavedModel of a manifest; others may be beside."""
+    """Return whether a folder has the files of a SavedModel of a manifest; others may be beside."""
     wanted = [it for it in manifest.objects if it.key.startswith(f"{MODEL}/")]
     try:
         return folder.is_dir() and all(

@@ -30,7 +30,7 @@ from kfp_tfjob.storage.store import Store
 if TYPE_CHECKING:
     from kfp_tfjob.serving.metrics import Metrics
 
-# A champion that was refused is tried again: a person may repair it, or a copy be incomplete. Each
+# A champion that was rejected is tried again: a person may repair it, or a copy be incomplete. Each
 # try fetches and loads all of it, so the pauses double. In seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 

@@ -39,7 +39,7 @@ class Limits:
 
     A body that stalls is answered with 408, or a few clients that hang would keep the others out.
 
-    So many objects and lists as no request needs are refused while they come, because they take
+    So many objects and lists as no request needs are rejected while they come, because they take
     much more memory than their JSON.
 
     Args:
@@ -167,7 +167,7 @@ async def _send(send: Send, refusal: RefusedRequest) -> None:
 
 
 def refuse_many(rows: int) -> None:
-    """Refuse a request with too many rows."""
+    """Reject a request with too many rows."""
     if rows > MOST_ROWS:
         raise too_many_rows(rows)
 

@@ -75,7 +75,7 @@ class LoadedModel:
         """Fetch a proven champion, load it, and warm it up.
 
         Raises:
-            DataError: It is damaged, or it does not answer.
+            DataError: It is damaged, or it cannot predict.
         """
         began = time.monotonic()
         with _new_folder() as folder:

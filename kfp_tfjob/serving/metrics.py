@@ -65,7 +65,7 @@ class Metrics:
         self.refused(0)
 
     def refused(self, number: int) -> None:
-        """Show the champion that was refused; 0 for none."""
+        """Show the champion that was rejected; 0 for none."""
         _REFUSED.labels(self.model_name).set(number)
 
     def reached(self) -> None:

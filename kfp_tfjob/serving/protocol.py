@@ -166,7 +166,7 @@ class ChampionModel(Model):
         )
 
     def _require_version(self, loaded: LoadedModel, request: InferRequest) -> None:
-        """Refuse a request for a version that does not answer."""
+        """Reject a request for a version that is not served."""
         there, asked = str(loaded.champion.version), request.model_version
         if asked and asked != there:
             raise RefusedRequest(
@@ -244,11 +244,11 @@ class NoLoading(ModelRepositoryExtension):
     """Refuses to load and unload models by request: the server follows the champion."""
 
     async def load(self, model_name: str) -> None:
-        """Refuse."""
+        """Reject."""
         raise self._refusal("load", model_name)
 
     async def unload(self, model_name: str) -> None:
-        """Refuse."""
+        """Reject."""
         raise self._refusal("unload", model_name)
 
     def _refusal(self, what: str, model_name: str) -> RefusedRequest:
@@ -267,7 +267,7 @@ class ChampionPlane(DataPlane):
     """Answers about the server and the model."""
 
     async def ready(self) -> bool:
-        """Tell whether the model answers."""
+        """Return whether the model answers."""
         return all(model.ready for model in self.model_registry.get_models().values())
 
     async def model_metadata(self, model_name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A request that is refused, and what the client is told."""
+"""A request that is rejected, and what the client is told."""
 
 from __future__ import annotations
 

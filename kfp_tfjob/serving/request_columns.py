@@ -2,7 +2,7 @@
 
 A request names the raw columns of the training data, as the table had them: a number, true or
 false, a text, a date in ISO 8601, the bytes of an image in base64. null and an empty string are
-missing values. A column that is missing, foreign or of another type is refused by name: a model
+missing values. A column that is missing, foreign or of another type is rejected by name: a model
 answers any input, so a mistake would be an answer that looks right.
 """
 
@@ -68,7 +68,7 @@ class RequestColumns:
         self.classes, self._label = schema.classes, schema.label.name
         features = schema.encoding.features
         self.types = {it.name: type(it) for it in features}
-        # The model refuses a missing value of these, or would answer it with nonsense.
+        # The model rejects a missing value of these, or would answer it with nonsense.
         self._full = frozenset(it.name for it in features if not it.takes_missing)
         columns = {argument: name for name, argument in (arguments or {}).items()}
         self._columns = {it: name for it, name in columns.items() if it not in self.types}

@@ -188,7 +188,7 @@ class RequestCounts:
         self.unreadable: list[str] = []
         coding = trained.schema.encoding
         self._features = {it.name: it for it in coding.features}
-        assert trained.distributions  # monitor refuses training data without them
+        assert trained.distributions  # monitor rejects training data without them
         self._trained = trained.distributions
         over = Distributions.of_file(self._trained, coding)
         self._columns = {bins.name: _Column.of(bins) for bins in over.columns}

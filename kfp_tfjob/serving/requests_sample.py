@@ -116,7 +116,7 @@ def put(
         about: What the file says about itself.
 
     Raises:
-        StepError: The store is unreachable, or refuses it.
+        StepError: The store is unreachable, or rejects it.
     """
     data = to_parquet(columns, times, predictions, about)
     address = place.request_sample(about.version, times[0].astimezone(UTC), _digest(data))
@@ -155,7 +155,7 @@ def get(store: Store, address: S3Address) -> RequestsSample:
 
     Raises:
         DataError: It is not such a file, or is damaged.
-        StepError: The store is unreachable, or refuses it.
+        StepError: The store is unreachable, or rejects it.
     """
     return read(store.read(address, LARGEST), str(address))
 

@@ -45,7 +45,7 @@ class SecretVolume:
         return ""
 
     def has_keys(self) -> bool:
-        """Tell whether the Secret has any keys; a missing Secret is an empty folder."""
+        """Return whether the Secret has any keys; a missing Secret is an empty folder."""
         try:
             return any(not item.name.startswith(".") for item in self.folder.iterdir())
         except OSError:

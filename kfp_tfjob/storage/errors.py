@@ -187,7 +187,7 @@ class SurpassedError(StepError):
 
 
 class StoreUnavailableError(StepError):
-    """The store did not answer in time; a later attempt may succeed."""
+    """The store did not respond in time; a later attempt may succeed."""
 
     code = exit_codes.NOT_STORED
     verdict = "store_unavailable"

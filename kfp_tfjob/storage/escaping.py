@@ -20,7 +20,7 @@ _MOST_OF_LINE = 5 * MOST  # a message has up to four pieces
 _WIDTH = 60  # characters; the side panel of Kubeflow Pipelines does not wrap fenced lines
 _BAR = "\\|"  # in the cell of a table
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# Colours and the backspaces of progress bars; removed from the lines of a program.
+# Colors and the backspaces of progress bars; removed from the lines of a program.
 _STEERING = re.compile(r"\x1b\[[0-9;]*[mK]|\x08+")
 # Words that mean nothing in Markdown in any position. All others are names, or may be.
 _PLAIN = re.compile(
@@ -56,7 +56,7 @@ def lines(text: object, indent: str = "") -> str:
     """Return text of several lines for a terminal or a log.
 
     Args:
-        text: Anything; each line is made safe, and colours are removed.
+        text: Anything; each line is made safe, and colors are removed.
         indent: Put before each line but the first, so that none looks like a new log line.
     """
     found = _STEERING.sub("", str(text)).expandtabs().split("\n")
@@ -107,7 +107,7 @@ def log_to(stream: TextIO, style: str = "%(asctime)s %(message)s") -> logging.Ha
 
 
 class LogFormatter(logging.Formatter):
-    """Formats log records so that their content cannot add or colour lines."""
+    """Formats log records so that their content cannot add or color lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record; all lines after the first are indented."""

@@ -153,7 +153,7 @@ class FastPut:
         connection = self._connect(route)
         try:
             early = True
-            # A server that refuses a body early sends its reply and hangs up.
+            # A server that rejects a body early sends its reply and hangs up.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request("PUT", target, body.chunks(), headers)
                 early = False

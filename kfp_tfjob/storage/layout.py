@@ -409,7 +409,7 @@ def _misplaced(output_uri: str) -> Problem:
 
 
 def is_for_training(key: str) -> bool:
-    """Tell whether a replica gets an object of a dataset, by its key below the dataset's address.
+    """Return whether a replica gets an object of a dataset, by its key below the dataset's address.
 
     Replicas do not get the test rows: a program could train on the rows that evaluate it.
     """

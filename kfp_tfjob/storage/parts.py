@@ -88,7 +88,7 @@ class PartsUpload:
         """Send the file and return the checksum of all its bytes.
 
         Args:
-            keep: Keep the stored parts if the store does not answer, for a later upload.
+            keep: Keep the stored parts if the store does not respond, for a later upload.
 
         Raises:
             FileChangedError: The file changed while it was sent; no object was created.
@@ -189,7 +189,7 @@ class PartsUpload:
         return {} if self._session.ignores_checksums else parameters
 
     def _is_there(self, whole: Checksum) -> bool:
-        """Tell whether the object has the bytes that were sent."""
+        """Return whether the object has the bytes that were sent."""
         bucket, key = self._address.bucket, self._address.key
         try:
             head = self._session.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")

@@ -50,7 +50,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
 
     Raises:
         ConfigurationError: Writing or reading is not allowed there, or there is no such bucket.
-        StoreUnavailableError: The store does not answer.
+        StoreUnavailableError: The store does not respond.
     """
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     where = f"write below {prefix}"
@@ -58,7 +58,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     options = session.options.parameters
 
     def wrong() -> bool:
-        """Tell whether the store notices a wrong checksum."""
+        """Return whether the store notices a wrong checksum."""
         try:
             session.fast_put.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
         except ClientError as error:

@@ -78,7 +78,7 @@ def damaged(etag: str) -> ClientError:
 
 
 def transient(error: Exception) -> bool:
-    """Tell whether an error of boto3 or of `FastPut` is transient."""
+    """Return whether an error of boto3 or of `FastPut` is transient."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 and status != 501 or status == 429 or code_of(error) in _PASSING

@@ -1,6 +1,6 @@
 """A client for an S3 store: checksummed writes, verified reads, conditional creates, retries.
 
-Every write carries its CRC64NVME in a header, so a store that checks it refuses a damaged body.
+Every write carries its CRC64NVME in a header, so a store that checks it rejects a damaged body.
 Trailers are never used: some stores keep them inside the object.
 """
 
@@ -320,7 +320,7 @@ class Store:
         )
 
     def has(self, address: S3Address) -> bool:
-        """Tell whether an object is there, also one that a late listing lacks."""
+        """Return whether an object is there, also one that a late listing lacks."""
         try:
             self.head(address)
         except ObjectNotFoundError:

@@ -96,7 +96,7 @@ class ObjectStream(io.RawIOBase):
 
         Raises:
             DataError: The object changed since it was listed.
-            StoreUnavailableError: The store did not answer within its patience.
+            StoreUnavailableError: The store did not respond within its patience.
         """
         wanted = min(len(buffer), self._size - self._position)
         if wanted <= 0:

@@ -112,7 +112,7 @@ class VerdictSlice:
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """The model that a verdict judges; publish refuses the verdict for any other.
+    """The model that a verdict judges; publish rejects the verdict for any other.
 
     Attributes:
         model_name: The name used to look up the champion.

@@ -150,7 +150,7 @@ def _wanted(parts: Iterable[str]) -> bool:
 
 
 def _check(found: Mapping[str, tuple[object, int]], source: object) -> None:
-    """Refuse files that are too large or have an impossible name, before reading them."""
+    """Reject files that are too large or have an impossible name, before reading them."""
     if len(found) > MOST_FILES:
         raise _too_large(source, f"more than {MOST_FILES:,} files")
     size = sum(size for _, size in found.values())

@@ -44,7 +44,7 @@ class Client:
 
     A run may be named by its id, a unique prefix of the id, its name, or `last`. Every method
     raises ConfigurationError for wrong input or missing permissions, UnknownRunError for a run that
-    does not exist, and BackEndAwayError if the back end does not answer. All of them are StepError.
+    does not exist, and BackEndAwayError if the back end does not respond. All are StepErrors.
 
     Args:
         host: URL of the UI or the API; empty for KF_PIPELINES_ENDPOINT, else the service inside

@@ -63,7 +63,7 @@ class Connection:
         """Connect, and check that a back end answers.
 
         Args:
-            patience: Seconds for which a call is repeated while the back end does not answer.
+            patience: Seconds for which a call is repeated while the back end does not respond.
 
         Raises:
             ConfigurationError: There is no endpoint, no namespace, or no permission.
@@ -304,7 +304,7 @@ def _silent() -> Iterator[None]:
 
 
 def _has_token(file: Path) -> bool:
-    """Tell whether a file has a token; the SDK would end in its own error without one."""
+    """Return whether a file has a token; the SDK would end in its own error without one."""
     try:
         return bool(file.read_text().strip())
     except (OSError, ValueError):

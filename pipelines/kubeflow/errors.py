@@ -36,14 +36,14 @@ class UnknownRunError(ConfigurationError):
 
 
 class BackEndAwayError(StepError):
-    """Kubeflow Pipelines does not answer."""
+    """Kubeflow Pipelines does not respond."""
 
     code = exit_codes.NOT_STORED  # a later attempt may succeed
     verdict = "back_end_unavailable"
 
 
 def is_passing(error: Exception) -> bool:
-    """Tell whether a call that failed may succeed when it is repeated."""
+    """Return whether a call that failed may succeed when it is repeated."""
     import urllib3
     from kfp_server_api import ApiException
 
@@ -119,7 +119,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
 
 
 def away(what: str, error: object, host: str) -> StepError:
-    """Return the error of a back end that does not answer; arguments as for `translate`."""
+    """Return the error of a back end that does not respond; arguments as for `translate`."""
     where = host or "the endpoint that the SDK chose"
     https = "" if not host or "://" in host else "; without http:// the SDK uses https"
     return BackEndAwayError(

@@ -219,7 +219,7 @@ def _cause(
 
 
 def _says_nothing(failure: Failure) -> bool:
-    """Tell whether the record only says that the run was ended."""
+    """Return whether the record only says that the run was ended."""
     return failure.step == "run"
 
 

@@ -70,8 +70,8 @@ class Run:
         parameters: The run parameters with the defaults of its pipeline, as far as the back end
             shows them; secret-looking values are masked.
         schedule: The id of the schedule that started it; empty for none.
-        is_archived: Whether a person has archived it; `runs` and `last` leave it out.
-        was_cancelled: Whether a person has ended it, in its newest try; its state is `failed` then.
+        is_archived: Whether a user has archived it; `runs` and `last` leave it out.
+        was_cancelled: Whether a user has ended it, in its newest try; its state is `failed` then.
         root_driver: How often Kubeflow Pipelines failed to start its first step, and why; else
             empty.
     """
@@ -226,7 +226,7 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
 
 
 def _was_cancelled(raw: Any, state: str) -> bool:
-    """Tell whether a run was on its way to its end before it ended."""
+    """Return whether a run was on its way to its end before it ended."""
     before = [_state(it.state) for it in raw.state_history or ()]
     while before and before[-1] == state:
         before.pop()

@@ -46,7 +46,7 @@ class Trigger:
     cron: str
 
     def __post_init__(self) -> None:
-        """Refuse what the back end would accept with another meaning."""
+        """Reject what the back end would accept with another meaning."""
         fields = self.cron.split()
         if not self.cron.startswith("@") and len(fields) != 6:
             raise ConfigurationError(

@@ -34,7 +34,7 @@ def check_run(values: RunParameters, package: Package) -> None:
 
 
 def check_name(back_end: BackEnd, name: str) -> None:
-    """Refuse a name that a run has."""
+    """Reject a name that a run has."""
     if name and (earlier := named(back_end, name)):
         raise ConfigurationError(_taken(earlier[0]))
 
@@ -48,11 +48,11 @@ def submit(
 ) -> Run:
     """Start a run.
 
-    The back end takes any name twice. A name that a person gives is refused if a run has it.
+    The back end takes any name twice. A name that a person gives is rejected if a run has it.
     `Client.submit` describes the arguments; without a name, it is made of model_name and the time.
 
     Raises:
-        ConfigurationError: A run has this name, or the back end refuses the parameters.
+        ConfigurationError: A run has this name, or the back end rejects the parameters.
         BackEndAwayError: Nothing answers, and it is unknown whether the run was started.
     """
     check_name(back_end, name)

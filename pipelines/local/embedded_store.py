@@ -59,7 +59,7 @@ def store_of(
 
 
 def is_held(lock: Path) -> bool:
-    """Tell whether a process holds a lock."""
+    """Return whether a process holds a lock."""
     if not lock.exists():
         return False
     with open(lock) as file:

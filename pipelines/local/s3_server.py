@@ -132,7 +132,7 @@ class Server:
         It gets the port that it had before, so that programs with its address find it again.
 
         Raises:
-            StepError: It ended, or did not answer in time; the message has its last output.
+            StepError: It ended, or did not respond in time; the message has its last output.
         """
         _make_private(folder)
         pass_no_proxy()

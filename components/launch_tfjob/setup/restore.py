@@ -115,6 +115,6 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
 
 
 def _lies_beside(path: str) -> bool:
-    """Tell whether a path is a file beside the checkpoints and below OUTPUT_DIR."""
+    """Return whether a path is a file beside the checkpoints and below OUTPUT_DIR."""
     parts = path.split("/")
     return parts[0] not in _NOT_BESIDE and all(part and counts(part) for part in parts)

@@ -50,7 +50,7 @@ class Distributed(Executor):
     """Runs tasks on the workers of a Dask cluster, given the address of its scheduler.
 
     Raises:
-        ConfigurationError: The scheduler does not answer, or a worker has other code.
+        ConfigurationError: The scheduler does not respond, or a worker has other code.
     """
 
     def __init__(self, context: Context, address: str) -> None:
@@ -181,7 +181,7 @@ def _connect(address: str) -> Client:
     """Return a client of a scheduler whose workers have the code of this process.
 
     Raises:
-        ConfigurationError: The scheduler does not answer, or a worker has other code.
+        ConfigurationError: The scheduler does not respond, or a worker has other code.
     """
     from dask import config
     from distributed import Client

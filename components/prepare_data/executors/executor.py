@@ -125,7 +125,7 @@ class StoreExchange(Exchange):
         return self._store.read_range(self._prefix / name, start, end)
 
     def clear(self) -> None:
-        """Delete what tasks have left; a store that refuses hides no other fault, fails no run."""
+        """Delete what tasks have left; a store that rejects hides no other fault, fails no run."""
         try:
             for item in self._store.list(self._prefix):
                 self._store.delete(item.address)

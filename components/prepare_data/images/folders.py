@@ -62,7 +62,7 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
 
 
 def _are_splits(tops: set[str]) -> bool:
-    """Tell whether the top folders name splits, and are no classes."""
+    """Return whether the top folders name splits, and are no classes."""
     known = {SPLITS[top.lower()] for top in tops if top.lower() in SPLITS}
     return {"train"} < known or (bool(tops) and all(top.lower() in SPLITS for top in tops))
 

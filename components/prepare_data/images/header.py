@@ -177,7 +177,7 @@ def _png(content: bytes) -> Header | Unusable:
 
 
 def _is_turned(exif: bytes) -> bool:
-    """Tell whether the first directory of an EXIF block has an orientation other than upright."""
+    """Return whether the first directory of an EXIF block has an orientation other than upright."""
     try:
         order = {b"II": "<", b"MM": ">"}[exif[:2]]
         (at,) = struct.unpack_from(f"{order}I", exif, 4)

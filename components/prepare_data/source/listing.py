@@ -236,7 +236,7 @@ def _pattern(
 
 
 def _is_table(name: str, pattern: tuple[str, ...], endings: tuple[str, ...]) -> bool:
-    """Tell whether a file in a folder, or that a pattern matches, is a table."""
+    """Return whether a file in a folder, or that a pattern matches, is a table."""
     parts = name.split("/")
     below = _below(parts, pattern)
     if below is None or any(part.startswith(_NO_TABLE) for part in parts):

@@ -57,7 +57,7 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
 
 
 def _refuse_other_folders(listings: Sequence[Listing]) -> None:
-    """Refuse folders whose files are not the rows, or not all columns, of their table.
+    """Reject folders whose files are not the rows, or not all columns, of their table.
 
     Raises:
         DataError: A folder is a dataset of prepare_data, whose shards have codes where the source

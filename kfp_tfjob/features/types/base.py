@@ -83,7 +83,7 @@ class Votes(NamedTuple):
         return sum(self.forms.get(form, 0) for form in forms)
 
     def are_most(self, *forms: str) -> bool:
-        """Tell whether these forms make up nine in ten values."""
+        """Return whether these forms make up nine in ten values."""
         return self.of(*forms) >= MOST * self.total
 
 
@@ -226,7 +226,7 @@ class ColumnType:
     moves_on: ClassVar[bool] = False  # values change with time, so a drift is no fault
 
     def __post_init__(self) -> None:
-        """Refuse what was learned if it cannot be."""
+        """Reject what was learned if it cannot be."""
         if self.missing is None and self.field is not CODES and not self.is_direct:
             raise ValueError(f"{self.name!r} has no rule for missing values")
 
@@ -360,7 +360,7 @@ class ColumnType:
 
     @classmethod
     def fits(cls, votes: Votes) -> bool:
-        """Tell whether a column is of this type."""
+        """Return whether a column is of this type."""
         return False
 
     @classmethod
@@ -391,7 +391,7 @@ class ColumnType:
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:
-        """Tell whether all values of a column of `arrow_type` are valid."""
+        """Return whether all values of a column of `arrow_type` are valid."""
         return True
 
     # Encoding: of columns with an equal `group`, their values side by side.

@@ -87,7 +87,7 @@ class Boolean(ColumnType):
 
     @classmethod
     def fits(cls, votes: Votes) -> bool:
-        """Tell whether all values are words of one pair, with 0 and 1 among them."""
+        """Return whether all values are words of one pair, with 0 and 1 among them."""
         return votes.only_bits and any(
             votes.of(form) and votes.of(form, NUMBER_FORM) == votes.total for form in cls.forms
         )

@@ -71,7 +71,7 @@ class Category(ColumnType):
     statistics = CategoryStatistics
 
     def __post_init__(self) -> None:
-        """Refuse a vocabulary that cannot be one."""
+        """Reject a vocabulary that cannot be one."""
         name, texts = self.name, self.vocabulary
         if self.size > MOST_CODES:
             raise ValueError(f"{name!r} has {self.size:,} codes; expected 2 to {MOST_CODES:,}")
@@ -197,7 +197,7 @@ class Category(ColumnType):
 
 
 def refuse_foreign(name: str, codes: np.ndarray, most: int) -> None:
-    """Refuse codes of a column that are not 0 to `most`.
+    """Reject codes of a column that are not 0 to `most`.
 
     Raises:
         DataError: There is one.

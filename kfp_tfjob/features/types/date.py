@@ -157,7 +157,7 @@ class Date(ColumnType):
 
     @classmethod
     def fits(cls, votes: Votes) -> bool:
-        """Tell whether most values are dates in ISO 8601 or days with dots."""
+        """Return whether most values are dates in ISO 8601 or days with dots."""
         return votes.are_most(_DATE, _DOTTED_FORM)
 
     @classmethod
@@ -194,7 +194,7 @@ class Date(ColumnType):
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:
-        """Tell whether all dates are of the years 1 to 9999."""
+        """Return whether all dates are of the years 1 to 9999."""
         ends = pc.min_max(column.cast(pa.int64())).as_py()
         return ends["min"] is None or FIRST_DATE <= ends["min"] <= ends["max"] <= LAST_DATE
 
@@ -249,7 +249,7 @@ class Date(ColumnType):
         return DateStatistics(min=low, max=high, histogram=bars)
 
     def usual(self, column: ColumnStatistics | None = None) -> int:
-        """Return what stands for a missing value, or a day in 1973 if a server refuses that."""
+        """Return what stands for a missing value, or a day in 1973 if a server rejects that."""
         value = int((self.missing and self.missing.value) or 0)
         return value if _is_microseconds(value) else _FEWEST
 
@@ -260,7 +260,7 @@ class Date(ColumnType):
 
 
 def _is_microseconds(value: int) -> bool:
-    """Tell whether a number is a date, or a missing one, as the signature takes it."""
+    """Return whether a number is a date, or a missing one, as the signature takes it."""
     return value == NO_DATE or _FEWEST <= abs(value) <= _MOST
 
 
@@ -346,7 +346,7 @@ def _in_iso(text: str, patterns: Iterable[str]) -> str:
 
 
 def _has_digits(text: str, pattern: str) -> bool:
-    """Tell whether a text has all digits of the numbers that nothing separates.
+    """Return whether a text has all digits of the numbers that nothing separates.
 
     Otherwise 1152024, which is 15 January without its first zero, would be 5 November.
     """

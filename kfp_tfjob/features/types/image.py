@@ -68,7 +68,7 @@ class PictureInput:
     def _decoded(self, content: Any) -> Any:
         import tensorflow as tf
 
-        # The operation takes PNG too. 16 bits become 8, a palette its colours; alpha is dropped.
+        # The operation takes PNG too. 16 bits become 8, a palette its colors; alpha is dropped.
         pixels = tf.io.decode_jpeg(content, self.channels, dct_method="INTEGER_ACCURATE")
         size = (self.height, self.width)
         if self.resize == "pad":

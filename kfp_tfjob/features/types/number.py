@@ -34,7 +34,7 @@ _JSON = {int, float}
 _INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
 # TensorFlow replaces a smaller float32 by 0; rounding up to it begins at the second.
 _SMALLEST, _ROUNDED_UP = 2.0**-126, 2.0**-126 - 2.0**-150
-# Each digit can match in only one way: a text of many digits and a letter is refused at once.
+# Each digit can match in only one way: a text of many digits and a letter is rejected at once.
 _NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 NUMBER = f"^{_NUMBER}$"
 NAMED_NOT_FINITE = r"(?i)^[+-]?(nan|inf|infinity)$"
@@ -150,12 +150,12 @@ class Number(ColumnType):
 
     @classmethod
     def is_usual(cls, votes: Votes) -> bool:
-        """Tell whether most values are plain numbers."""
+        """Return whether most values are plain numbers."""
         return votes.are_most(NUMBER_FORM, _INFINITE)
 
     @classmethod
     def fits(cls, votes: Votes) -> bool:
-        """Tell whether most values are numbers, plain or in a format that is proven."""
+        """Return whether most values are numbers, plain or in a format that is proven."""
         return cls.is_usual(votes) or (
             bool(cls.format_in(votes)) and votes.are_most(NUMBER_FORM, _INFINITE, *cls.odd_forms)
         )
@@ -205,7 +205,7 @@ class Number(ColumnType):
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:
-        """Tell whether all numbers fit into float32."""
+        """Return whether all numbers fit into float32."""
         found = column.to_numpy(zero_copy_only=False)
         return int((np.abs(found) <= LARGEST).sum()) == len(found) - column.null_count
 
@@ -309,7 +309,7 @@ def _too_large(values: np.ndarray) -> list[tuple[int, str]]:
 
 
 def _identifies(name: str, values: np.ndarray) -> bool:
-    """Tell whether a feature looks like an identifier of the row and not like a property.
+    """Return whether a feature looks like an identifier of the row and not like a property.
 
     Args:
         name: The name of the feature.
@@ -423,6 +423,6 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rounded(column: ColumnMoments) -> bool:
-    """Tell whether float32 rounds values by more than a hundredth of their deviation."""
+    """Return whether float32 rounds values by more than a hundredth of their deviation."""
     largest = np.float32(max(-column.min, column.max))
     return bool(0 < column.std < 100 * np.spacing(largest))

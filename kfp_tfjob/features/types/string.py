@@ -59,7 +59,7 @@ class String(ColumnType):
     statistics = StringStatistics
 
     def __post_init__(self) -> None:
-        """Refuse a number of bins that float32 cannot hold."""
+        """Reject a number of bins that float32 cannot hold."""
         if not 1 < self.size <= MOST_CODES:
             raise ValueError(f"{self.name!r} has {self.size:,} codes; expected 2 to {MOST_CODES:,}")
 

@@ -28,7 +28,7 @@ def sync(wanted: Wanted) -> str:
         What was done.
 
     Raises:
-        RuntimeError: MLflow refuses a version, or says that it is done, and it is not. Everything
+        RuntimeError: MLflow rejects a version, or says that it is done, and it is not. Everything
             else is done all the same.
     """
     from mlflow import MlflowClient
@@ -64,7 +64,7 @@ def sync(wanted: Wanted) -> str:
         changed += 1
     if refused:
         raise RuntimeError(f"MLflow refuses {'; '.join(refused)}")
-    assert champion is not None  # one that is not there was refused
+    assert champion is not None  # one that is not there was rejected
     if _alias(client, name) != str(champion.version):
         raise RuntimeError(f"the alias {ALIAS} was set, but MLflow does not show it")
     if not added and not changed:

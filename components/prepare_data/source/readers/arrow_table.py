@@ -120,7 +120,7 @@ class Reader(Protocol):
 
     @staticmethod
     def recognise(head: bytes) -> bool:
-        """Tell whether a file has the format, by the first 512 bytes of what is opened."""
+        """Return whether a file has the format, by the first 512 bytes of what is opened."""
         return False
 
     @staticmethod
@@ -155,7 +155,7 @@ class ArrowTable:
         self._chosen = options.columns is not None
         with undamaged(name):
             repeated = Counter(reader.schema.names)  # names that are not UTF-8 fail here
-        # Columns with the same name are refused, so they stay as they are.
+        # Columns with the same name are rejected, so they stay as they are.
         once = [item for item in reader.schema if repeated[item.name] == 1]
         self._lengths = {item.name: size for item in once if (size := self._length_of(item))}
         count = sum(self._lengths.get(item.name, 1) for item in reader.schema)
@@ -298,7 +298,7 @@ def undamaged(name: str, expected: str = "a file that can be read to its end") -
 
 
 def _usable(kind: pa.DataType) -> bool:
-    """Tell whether a column of a type may be a feature."""
+    """Return whether a column of a type may be a feature."""
     known = numeric(kind) or temporal(kind) or textual(kind)
     return known or pa.types.is_binary(kind) or pa.types.is_null(kind)
 

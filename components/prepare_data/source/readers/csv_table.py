@@ -186,7 +186,7 @@ class CsvRecords:
     def _well_formed(
         self, buffer: np.ndarray, has_returns: bool, quotes: np.ndarray | None
     ) -> bool:
-        """Tell whether every quote opens or closes a value and every return ends a line."""
+        """Return whether every quote opens or closes a value and every return ends a line."""
         if has_returns:
             returns = np.flatnonzero(buffer == _RETURN)
             if (buffer[returns + 1] != _NEWLINE).any():

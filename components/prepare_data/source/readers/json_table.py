@@ -38,7 +38,7 @@ from kfp_tfjob.storage.errors import DataError, Problem
 
 _LOOKED = 1 << 20  # bytes in which every key occurs; not the size of a block, which may vary
 _EXACT = 2**53 - 1  # whole numbers up to it are exact as float64
-_LONGEST_NUMBER = 300  # characters; int() refuses some thousand
+_LONGEST_NUMBER = 300  # characters; int() rejects some thousand
 _DEEPEST = 1000  # lists and objects that a line opens; ten thousand inside each other crash
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
 _OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')
@@ -139,7 +139,7 @@ class JsonTable(Reader):
 
     @staticmethod
     def recognise(head: bytes) -> bool:
-        """Tell whether a text begins with an object, as no header of a CSV does."""
+        """Return whether a text begins with an object, as no header of a CSV does."""
         return bool(_OBJECT.match(head))
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
@@ -297,7 +297,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether an element of a list is a number; null is missing, and booleans are 1 and 0."""
+    """Return whether a list's element is a number; null is missing, and booleans are 1 and 0."""
     return value is None or isinstance(value, bool | _Literal)
 
 
@@ -365,7 +365,7 @@ def _as_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_deep(data: bytes) -> bool:
-    """Tell whether a line may be nested so deeply that Arrow's parser would overflow the stack."""
+    """Return whether a line may be nested so deeply that Arrow's parser overflows the stack."""
     if data.count(b"[") + data.count(b"{") - data.count(b"\n") <= _DEEPEST:
         return False
     text = np.frombuffer(data, np.uint8)

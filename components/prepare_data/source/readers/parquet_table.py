@@ -43,7 +43,7 @@ class ParquetTable(Reader):
 
     @staticmethod
     def recognise(head: bytes) -> bool:
-        """Tell whether a file begins as Parquet does."""
+        """Return whether a file begins as Parquet does."""
         return head.startswith(b"PAR1")
 
     @staticmethod

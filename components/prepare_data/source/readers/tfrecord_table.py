@@ -86,7 +86,7 @@ class TFRecordTable(Reader):
 
     @staticmethod
     def recognise(head: bytes) -> bool:
-        """Tell whether a file begins with a length and its checksum."""
+        """Return whether a file begins with a length and its checksum."""
         return len(head) >= 12 and _crc_of(head[:8]) == head[8:12]
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
