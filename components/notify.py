@@ -4,8 +4,7 @@ The step that ends the run sends it: evaluate without a blessing, publish, or a 
 The exit task sends it for an end that no step could tell, such as a step that ran out of memory. A
 failure that Kubeflow Pipelines retries by itself is not sent.
 
-A webhook that is dead, slow or lying costs a few seconds and a line in the log, and changes nothing
-else.
+A webhook that is down, slow or wrong costs a few seconds and a log line, and changes nothing else.
 """
 
 from __future__ import annotations

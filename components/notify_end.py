@@ -1,4 +1,4 @@
-"""Notifies of a run that has come to its end without a failure."""
+"""Reports a run that ended without a failure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED, Outcom
 
 
 def step_ended(step: Step | None, model_name: str) -> None:
-    """Tell of a run that this step has ended without a failure; nothing if it could not begin."""
-    if step and not is_local():  # a local run tells of its end itself
+    """Report a run that this step ended without a failure; does nothing if it could not begin."""
+    if step and not is_local():  # a local run reports its own end
         tell_end(step, model_name)
 
 

@@ -72,7 +72,7 @@ def run_as_exit_task(
         storage = (storage_endpoint, storage_region)
         step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
         report = run(step, model_name, left)
-        # A recorded failure may be of an earlier try, which was retried and so not told.
+        # A recorded failure may be from an earlier try, which was retried and so not reported.
         if left and not left.is_told and (left.unexplained or report.failure is CANCELLED):
             if report.failure:
                 notice = notify.failure(run_id, report.failure, model_name)

@@ -60,7 +60,7 @@ class Left:
 
     @property
     def is_told(self) -> bool:
-        """Whether a step has told of the failure, or a person knows of it: who ended the run."""
+        """Whether a step has reported the failure, or the user who ended the run knows of it."""
         return bool(self.terminated) or any(task.record for task in self.failed)
 
     @property

@@ -178,7 +178,7 @@ class Records:
         return str(run.model) if has_model else ""
 
     def inputs(self, spec: JobSpec) -> Mapping[str, Any]:
-        """Return what decides which model is trained, by parameter, without secrets."""
+        """Return what affects the trained model, by parameter, without secrets."""
         given = masked(spec.for_result)
         if not spec.dataset_uri:
             return given

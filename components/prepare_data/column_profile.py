@@ -35,8 +35,8 @@ _MOST_ALL_FORMS = 200_000  # of a table
 class DistinctTexts:
     """Counts the different texts of a column that has no dictionary, in bounded memory.
 
-    A column may have MOST_TEXTS of them. What is kept of a text is a hash and its length, in 8
-    bytes, so a column takes at most 800 KB, and one that has too many, such as an identifier, takes
+    A column may have MOST_TEXTS of them. A hash and the length of each text are kept, in 8 bytes,
+    so a column takes at most 800 KB, and one that has too many, such as an identifier, takes
     nothing.
 
     Attributes:

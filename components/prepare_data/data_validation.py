@@ -1,4 +1,4 @@
-"""Validates a finished dataset: against that of the champion, and for columns that tell the label.
+"""Validates a finished dataset against the champion's, and finds columns that reveal the label.
 
 It reads the first rows of train and test back from the store, so the result is the same whether
 this run wrote the dataset or an earlier one did.
@@ -106,7 +106,7 @@ class Validation:
 def validate(
     step: Step, prepared: Prepared, model_name: str, data_options: Mapping[str, Any]
 ) -> Validation:
-    """Compare a dataset with the champion's, and look for columns that tell the label."""
+    """Compare a dataset with the champion's, and look for columns that reveal the label."""
     options = parse(DataOptions, "data_options", data_options).contract
     base, schema = S3Address.parse(prepared.dataset_uri), prepared.schema
     rows = _rows(step.store, base, schema)

@@ -12,8 +12,8 @@ infinite. Few rows differ by chance alone: among equal distributions, PSI is abo
 one degree of freedom for each bin but one, times 1/n + 1/m (Yurdakul, "Statistical properties of
 population stability index", 2018).
 
-distributions.json has one entry for each column, which takes a few kilobytes at most. Of a wide
-table it has the first 1,000 columns.
+distributions.json has one entry for each column, which takes a few kilobytes at most. For a wide
+table, it has the first 1,000 columns.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
         # Values that occur, so that a value with many rows is the end of a bin.
         places = [-(-len(present) * i // most) - 1 for i in range(1, most + 1)]
         edges = np.unique(present[places])
-    # No subnormal number below 0: some libraries let the processor take it for 0.
+    # No subnormal number below 0: some libraries let the processor treat it as 0.
     below = least - 1 if whole else np.minimum(np.nextafter(least, _F32.min), least - _F32.tiny)
     edges = np.unique([*below, *edges])
     # The shortest decimal that is the same float32.

@@ -1,1 +1,1 @@
-"""Checks what a run needs of the cluster, before it starts."""
+"""Checks what a run needs from the cluster, before it starts."""

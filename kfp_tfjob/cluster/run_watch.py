@@ -3,8 +3,8 @@
 Terminate in Kubeflow Pipelines sets `activeDeadlineSeconds: 0`. A drain, an eviction or a lost node
 does not change the Workflow.
 
-On Terminate, a stock Kubeflow Pipelines back end ends all of the run's pods, even that of the exit
-task. The change of the Workflow arrives some hundredths of a second later, SIGTERM after about
+On Terminate, an unmodified Kubeflow Pipelines back end ends all of the run's pods, even the exit
+task's. The change of the Workflow arrives some hundredths of a second later, SIGTERM after about
 1.3 s, and SIGKILL half a second after that. A SIGTERM alone is ambiguous: a drained node sends it
 too, and then the job continues for the next launcher. So on SIGTERM, the watcher reads the Workflow
 again. It treats a Workflow that it cannot read as a drain.

@@ -1,4 +1,4 @@
-"""statistics.json of a dataset: what its rows add up to, over train if nothing else is said.
+"""statistics.json of a dataset: sums over its rows, over train unless stated otherwise.
 
 Publish keeps a copy of its bytes beside the model, so every reader takes what earlier versions
 wrote, which may lack anything but a mean and a deviation.
@@ -29,7 +29,7 @@ def _column(body: Any) -> ColumnStatistics:
 
 @dataclass(frozen=True)
 class PackedColumn:
-    """A value that the model gets of a row; a code has the mean 0 and the deviation 1."""
+    """A value of a row that the model gets; a code has the mean 0 and the deviation 1."""
 
     name: str
     mean: float
@@ -38,7 +38,7 @@ class PackedColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelStatistics:
-    """Of classes their rows by split; of a number its moments, over train and by split."""
+    """For classes, their rows by split; for a number, its moments over train and by split."""
 
     name: str = ""
     counts: Mapping[str, Mapping[str, int]] | None = None
@@ -70,7 +70,7 @@ class BadRows:
 
 @dataclass(frozen=True)
 class WeightedLabel:
-    """Of classes the sums of the weights; of a number, its weighted mean."""
+    """For classes, the sums of the weights; for a number, its weighted mean."""
 
     counts: Mapping[str, float] | None = None
     mean: float | None = None

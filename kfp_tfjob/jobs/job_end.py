@@ -28,7 +28,7 @@ _OF_THE_NODE = frozenset(
     "NodeLost NodeShutdown Shutdown Terminated UnexpectedAdmissionError NodeAffinity".split()
 )
 
-# How the error of Keras 3 ends that keras#20585 describes, and what helps.
+# The end of the Keras 3 error in keras#20585, and its remedy.
 _OF_KERAS_3 = "unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>)"
 _KERAS_2 = (
     "set train_options.keras to 2, with tf-keras in the image and tf.keras in the program; or write"

@@ -91,7 +91,7 @@ class JobSpec:
 
     @property
     def for_result(self) -> dict[str, Any]:
-        """What decides which model is trained, apart from data, code and pods, by parameter."""
+        """What affects the trained model, apart from data, code and pods, by parameter."""
         options = {f"train_options.{key}": it for key, it in self.options.for_result.items()}
         return options | {
             "model_entry": self.model_entry,

@@ -101,7 +101,7 @@ class Cells:
         return (self.by_label(wrong) + self.by_guess(wrong)).astype(np.int64)
 
     def support(self, chosen: NDArray[np.bool_] | None = None) -> int:
-        """Return how many rows of equal weight tell as much as those of these cells."""
+        """Return how many rows of equal weight carry as much information as these cells."""
         weight = self.weight if chosen is None else self.weight[chosen]
         squares = self.squares if chosen is None else self.squares[chosen]
         # Whole weights give a whole number but for rounding.
@@ -110,9 +110,10 @@ class Cells:
     def support_by_class(self, pull: _Floats, predicted: bool = False) -> int:
         """Return how many rows of equal weight know the variance of a metric as well as these.
 
-        The variance comes from the rows of each class, and a rare class knows its part badly: these
-        are the degrees of freedom of Welch and Satterthwaite, plus 1. Without any variance, it is
-        the number of rows that would know the mean of the classes' shares as well.
+        The variance comes from the rows of each class, and a rare class contributes a poor
+            estimate: these are the degrees of freedom of Welch and Satterthwaite, plus 1. Without
+            any variance, it is the number of rows that would know the mean of the classes' shares
+            as well.
 
         Args:
             pull: (cells,) how much each cell pulls the metric.
@@ -122,7 +123,7 @@ class Cells:
         weight = sums(self.weight)
         present = weight > 0
         rows = weight[present] ** 2 / sums(self.squares)[present]
-        # Rows of weight 0 tell nothing, and a pull of 1e-9 is a matter of rounding.
+        # Rows of weight 0 carry no information, and a pull of 1e-9 is rounding error.
         if np.abs(pull[self.weight > 0]).max(initial=0) > 1e-9:
             parts = sums(self.squares * pull**2)[present]
             below = float(np.sum(parts**2 / np.maximum(rows - 1, 1)))

@@ -92,7 +92,7 @@ class Estimate:
 
         Its count is the number of rows from which a share of the same value would have the same
         standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is far too
-        short: of a model without a single error it would say that it makes none.
+        short: for a model without a single error, it would claim that there are none.
         """
         share, variance = (self.value - lowest) / width, self.standard_error**2
         if not _TINY < share < 1 - _TINY:
@@ -101,7 +101,7 @@ class Estimate:
             return self.value, self.value  # constant scores: the same for all rows
         else:
             if not math.isnan(self.usual):
-                # A few rows decide an AUC near 1: of a rare class, they may all be missing.
+                # A few rows decide an AUC near 1, and those of a rare class may all be missing.
                 rows = self.support + _USUAL
                 variance = (self.support * variance + _USUAL * self.usual) / rows
             count = share * (1 - share) * width**2 / variance

@@ -176,7 +176,7 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
 
 
 def _group(data: TestData) -> str:
-    """Return the column of data_options.split.group, and say what it means; empty without one."""
+    """Return the column of data_options.split.group, and log what it means; empty without one."""
     column = str(data.schema.split.get("group", ""))
     if column:
         log.warning(

@@ -1,8 +1,8 @@
 """The ranking of rows by score: AUC, average precision, and the curves behind them.
 
-Up to `EXACT_SCORES`, each score is a cut of its own. Beyond, those in one of 262,144 bins of
-equal width in their logit are one cut: the rounding is far smaller than what 1,000 bootstraps could
-show.
+Up to `EXACT_SCORES`, each score is a cut of its own. With more, the scores in one of 262,144 bins
+of equal width in their logit are one cut. This rounding is far smaller than what 1,000 bootstraps
+could show.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from kfp_tfjob.options.parse import Group, Texts, option
 
 
 class Contract(Group):
-    """What the data of the champion demands of later data for the same `model_name`."""
+    """How far later data for the same `model_name` may differ from the champion's."""
 
     changes: Literal["warn", "fail"] = option(
         "warn",

@@ -7,7 +7,7 @@ run parameters, and a run must not depend on a moving tag.
 import os
 
 VERSION = "0.2.0"
-# RFC 2606 reserves `.invalid`, so no node can pull such an image, not even by accident.
+# RFC 2606 reserves `.invalid`, so no node can ever pull such an image.
 PLACEHOLDER = "set-your-registry.invalid"
 TOOLS_VARIABLE, TRAINER_VARIABLE = "KFP_TFJOB_TOOLS_IMAGE", "KFP_TFJOB_TRAINER_IMAGE"
 TRAIN_VARIABLE = "KFP_TFJOB_TRAIN_IMAGE"

@@ -199,7 +199,7 @@ class TrainOptions(TrainerOptions):
 
     @property
     def for_result(self) -> dict[str, Any]:
-        """The keys that decide which model a training produces."""
+        """The keys that affect the trained model."""
         options = self.model_dump(mode="json")
         return {
             name: options[name]

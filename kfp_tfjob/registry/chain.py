@@ -141,7 +141,7 @@ def sha256_problems(
 
 
 def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
-    """Yield how a manifest is not that of the champion."""
+    """Yield the ways in which a manifest does not match the champion."""
     if champion.manifest_sha256 != manifest.digest:
         yield (
             f"the record names a manifest with the SHA-256 {champion.manifest_sha256[:12]}, and"

@@ -48,7 +48,7 @@ class Event:
 def history(store: Store, layout: Layout, model_name: str, most: int = 0) -> list[Event]:
     """Return what happened to a model, the newest first.
 
-    Champions are in the order of their records, whatever the clocks of their writers said.
+    Champions are in the order of their records, regardless of their writers' clocks.
 
     Args:
         store: The store.

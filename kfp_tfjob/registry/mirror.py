@@ -1,4 +1,4 @@
-"""Keeps the registries of others up to date; ours is the authority, and never waits for them.
+"""Keeps other registries up to date; ours is authoritative and never waits for them.
 
 A mirror is on if the environment or the Secret of the store names its server. It gets the champions
 of a model, the newest twenty versions, each time: so the next run, or `kfp-tfjob models sync`,
@@ -87,7 +87,7 @@ class WantedVersion(TypedDict):
 
 
 class Wanted(TypedDict):
-    """What a mirror shall have: the number of the champion, and the versions, the oldest first."""
+    """What a mirror should have: the number of the champion, and the versions, the oldest first."""
 
     model: str
     champion: int

@@ -1,4 +1,4 @@
-"""How a run came to its end without a failure: read once, for every page, command and message."""
+"""How a run ended without a failure: read once, for every page, command and message."""
 
 from __future__ import annotations
 

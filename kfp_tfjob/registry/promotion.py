@@ -1,4 +1,4 @@
-"""Makes a version the champion: one record, which only one of all that want it can create.
+"""Makes a version the champion: one record, which only one of several writers can create.
 
 A hold keeps the version from being pruned at the same time (`prune_versions.py`).
 """

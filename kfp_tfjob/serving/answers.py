@@ -1,7 +1,8 @@
 """Writes the predictions of a model as answers in V1 and V2.
 
-V1 has the form of TensorFlow Serving, so a client need not change if that server takes over: of a
-classification, one object by row with `probabilities` and `class`; of a regression, one number.
+V1 has the form of TensorFlow Serving, so a client does not have to change if that server takes
+over: for classification, one object per row with `probabilities` and `class`; for regression, one
+number per row.
 """
 
 from __future__ import annotations

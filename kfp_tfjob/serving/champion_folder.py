@@ -2,8 +2,8 @@
 
 TensorFlow Serving reads no S3. It loads the highest number below its base path, so the folder gets
 `<number>/saved_model.pb`, with the numbers of the servable folder in the store. The files are
-proven first and appear in one rename. Whatever happens, what is there stays until its successor is
-complete.
+proven first and appear in one rename. Whatever happens, the current files stay until their
+successor is complete.
 """
 
 from __future__ import annotations

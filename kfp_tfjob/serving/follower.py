@@ -1,8 +1,8 @@
 """Follows the champion of a model: a new one takes over when it is proven, loaded and warm.
 
-The one that answers is replaced by one assignment. A request keeps the champion it began with, so
+The current one is replaced by one assignment. A request keeps the champion it began with, so
 none is lost, and the old one leaves memory with its last request. A champion that cannot be proven
-or loaded never answers: the one before it continues, and the log and a metric say so.
+or loaded is never used: the previous one stays in use, and the log and a metric say so.
 """
 
 from __future__ import annotations

@@ -33,13 +33,13 @@ _BYTES_OF_OBJECT = 64  # tensors in binary have the byte of { or [ in one of 128
 class Limits:
     """An ASGI application around another one.
 
-    A request that says that it is too large is answered before it is read. Of one that does not
-    say its size, at most the limit is kept in memory. If the bodies of all open requests are too
-    large together, a new one is answered with 503 and asked to come again.
+    A request that says that it is too large is answered before it is read. At most the limit of one
+    without a stated size is kept in memory. If the bodies of all open requests are too large
+    together, a new one is answered with 503 and asked to come again.
 
     A body that stalls is answered with 408, or a few clients that hang would keep the others out.
 
-    So many objects and lists as no request needs are rejected while they come, because they take
+    More objects and lists than any request needs are rejected while they arrive, because they take
     much more memory than their JSON.
 
     Args:

@@ -44,7 +44,7 @@ class _Output(RequestOutput):
 
 
 class Request(InferenceRequest):
-    """A request in V2 whose first mistake is the last: pydantic would collect gigabytes of them."""
+    """A V2 request whose parsing stops at the first mistake: pydantic would collect gigabytes."""
 
     parameters: Parameters = None
     inputs: Annotated[list[_Input], FailFast()]

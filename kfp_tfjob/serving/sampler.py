@@ -1,11 +1,11 @@
 """Keeps a bounded sample of the requests in the store, for `kfp-tfjob monitor`.
 
-Of all rows of one interval and one version, each has the same chance to be kept (algorithm R). A
-file is written in a thread of its own, when the interval ends and at the end of the server, so no
-request waits for the store. If the store is unreachable, that sample is lost.
+All rows of one interval and one version are equally likely to be kept (algorithm R). A separate
+thread writes a file when the interval or the server ends, so no request waits for the store. If the
+store is unreachable, that sample is lost.
 
-Of strings, the first 1,000 characters are kept, and no more rows than fit into MOST_BYTES if all
-strings are as long.
+Strings are truncated to 1,000 characters, and at most as many rows are kept as fit into MOST_BYTES
+if all strings are that long.
 """
 
 from __future__ import annotations

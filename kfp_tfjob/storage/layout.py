@@ -369,7 +369,7 @@ class Layout:
         return self.root / DATASETS / "used" / f"{digest}.json"
 
     def dataset_tombstone(self, digest: str) -> S3Address:
-        """The record that a dataset is being pruned; it goes once the dataset is gone."""
+        """The record that a dataset is being pruned; deleted once the dataset is gone."""
         return self.root / DATASETS / "pruned" / f"{digest}.json"
 
     def run(self, run_id: str, folder: str = "") -> RunLayout:

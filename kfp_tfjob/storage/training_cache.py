@@ -1,4 +1,4 @@
-"""Remembers which inputs a judged run had, so that a later run with the same inputs need not train.
+"""Remembers the inputs of evaluated runs, so that a later run with the same ones can skip training.
 
 The records of one set of inputs are an append-only list. A run that trains although there is a
 record, for example because the champion was deleted, adds the next one.
@@ -50,7 +50,7 @@ def newest(store: Store, layout: Layout, model_name: str, digest: str) -> Traine
     try:
         return documents.read(TrainedRun, store.read(model.trained_record(digest, numbers[-1])))
     except ValueError:
-        return None  # a damaged record costs a training, and no more
+        return None  # a damaged record costs only a training run
 
 
 def remember(store: Store, layout: Layout, model_name: str, digest: str, run: TrainedRun) -> None:

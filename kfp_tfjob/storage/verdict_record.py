@@ -1,7 +1,7 @@
 """The verdict on the model of a run, and the race that the run may have lost.
 
-evaluate writes the first verdict. If another run is promoted after that, publish judges the model
-again and writes the second one, which is in force from then on. If yet another run is promoted
+evaluate writes the first verdict. If another run is promoted after that, publish evaluates the
+model again and writes a second verdict, which then applies. If yet another run is promoted
 meanwhile, the run has lost the race: it ends without a failure and publishes nothing.
 """
 

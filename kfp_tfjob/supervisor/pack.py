@@ -1,6 +1,6 @@
 """Packs this package into the file that a replica runs: `python3 -S supervisor.pyz -- COMMAND...`.
 
-The modules keep their names in that file, so none is ever loaded under two names.
+The modules keep their names in that file, so no module is loaded under two names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the user's model code, checks its function, and reads its files for the run's own copy.
 
 The code is parsed, never imported: the image of this step has no TensorFlow, and user code must not
-run before the parameters are checked. The model is first built when the training starts.
+run before the parameters are checked. The model is first built when training starts.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ def _image_files(module: str) -> dict[str, bytes]:
     """Return a module's source, with all of its top-level package, if this image has it.
 
     What the module does also follows from the modules that it imports. Its own package is the bound
-    because other packages change with the image. A module outside packages may lie beside thousands
-    of strangers, so it stands alone.
+    because other packages change with the image. A module outside a package may be next to
+    thousands of unrelated files, so only its own source is returned.
     """
     try:
         top, found = [importlib.util.find_spec(it) for it in (module.partition(".")[0], module)]

@@ -2,7 +2,7 @@
 
 A task is a function that is named by `module:function` and takes a context and a small value that
 can be pickled; so can its result. Rows, and what many tasks need, go through the exchange. So the
-same task runs in this process, in a process of its own, or on a worker of Dask.
+same task runs in this process, in another process, or on a Dask worker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 class Shared(Generic[Value]):
     """A value in the exchange: its name, and the SHA-256 of its bytes.
 
-    It travels with a task, so nobody who may only write to the exchange can replace the value.
+    It travels with a task, so write access to the exchange alone does not let anyone replace the
+    value.
     """
 
     name: str

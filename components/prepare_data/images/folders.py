@@ -1,4 +1,4 @@
-"""Recognises a folder of images: it has a folder for each class.
+"""Recognizes a folder of images, which has a folder for each class.
 
     pictures/cat/1.jpg             the class is cat
     pictures/cat/2024/07/1.jpg     so it is here: folders below a class have no meaning

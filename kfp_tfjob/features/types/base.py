@@ -2,9 +2,9 @@
 
 A class is a column type, and an instance is the encoding of one column of it, as it was learned
 from the training rows. Everything about a type is in its file: how values are parsed, what is
-learned, how numpy encodes a column for training and the TensorFlow graph for serving, what requests
-and reports have of it. Nothing else in the product asks which type a column has, because a mistake
-in one of many tables would be a difference between training and serving that shows nowhere.
+learned, how numpy encodes a column for training and the TensorFlow graph for serving, how requests
+and reports use it. Nothing else in the product asks which type a column has, because a mistake in
+one of many tables would silently make training and serving differ.
 
 Shards, runs and the raw test rows have one value of each column, in one of three lists (`FIELDS`).
 """
@@ -101,7 +101,7 @@ class ColumnMoments:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnStatistics:
-    """What statistics.json says of a column over train; `count` is of values that are there."""
+    """What statistics.json contains about a column of train; `count` excludes missing values."""
 
     kind: str = "number"
     count: int = 0
@@ -223,7 +223,7 @@ class ColumnType:
     # Bins by `edges` between ranges or by frequent `values`; empty to count only missing values.
     drift_bins: ClassVar[str] = ""
     fixed_edges: ClassVar[tuple[float, ...]] = ()  # of all columns, instead of quantiles of train
-    moves_on: ClassVar[bool] = False  # values change with time, so a drift is no fault
+    moves_on: ClassVar[bool] = False  # values change over time, so drift is expected
 
     def __post_init__(self) -> None:
         """Reject what was learned if it cannot be."""
@@ -323,7 +323,7 @@ class ColumnType:
         return ()
 
     def describe(self, column: Summary) -> ColumnStatistics:
-        """Return what statistics.json says of the values over train, besides their number."""
+        """Return what statistics.json contains about the values of train besides their count."""
         return ColumnStatistics()
 
     @classmethod
