@@ -59,7 +59,7 @@ class Step:
         run_id: The run; also the name of its folder in S3.
         layout: Everything below output_uri.
         store: The store that holds it.
-        task_key: Keeps the tasks of one step apart in a run; usually empty.
+        task_key: Keeps one step's tasks apart in a run; usually empty.
         place: The run's folder; None to find it when it is needed.
     """
 
@@ -77,7 +77,7 @@ class Step:
 
     @cached_property
     def whole_run(self) -> RunLayout:
-        """The folder of this run; if output_uri shapes it, the first use reads its record."""
+        """This run's folder; if output_uri shapes it, the first use reads its record."""
         if self.place or not self.layout.template:
             return self.place or self.layout.run(self.run_id)
         return find(self.store, self.layout, self.run_id)

@@ -29,7 +29,7 @@ _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 _HERE = Path(__file__).resolve()  # in a checkout, kfp_tfjob/pipelines is a link
 _IN_CHECKOUT = (_HERE.parents[1] / "pyproject.toml").exists()
 FOLDER = _HERE.with_name("compiled") if _IN_CHECKOUT else Path("compiled")
-# The digests of what `make images PUSH=1` has pushed from this checkout, by the name of the image.
+# The digests of what `make images PUSH=1` has pushed from this checkout, by the image's name.
 DIGESTS = _HERE.parents[1] / "images" / "digests.json"
 
 

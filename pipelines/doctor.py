@@ -36,7 +36,7 @@ TOPICS = (CLUSTER, NAMESPACE, _BACK_END, _STORE)
 _BACK_END_SECONDS = 2
 _STORE_PATIENCE = Patience(seconds=3, silence=3)
 # The version of Kubeflow Pipelines that first has: Secret names as run parameters, the user id of a
-# task, and a check of the account of a run.
+# task, and a check of a run's account.
 _OLDEST, _USER_ID, _ACCOUNTS = (2, 5), (2, 16), (2, 18)
 
 Report = Mapping[str, list[Finding]]

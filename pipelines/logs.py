@@ -16,7 +16,7 @@ _POLL_SECONDS = 3.0
 
 
 class Said(NamedTuple):
-    """A line of the log of a run: the attempt and the line."""
+    """A line of a run's log: the attempt and the line."""
 
     attempt: int
     line: LogLine

@@ -1,6 +1,6 @@
 """Makes a pipeline of one step, for other pipelines and for a run by itself.
 
-A component of KFP carries neither the Secret of the store nor the run's id. A pipeline of one
+A component of KFP carries neither the store's Secret nor the run's id. A pipeline of one
 task does, and `components.load_component_from_file` reads its YAML as a component.
 """
 

@@ -27,7 +27,7 @@ DEFAULTS: dict[str, dict[str, str]] = {
         "launch_tfjob": "1Gi",
         "sync_output": "1Gi",
         "evaluate": "4Gi",
-        "publish": "4Gi",  # it judges a model again if another run was promoted meanwhile
+        "publish": "4Gi",  # it evaluates a model again if another run was promoted meanwhile
         "finish": "1Gi",
     }.items()
 }
@@ -40,7 +40,7 @@ _FORMS = {
 
 
 def parse(settings: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the resources of every step, by settings `STEP.KEY=VALUE`; `all` is every step.
+    """Return every step's resources, by settings `STEP.KEY=VALUE`; `all` is every step.
 
     Raises:
         ConfigurationError: Settings that do not have this form; all of them.

@@ -68,7 +68,7 @@ def stored_run(
     """Open the store of a run.
 
     Args:
-        given: The address s3://BUCKET/PREFIX/runs/ID, the id of a run on this machine, or what
+        given: The address s3://BUCKET/PREFIX/runs/ID, a run's id on this machine, or what
             Kubeflow Pipelines knows: an id, the beginning of one, a name, or `last`.
         home: The folder of local runs.
         endpoint: URL of the store; empty for the AWS environment, else the run's parameter.
@@ -107,7 +107,7 @@ def _folder(given: str) -> RunLayout:
 
 
 def _local(home: Home, given: str, local: bool) -> Path | None:
-    """Return the folder of a run on this machine; None if it is not one."""
+    """Return a run's folder on this machine; None if it is not one."""
     runs = home.run("x").parent
     if given == _LAST and local:
         found = [path for path in runs.glob("*") if (path / PARAMETERS).is_file()]
@@ -165,7 +165,7 @@ def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -
 
 
 def _is_over(store: Store, run: RunLayout) -> bool:
-    """Tell from the records of a run whether it gets no more attempts."""
+    """Tell from a run's records whether it gets no more attempts."""
     ends = list(read_ends(store, run).values())
     if ends and ends[-1] and ends[-1].job:  # the launcher's record says that its log is stored
         may_continue = any(it.recoverable for it in Verdict if it == ends[-1].verdict)

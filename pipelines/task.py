@@ -26,7 +26,7 @@ _RETRIES = {"launch-tfjob": 2}
 def with_store(
     task: dsl.PipelineTask, storage_secret: str = str(PARAMETERS["storage_secret"].default)
 ) -> dsl.PipelineTask:
-    """Give a task the Secret of the store, a user, its own resources, and no cache.
+    """Give a task the store's Secret, a user, its own resources, and no cache.
 
     A cache hit could return an address that was deleted since; the steps find reusable data by its
     digest instead. The Secret is optional, because a pod with a missing Secret hangs without a

@@ -25,7 +25,7 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
     Args:
         model: The model, built or not.
         replicas: Number of replicas of the job.
-        options: The options of the training.
+        options: The training options.
     """
     layers = _trained(model)
     names = f"layers {', '.join(layer.name for layer in layers)}"

@@ -1,4 +1,4 @@
-"""Chooses the callbacks of a training: those of TRAIN_OPTIONS, then the user's."""
+"""Chooses the callbacks of a training run: those of TRAIN_OPTIONS, then the user's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def choose(
     metrics: Collection[str],
     output: Path,
 ) -> list[Callback]:
-    """Return the callbacks of a training.
+    """Return the callbacks of a training run.
 
     Args:
         options: TRAIN_OPTIONS.

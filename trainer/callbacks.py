@@ -44,7 +44,7 @@ for _name, _type in (("__float__", float), ("__int__", int)):
 
 
 class Callbacks:
-    """The callbacks of a training. Every process has this object; on workers it is empty.
+    """The callbacks of a training run. Every process has this object; on workers it is empty.
 
     Args:
         make: Returns the callbacks; called on the chief only.

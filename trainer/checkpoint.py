@@ -1,4 +1,4 @@
-"""Writes and reads checkpoints: the complete state of a training.
+"""Writes and reads checkpoints: the complete state of a training run.
 
     checkpoints/<step>/checkpoint.json     the index of variables.bin, and the position
     checkpoints/<step>/variables.bin       the bytes of all variables, in order
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a training.
+    """The position of a training run.
 
     Attributes:
         step: Steps done since the start.
@@ -53,7 +53,7 @@ class Checkpoint:
     """The content of a checkpoint.
 
     Attributes:
-        position: The position of the training.
+        position: The position of training.
         settings: Values that must be equal to resume: seed, batch, rows.
         variables: Name and value of every variable of the model and the optimizer, in order.
         metrics: The running sums of the metrics, one byte string for each process.
@@ -86,7 +86,7 @@ class Checkpoint:
         digest, entries = sha256(), []
         with open(folder / CHECKPOINT_VARIABLES, "wb") as file:
             for name, value in [*self.variables, *((_ARRAYS, it) for it in self.callback_arrays)]:
-                # Not copied: a copy would hold the interpreter lock and block the training.
+                # Not copied: a copy would hold the interpreter lock and block training.
                 data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 entries.append(_Entry(name, list(value.shape), str(value.dtype)))
                 digest.update(data)

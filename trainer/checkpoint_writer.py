@@ -1,6 +1,6 @@
-"""Writes checkpoints in a thread, one at a time, while the training continues.
+"""Writes checkpoints in a thread, one at a time, while training continues.
 
-The training waits only for the copy of its variables. The next call of `wait` raises an error of
+Training waits only for the copy of its variables. The next call of `wait` raises an error of
 the thread.
 """
 
@@ -94,7 +94,7 @@ class CheckpointWriter:
                 remove(self._folder, old)
         except OSError as error:
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
-        except Exception as error:  # the training must not continue without a checkpoint
+        except Exception as error:  # training must not continue without a checkpoint
             self._error = StepError(
                 f"the checkpoint of step {step} cannot be written ({type(error).__name__}: {error})"
             )

@@ -30,7 +30,7 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Config:
-    """The configuration of a replica; each attribute is the variable of the same name."""
+    """A replica's configuration; each attribute is the variable of the same name."""
 
     dataset_uri: S3Address
     model_code: str

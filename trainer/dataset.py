@@ -31,10 +31,10 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 
 @dataclass(frozen=True)
 class RowWeights:
-    """The weights of a dataset: how much each row counts, by the column data_options.weight.
+    """A dataset's weights: how much each row counts, by the column data_options.weight.
 
     Records have the weight of their row as it was in the table. A loss is a mean over the rows of a
-    batch, so the weights of a split are divided by their mean: a row of weight 2 then counts like
+    batch, so a split's weights are divided by their mean: a row of weight 2 then counts like
     the same row twice, and the learning rate keeps its meaning. No batch is divided by the sum of
     its own weights, so the sum over replicas is the same however a batch is divided.
 
@@ -80,7 +80,7 @@ class Dataset:
         rows: Number of rows by split: `train`, `validation`, `test`.
         shard_names: The names of the TFRecord files by split.
         digest: SHA-256 of its manifest; empty if it has none.
-        coding: How packed rows come from the columns of the table; None for images.
+        coding: How packed rows come from the table's columns; None for images.
         picture: What the model gets of an image; None for tables.
         row_weights: How much rows count; None if all count the same.
     """
@@ -178,7 +178,7 @@ class Dataset:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of the table, each with its kind and its place in a packed row."""
+        """The table's columns, each with its kind and its place in a packed row."""
         self._read.add("columns")
         return self._columns
 

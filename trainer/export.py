@@ -4,7 +4,7 @@
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
 Of images, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG files, which it
-decodes and resizes as the training did. There is no `serve_packed`.
+decodes and resizes as training did. There is no `serve_packed`.
 
 In a table of numbers without missing values, the arguments of `serve` are float32. Otherwise,
 they have the types of features/types, and there is no `serve_packed`, because packed rows mean

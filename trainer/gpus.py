@@ -1,4 +1,4 @@
-"""Selects the GPUs of a replica, and checks them before the training.
+"""Selects the GPUs of a replica, and checks them before training.
 
 A replica with GPUs trains on them or not at all. The decisions are pure functions of the answers of
 TensorFlow and the environment.

@@ -1,4 +1,4 @@
-"""Builds the batches for the replicas of this process from the records of a split."""
+"""Builds the batches for the replicas of this process from a split's records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20  # bytes
 
 
 def open_split(dataset: Dataset, split: str) -> TFRecords:
-    """Return the records of a split.
+    """Return a split's records.
 
     Raises:
         DataError: Their number differs from schema.json.
@@ -41,7 +41,7 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
 
 
 def rows_of(dataset: Dataset, records: TFRecords) -> Rows | PictureRows:
-    """Return the rows of a split."""
+    """Return a split's rows."""
     return PictureRows(dataset, records) if dataset.picture else Rows(dataset, records)
 
 
@@ -59,7 +59,7 @@ def distribute(
     Args:
         strategy: The strategy of the job.
         dataset: The dataset, for the columns and the labels.
-        records: The records of the split.
+        records: The split's records.
         slices: Returns the rows to take, step by step and replica by replica.
         size: Rows of every slice; None if they differ.
         weights: (classes,) weight of a row by its class; None for no weights.

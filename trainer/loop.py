@@ -62,7 +62,7 @@ class Training:
     """One training.
 
     Args:
-        config: The configuration of this replica.
+        config: This replica's configuration.
         dataset: The training data.
         model: The model, compiled, checked, and built in the scope of the strategy.
         replicas: The replicas of the job.
@@ -172,10 +172,10 @@ class Training:
         train: float,
         export: float,
     ) -> None:
-        """Write the last line of progress.jsonl: the training ended and the model is written.
+        """Write the last line of progress.jsonl: training ended and the model is written.
 
         Args:
-            result: The result of the training.
+            result: The result of training.
             start: Seconds from the start of this process to the start of `run`.
             train: Seconds of `run`.
             export: Seconds after `run`.

@@ -13,11 +13,11 @@ _SCAN_ROWS = 1024
 
 
 class PictureRows:
-    """The rows of a split.
+    """A split's rows.
 
     Args:
         dataset: The dataset, for its classes.
-        records: The records of the split.
+        records: The split's records.
     """
 
     label_type = np.int64

@@ -1,4 +1,4 @@
-"""Writes the progress of a training: log lines, progress.jsonl for programs, TensorBoard."""
+"""Writes the progress of a training run: log lines, progress.jsonl for programs, TensorBoard."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ProgressWriter:
         self._measure_from(position)
 
     def final(self, position: Position, **content: Any) -> None:
-        """Report the end of the training."""
+        """Report the end of training."""
         self._write("final", position, **content)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class TimeSplit:
         """Return the whole split, rounded.
 
         Args:
-            train: Seconds of the training, including those counted here; the rest is `compute`.
+            train: Seconds of training, including those counted here; the rest is `compute`.
             **others: Seconds outside the training; those of `start` are added to the count.
         """
         compute = max(train - sum(self.seconds.values()), 0.0)

@@ -40,9 +40,9 @@ def adopt_unseeded(model: keras.Model, seed: int) -> None:
 
     Args:
         model: The model, built in the scope of the strategy.
-        seed: The seed of the training.
+        seed: The training seed.
     """
-    # Not the seed of the training: the user's layers may have the same one.
+    # Not the training seed: the user's layers may have the same one.
     own = random.Random(f"{UNSEEDED} {seed}").randrange(2**32)
     generator = _Unseeded(own, name=UNSEEDED)
     model._seed_generators.append(generator)

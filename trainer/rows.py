@@ -15,11 +15,11 @@ _SCAN_ROWS = 8192
 
 
 class Rows:
-    """The rows of a split.
+    """A split's rows.
 
     Args:
         dataset: The dataset, for its columns and the kind of label.
-        records: The records of the split.
+        records: The split's records.
     """
 
     def __init__(self, dataset: Dataset, records: TFRecords) -> None:

@@ -1,7 +1,7 @@
-"""Tests at the start of the loss, of sums over replicas, and of the export.
+"""Tests the loss, the sums over replicas and the export at the start.
 
-Without these tests, the training would silently learn something else, differ from one replica, or
-fail at its end.
+Without these tests, training would silently learn something else, differ from one replica, or fail
+at its end.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def check_sum(replicas: Replicas) -> None:
 
 
 def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
-    """Compare what the model of each process makes of some rows; every process must call this.
+    """Compare what each process's model makes of some rows; every process must call this.
 
     Raises:
         ConfigurationError: The processes have built different models. Every process raises it.

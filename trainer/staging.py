@@ -19,11 +19,11 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
 
     Args:
         store: The store of the dataset.
-        dataset: The address of the dataset.
+        dataset: The dataset's address.
         folder: The target folder.
 
     Returns:
-        The manifest of the dataset.
+        The dataset's manifest.
 
     Raises:
         DataError: Objects are missing or do not match the manifest.

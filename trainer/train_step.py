@@ -53,7 +53,7 @@ class TrainSteps:
         deterministic_ops: Whether TensorFlow allows only deterministic operations.
 
     Raises:
-        ConfigurationError: The rows of a replica are not a multiple of `micro_batches`.
+        ConfigurationError: A replica's rows are not a multiple of `micro_batches`.
         StepError: The step would be wrong with this version of Keras.
     """
 
@@ -180,7 +180,7 @@ class TrainSteps:
         self._update_metrics(x, y, predicted, weight, loss)
 
     def _gradients(self, x: Any, y: Any, weight: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
-        """Return the loss of the rows of this replica, the predictions and the gradients."""
+        """Return the loss of this replica's rows, the predictions and the gradients."""
         if self.micro_batches == 1:
             return self._forward_and_backward(x, y, weight)
         whole = [item for item in (x, y, weight) if item is not None]

@@ -1,4 +1,4 @@
-"""Saves the state of a training on the chief, and restores it on all replicas."""
+"""Saves the state of a training run on the chief, and restores it on all replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EvaluationState(NamedTuple):
     """The state that changes during an evaluation, while the weights stay the same.
 
     Attributes:
-        metric_sums: The running sums of the metrics of this process, bit by bit.
+        metric_sums: The running sums of this process's metrics, bit by bit.
         callbacks: The state of the callbacks; empty on workers.
         random: The random states of replica 0, by their index among the variables. A repeated
             evaluation must draw the same numbers.
@@ -45,7 +45,7 @@ class State:
     Args:
         model: The model, with all variables created.
         replicas: The replicas of the job.
-        callbacks: The callbacks of the training.
+        callbacks: The callbacks of training.
         folder: The folder of the checkpoints; only the chief uses it.
         settings: Values that must be equal in a checkpoint of this training.
         keep: Number of newest checkpoints to keep.
@@ -89,7 +89,7 @@ class State:
         It returns when the previous checkpoint is written and the state is copied.
 
         Args:
-            position: The position of the training.
+            position: The position of training.
             running: The result of `running` at that position.
 
         Raises:
@@ -152,7 +152,7 @@ class State:
         return position
 
     def share_weights(self) -> None:
-        """Give every process the weights of the chief."""
+        """Give every process the chief's weights."""
         values = [item.numpy() for item in self._weights] if self._replicas.chief else None
         self._assign(self._weights, values)
 

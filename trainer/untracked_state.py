@@ -21,7 +21,7 @@ def warnings(step: Any, model: keras.Model) -> list[str]:
 
     Args:
         step: The concrete function.
-        model: The model of the step.
+        model: The step's model.
     """
     found = []
     if names := _variables(step, model):

@@ -1,4 +1,4 @@
-"""Finds, builds and checks the user's model before the training."""
+"""Finds, builds and checks the user's model before training."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def _check_rounding(model: keras.Model, dataset: Dataset) -> None:
 
 
 def _check_saves(model: keras.Model) -> None:
-    """Check before the training that model.save works."""
+    """Check before training that model.save works."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras warns about lambdas when it saves

@@ -1,4 +1,4 @@
-"""Sends, fetches and verifies folders, and mirrors the output of the chief."""
+"""Sends, fetches and verifies folders, and mirrors the chief's output."""
 
 from typing import TYPE_CHECKING, Any
 

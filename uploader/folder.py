@@ -25,7 +25,7 @@ from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
 
-# bytes; a key may have 1024, and the address of the folder takes some of them.
+# bytes; a key may have 1024, and the folder's address takes some of them.
 _LONGEST_PATH = 900
 _LARGEST_OBJECT = 1 << 50  # bytes
 

@@ -47,7 +47,7 @@ class Scan:
 def scan(folder: Path) -> Scan:
     """Look at everything below a folder; a symbolic link is never followed.
 
-    A file that vanishes during the scan is left out, but a folder that cannot be read is an error:
+    A file that vanishes during the scan is omitted, but a folder that cannot be read is an error:
     code that deletes objects of missing files must not confuse the two.
     """
     files: dict[str, LocalFile] = {}

@@ -51,7 +51,7 @@ class _Stored:
 
 
 class Mirror:
-    """Keeps the store up to date with the output of one run.
+    """Keeps the store up to date with one run's output.
 
     Args:
         store: The store; with a short patience, because every pass tries again.

@@ -42,7 +42,7 @@ _ORDER_SECONDS = 1.5  # an annotation reaches the pod half a second later, and m
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the sidecar.
+    """The sidecar's settings.
 
     Attributes:
         folder: The chief's OUTPUT_DIR.

@@ -1,4 +1,4 @@
-"""Judges the model of a run, and writes the verdict and the report."""
+"""Judges a run's model, and writes the verdict and the report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(
     inputs_digest: str = "",
     gpus: int = 0,
 ) -> Evaluation:
-    """Judge the model of a run.
+    """Judge a run's model.
 
     Args:
         step: The run and its store.

@@ -99,7 +99,7 @@ def _metrics(model: Measures, other: Measures, primary: str) -> Iterator[_Metric
     for name in sorted(model.measured, key=lambda name: name != primary):
         ours, theirs = model.measured[name], other.measured.get(name, _NOTHING)
         gain = model.estimate(name).sign * (ours.value - theirs.value)
-        # Of the metrics of the user's own, only the primary one has a direction.
+        # Of the user's own metrics, only the primary one has a direction.
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
             gain = math.nan
         yield _Metric(name, ours, theirs, difference(gain, theirs.value))

@@ -179,7 +179,7 @@ def _of(task: Step) -> str:
 
 
 def _ends(tasks: Sequence[Step], left: Left) -> list[AttemptEnd]:
-    """Return the end of every attempt: the launcher's record, else the cluster's, which is kept."""
+    """Return every attempt's end: the launcher's record, else the cluster's, which is kept."""
     known = {(end.task_key, end.attempt): end for end in left.ends}
     for task in tasks:
         for attempt, end in read_ends(task.store, task.run).items():

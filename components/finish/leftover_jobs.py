@@ -37,10 +37,10 @@ _SHOWN_LINES = 12
 
 @dataclass(frozen=True)
 class Left:
-    """The state of a run on the cluster when it ended.
+    """A run's state on the cluster when it ended.
 
     Attributes:
-        ends: The end of each job, according to the cluster.
+        ends: Each job's end, according to the cluster.
         cancelled: The jobs that were still running and were ended here.
         terminated: Whether a user ended the run; None if unknown.
         trouble: Why the cluster could not be read; empty if it could.
@@ -70,7 +70,7 @@ class Left:
 
     @property
     def unexplained(self) -> list[FailedTask]:
-        """The tasks that failed without a message of their own; none if a user ended the run."""
+        """The tasks that failed without their own message; none if a user ended the run."""
         return [] if self.terminated else [task for task in self.failed if not task.record]
 
 

@@ -129,7 +129,7 @@ def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | No
 def failed_tasks(workflow: Object, pods: Iterable[Object]) -> list[FailedTask]:
     """Return the tasks that failed in their last try, the earliest first.
 
-    The name of a node is its path: `run.root.exit-handler-1.preflight.executor`, or
+    A node's name is its path: `run.root.exit-handler-1.preflight.executor`, or
     `preflight-driver` for the pod before the step. With a retry strategy, which KFP 2.17 sets for
     every template, each level has `(N)`, the number of the attempt. Nodes of the exit hook are left
     out.

@@ -70,7 +70,7 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """The name of the job."""
+        """The job's name."""
         return self.manifest["metadata"]["name"]
 
     @property

@@ -173,7 +173,7 @@ def decide(found: Found, automatic: bool) -> Action:
 
 
 def look_at(job: Object | None, pods: Iterable[Object], wanted: Object) -> Found:
-    """Return the state of an attempt; `wanted` is the manifest that a launcher would create."""
+    """Return an attempt's state; `wanted` is the manifest that a launcher would create."""
     if job is None:
         return Found.NOTHING
     if not _same_owner(job["metadata"], wanted["metadata"]):

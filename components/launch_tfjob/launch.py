@@ -1,4 +1,4 @@
-"""One launch: the requested job, the back end that runs it, and the records of its run."""
+"""One launch: the requested job, the back end that runs it, and its run's records."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Launch:
         return Records(self.step)
 
     def manifest(self, attempt: int) -> Object:
-        """Return the job of an attempt."""
+        """Return an attempt's job."""
         run, key = self.step.run_id, self.step.task_key
         run_uri = str(self.step.run.base)
         identity = Identity(run, attempt, task_key=key, owner=self.owner, run_uri=run_uri)
         return build_job(self.spec, identity)
 
     def name(self, attempt: int) -> str:
-        """Return the name of the job of an attempt."""
+        """Return the name of an attempt's job."""
         return self.manifest(attempt)["metadata"]["name"]
 
     def fail_if_ended(self, made: str = "") -> None:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Claim:
-    """The state of a run when an attempt begins.
+    """A run's state when an attempt begins.
 
     Attributes:
         attempt: The number of the attempt, from 1.
@@ -131,7 +131,7 @@ class Records:
         return True
 
     def keep_end(self, end: AttemptEnd, final: bool = True) -> None:
-        """Record the end of an attempt; a final one replaces another record. Never raises."""
+        """Record an attempt's end; a final one replaces another record. Never raises."""
         address, store = self.step.run.attempt_end(end.attempt), self.step.store
         try:
             (store.write if final else store.create)(address, end.to_bytes())
@@ -171,7 +171,7 @@ class Records:
         return newest_checkpoint(self.step.store, self.step.run)
 
     def model_uri(self) -> str:
-        """Return the address of the model, or nothing for a program that stores none."""
+        """Return the model's address, or nothing for a program that stores none."""
         run = self.step.run
         objects = self.step.store.read_manifest(run.manifest).objects
         has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in objects)

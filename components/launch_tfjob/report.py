@@ -1,4 +1,4 @@
-"""The pages of a training, and the chief's progress reports that they show.
+"""The pages of a training run, and the chief's progress reports that they show.
 
 Each page is one HTML file. The reports are `output/progress.jsonl` in the store.
 """
@@ -77,7 +77,7 @@ def job_html(manifest: Object, tensorboard: str) -> str:
 
 
 def read(store: Store, run: RunLayout) -> TrainingHistory:
-    """Return the progress of a run; a user's own program may have written none."""
+    """Return a run's progress; a user's own program may have written none."""
     try:
         return parse(store.read(run.progress).decode(errors="replace"))
     except ObjectNotFoundError:

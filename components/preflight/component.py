@@ -97,7 +97,7 @@ def preflight(
 
     Returns:
         data_uri: The data of this run, with the fields of the tick filled in.
-        source_digest: Identifies the content of the source at the start.
+        source_digest: Identifies the source's content at the start.
         model_entry: `module:function` as the trainer imports it.
         code_uri: The run's copy of the user's code; empty if the code is in the image.
         changed: Whether the run trains; if not, the later steps are skipped.

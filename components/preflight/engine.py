@@ -239,7 +239,7 @@ def _open_step(run_id: str, values: RunParameters, task_key: str) -> Step:
 
 
 def _place_of_report(run_id: str, values: RunParameters, task_key: str) -> Step | None:
-    """Return where to store the report; None if the parameters of the store are wrong."""
+    """Return where to store the report; None if the store's parameters are wrong."""
     try:
         return _open_step(run_id, values, task_key)
     except StepError:

@@ -1,4 +1,4 @@
-"""Checks the parameters of a run, and gives their defaults and their table."""
+"""Checks a run's parameters, and gives their defaults and their table."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def job_spec(values: RunParameters) -> JobSpec:
 
 
 def table(values: RunParameters, spec: JobSpec) -> str:
-    """Return the size of the job, and every resolved value with its meaning, as Markdown.
+    """Return the job's size, and every resolved value with its meaning, as Markdown.
 
     Each value is a paragraph: the panel of Kubeflow Pipelines is too narrow for three columns.
     """

@@ -83,7 +83,7 @@ def _is_of(verdict: ModelVerdict, gate: GateOptions | None, evaluator_digest: st
 
 
 def _role(spec: JobSpec, role: str) -> dict[str, Any]:
-    """Return what a program can see of the settings of its pod."""
+    """Return what a program can see of its pod's settings."""
     found = spec.pod.of(role).model_dump(mode="json", include=_SEEN)
     own = getattr(spec.pod, role).model_dump(mode="json", include={"replicas", "gpus"})
     return found | own

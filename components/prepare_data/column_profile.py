@@ -1,7 +1,7 @@
 """Counts the values of each column by their form: numbers, dates, words, strings.
 
 The column types say which forms there are. Profiles of parts of a source merge into that of the
-whole, whatever the parts and the blocks.
+whole, regardless of the parts and the blocks.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ _PARSED = [_INDEX[form] for it in TYPES.values() for form in it.parsed_forms]
 
 @dataclass
 class ColumnProfile:
-    """The values of one column, counted.
+    """One column's values, counted.
 
     Attributes:
         name: The column.
         gaps: The values that are missing.
-        undecodable: The values that are not UTF-8; their rows are bad, whatever the type.
+        undecodable: The values that are not UTF-8; their rows are bad, regardless of the type.
         counts: The other values by form.
         examples: File, line and text of the first value of some forms.
         only_bits: Whether every number is 0 or 1, as float32.

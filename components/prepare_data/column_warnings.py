@@ -24,7 +24,7 @@ def column_warnings(
     features: Mapping[str, ColumnStatistics],
     sampled: Callable[[tuple[Field, int]], np.ndarray],
 ) -> list[str]:
-    """Return a line for each column that is left out, and those about the features.
+    """Return a line for each column that is omitted, and those about the features.
 
     `features` are their statistics over train. `sampled` returns some values of train, given the
     place of a column in a row.

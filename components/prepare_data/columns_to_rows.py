@@ -42,7 +42,7 @@ class Rows:
         labels: The distinct labels of the block, as text.
         codes: int32 of shape [rows], indices of `labels`.
         lines: int64 of shape [rows], the line where each begins.
-        faults: The bad rows, which are left out.
+        faults: The bad rows, which are omitted.
         texts: The columns of categories and texts.
         dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE if missing.
     """

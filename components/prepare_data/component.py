@@ -36,7 +36,7 @@ def prepare_data(
     """Turn the source into shuffled, split TFRecord shards with schema and statistics.
 
     Args:
-        run_id: The id of the run.
+        run_id: The run's id.
         output_uri: As in the form.
         data_uri: As in the form, with the fields of the tick filled in.
         data_label: As in the form.

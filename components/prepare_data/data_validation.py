@@ -74,7 +74,7 @@ class Validation:
 
     Attributes:
         distributions: Rows of train and test by bin, as in distributions.json; None for images.
-        comparison: With the dataset of the champion; None if there is none.
+        comparison: With the champion's dataset; None if there is none.
         alone: Why there is no comparison.
         suspicious: Columns that alone predict the label.
         max_psi: A larger PSI is a large change; None for no limit.

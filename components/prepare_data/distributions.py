@@ -1,4 +1,4 @@
-"""Counts the rows of each split by the values of a column, over bins that the splits share.
+"""Counts the rows of each split by a column's values, over bins that the splits share.
 
 The bins come from a sample of train: 20 quantiles of a number or a date, or its values if there are
 no more than 20, and one bin below and one above these values; the 100 most frequent values of a
@@ -49,7 +49,7 @@ class Bins:
         place: Its place in its field; -1 for the label.
         edges: The largest value of each bin but the last, ascending. Of quantiles, the first bin is
             below the values of train, the last one above them.
-        values: The strings with a bin of their own; one more bin has the others.
+        values: The strings with their own bin; one more bin has the others.
         codes: The codes of these values in the shards, 0 for one that is not there.
     """
 

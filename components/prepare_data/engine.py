@@ -1,6 +1,6 @@
 """Turns the files of data_uri into a finished dataset in the store.
 
-1. The name of the dataset depends on data, label and options; an existing dataset is reused.
+1. The dataset's name depends on data, label and options; an existing dataset is reused.
 2. The source is cut into parts. Each is read block by block: rows are checked, hashed and written
    as a sorted run, and labels are counted. Merged, this determines the task, and whether every
    split has enough rows.

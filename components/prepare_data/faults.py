@@ -95,7 +95,7 @@ class Faults:
         seen: Rows read, good or bad.
         rows: Bad rows by rule; a row counts once, by its first fault.
         cells: Bad values by column and rule.
-        left_out: Rows with a missing value that data_options.missing leaves out, by column.
+        left_out: Rows with a missing value that data_options.missing omits, by column.
         examples: Up to ten bad rows, with as many columns and rules among them as possible.
         values: A bad value of each column.
     """

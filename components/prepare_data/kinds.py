@@ -2,7 +2,7 @@
 
 The rule, in this order, over the values that are not missing:
 
-1. Without any value, the column is left out.
+1. Without any value, the column is omitted.
 2. It is a boolean if every value is one of true/false, yes/no, t/f, y/n or on/off, of one pair and
    in any case; 0 and 1 may be among them. A column of only 0 and 1 is a number. Another spelling
    of these numbers, such as 01, is an invalid value of its row.
@@ -11,9 +11,9 @@ The rule, in this order, over the values that are not missing:
 4. Numbers such as 1.234,50 are read where a value has both separators, which proves what each
    means, and none contradicts it. So are dates such as 31.12.2024, which are day, month and year.
    If nine in ten values are numbers or dates written in another way, such as 1,5 or 12/31/2024,
-   the run ends with the name of the column, its readings and the option for each: a guess could
+   the run ends with the column's name, its readings and the option for each: a guess could
    be wrong.
-5. Other texts are a category. It is left out if every value is different, as in an identifier, if
+5. Other texts are a category. It is omitted if every value is different, as in an identifier, if
    there are more than 100,000 different ones, or if one in ten is longer than 1,000 characters.
 
 The values are counted one by one, so neither the order of the files nor the size of the blocks
@@ -59,7 +59,7 @@ class Feature:
     Attributes:
         name: The column.
         kind: The name of its type.
-        gaps: The rule for missing values. None if one has a code of its own or, in a table of
+        gaps: The rule for missing values. None if one has its own code or, in a table of
             numbers without missing values, is invalid.
         missing: The missing values that were found.
         format: How files write its numbers or dates; empty for 1234.5 and ISO 8601.
@@ -83,7 +83,7 @@ class Feature:
 
     @property
     def takes_missing(self) -> bool:
-        """Whether values may be missing: they have a code of their own, or are replaced."""
+        """Whether values may be missing: they have their own code, or are replaced."""
         return self.imputed or (self.gaps is None and self.type.field is CODES)
 
 
@@ -169,7 +169,7 @@ def _kind(seen: ColumnProfile) -> str | Problem:
 
 
 def _unusable(seen: ColumnProfile) -> str:
-    """Return why a category is left out; empty if it is used."""
+    """Return why a category is omitted; empty if it is used."""
     if seen.counts[LONG] > (1 - MOST) * seen.count:
         return f"strings of more than {LONGEST:,} characters"
     if seen.texts is not None and seen.texts.is_lost:
@@ -195,7 +195,7 @@ def _unclear(seen: ColumnProfile, like: type[ColumnType], what: str) -> Problem:
 
 
 def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
-    """Describe a rule for missing values that does not suit the type of its column."""
+    """Describe a rule for missing values that does not suit its column's type."""
     if gaps is None:
         return None
     wrong = gaps.rule not in RULES_BY_KIND[kind]
@@ -246,7 +246,7 @@ def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns
 
 
 def described(kinds: Kinds) -> Iterator[str]:
-    """Yield lines for the log: the columns of each kind, and those that are left out."""
+    """Yield lines for the log: the columns of each kind, and those that are omitted."""
     for kind in TYPES:
         if names := [item.name for item in kinds.features if item.kind == kind]:
             yield f"{kind}: {listed(names, _MOST_NAMED)}"
@@ -258,7 +258,7 @@ def described(kinds: Kinds) -> Iterator[str]:
 
 
 def odd_dictionaries(dictionaries: Mapping[str, Dictionary]) -> dict[str, str]:
-    """Return why categories are left out unless the options name them, by their dictionaries."""
+    """Return why categories are omitted unless the options name them, by their dictionaries."""
     found = {}
     for name, dictionary in dictionaries.items():
         if dictionary.is_lost:

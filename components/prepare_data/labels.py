@@ -187,7 +187,7 @@ class Labels:
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))
         names: dict[Any, str] = {}
-        # The name of a class is its shortest spelling, whether or not a missing label made floats.
+        # A class's name is its shortest spelling, whether or not a missing label made floats.
         for text in sorted(texts, key=lambda text: (len(text), text)):
             names.setdefault(keys[text], _WHOLE.sub(r"\1", text))
         in_order = sorted(names, key=lambda key: names[key] if isinstance(key, str) else key)

@@ -1,4 +1,4 @@
-"""Finds the dataset of the champion: what later data of the same model is compared with."""
+"""Finds the champion's dataset: what later data of the same model is compared with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reference:
-    """The dataset of the champion; its distributions are None if they are gone."""
+    """The champion's dataset; its distributions are None if they are gone."""
 
     model_name: str
     version: int
@@ -44,7 +44,7 @@ class Reference:
 
 
 def find(step: Step, model_name: str) -> Reference | str | Problem:
-    """Return the dataset of the champion of a model.
+    """Return the dataset of a model's champion.
 
     Returns:
         It, or why there is none to compare with: a Problem if it cannot be read.
@@ -75,7 +75,7 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
 def of_version(
     store: Store, layout: Layout, model_name: str, champion: Champion
 ) -> Reference | None:
-    """Return what the version of a champion has of its dataset, or None if that is gone.
+    """Return what a champion's version has of its dataset, or None if that is gone.
 
     Raises:
         DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.

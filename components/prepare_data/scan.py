@@ -67,7 +67,7 @@ class Scan(PartDone):
 
     @property
     def kinds(self) -> Kinds:
-        """The kinds of the features, and the columns that were left out."""
+        """The kinds of the features, and the columns that were omitted."""
         return self.job.kinds
 
     @property
@@ -210,7 +210,7 @@ def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
 def _parts_done(
     executor: Executor, job: Job, parts: Sequence[Part]
 ) -> Iterator[tuple[PartDone, int]]:
-    """Read all parts; yield what each has, and the lines of its file before it."""
+    """Read all parts; yield what each has, and its file's lines before it."""
     shared = executor.context.exchange.share(f"{job.name}/job", job)
     progress = ProgressLog("read", job.source.size)
     results = executor.map(_TASK, [(shared, part) for part in parts])

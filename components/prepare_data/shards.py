@@ -30,7 +30,7 @@ SHARD_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Shard:
-    """A range of the rows of one split.
+    """A range of one split's rows.
 
     Attributes:
         number: Its place in the dataset.
@@ -81,7 +81,7 @@ class Plan:
 
 
 def encoder_of(job: Job, classes: int | None) -> Encoder:
-    """Return the encoder of the rows of a job."""
+    """Return the encoder of a job's rows."""
     floats, codes, dates = (job.row_kind[key].shape[0] for key in ("features", "codes", "dates"))
     return Encoder(floats, classes, codes, dates, "weight" in (job.row_kind.names or ()))
 

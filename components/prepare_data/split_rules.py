@@ -45,7 +45,7 @@ _AS_IT_IS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class SplitRules:
-    """Places the rows of a source, by the limits of `time_limits` with data_options.split.time.
+    """Places a source's rows, by the limits of `time_limits` with data_options.split.time.
 
     Attributes:
         is_needed: Whether anything else than the hash of a row decides.

@@ -222,7 +222,7 @@ class Statistics:
             self.ends = [(self.ends or ends)[0], ends[1]]
 
     def summary(self, at: tuple[Field, int], train: Train) -> Summary:
-        """Return the values of the column at a place of a row."""
+        """Return the column's values at a place of a row."""
         field, j = at
         if field is CODES:
             rows = train.counted.codes[j][1:]

@@ -1,6 +1,6 @@
 """Encodes rows as TFRecord, without TensorFlow.
 
-The records of a table are those of features/record_layout.py. A record of an image has `label` and
+A table's records are those of features/record_layout.py. A record of an image has `label` and
 `picture`, the bytes of the file.
 
 TFRecord framing: length (8 bytes), masked CRC32C of the length, the record, masked CRC32C of the

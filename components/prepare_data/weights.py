@@ -41,7 +41,7 @@ def weights_of(rows: np.ndarray) -> np.ndarray | None:
 
 @dataclass
 class WeightSums:
-    """Sums of the weights of one split, or of a part of it; they merge in order.
+    """Sums of one split's weights, or of a part of it; they merge in order.
 
     Attributes:
         zeros: How many rows have the weight 0.

@@ -21,8 +21,8 @@ def render(model_name: str, champion: Champion, verdict: ModelVerdict, has_reque
     """Return the card of a version.
 
     Args:
-        model_name: The name of the model.
-        champion: The record of the version.
+        model_name: The model's name.
+        champion: The version's record.
         verdict: The verdict on it.
         has_request: Whether the version has an example of a request.
     """
@@ -54,7 +54,7 @@ def request(schema: Schema, statistics: StatisticsDocument, arguments: Mapping[s
     Args:
         schema: The content of schema.json.
         statistics: The content of statistics.json.
-        arguments: The argument of each column in the signature of the model.
+        arguments: The argument of each column in the model's signature.
 
     Returns:
         The request; empty if the model does not list its columns, or has others than the data.

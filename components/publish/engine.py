@@ -4,10 +4,10 @@
 2. A version number is claimed with a conditional create; a retry finds its own claim.
 3. The files are copied and verified; the manifest makes the version complete.
 4. The champion record is created under the number after the one the verdict was evaluated against.
-   Of all runs judged against the same champion, only one can create it.
+   Of all runs evaluated against the same champion, only one can create it.
 5. The folder that model servers read gets the champion's SavedModel.
 
-A run that finds a champion other than the one in its verdict is judged again. The second verdict
+A run that finds a champion other than the one in its verdict is evaluated again. The second verdict
 is created, never replaced, and is in force for this try and for every retry. A run that loses again
 records that, and ends without a failure.
 """
@@ -85,7 +85,7 @@ def run(
     dataset_uri: str,
     gpus: int = 0,
 ) -> Published:
-    """Publish the model of a run.
+    """Publish a run's model.
 
     Args:
         step: The run and its store.
@@ -93,7 +93,7 @@ def run(
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
         verdict_uri: The verdict that evaluate wrote.
         dataset_uri: The dataset it was evaluated on.
-        gpus: How many GPUs the models may use if this one is judged again.
+        gpus: How many GPUs the models may use if this one is evaluated again.
 
     Raises:
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
@@ -136,7 +136,7 @@ def run(
 
 
 def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int) -> ModelVerdict:
-    """Judge the model against the champion of now, and store the second verdict.
+    """Evaluate the model against the champion of now, and store the second verdict.
 
     Raises:
         ConfigurationError: There are fewer GPUs.
@@ -174,7 +174,7 @@ def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Add
 def _made_by_person(step: Step, model_name: str, number: int) -> Published | None:
     """Return the version that a user has promoted from this run since its verdict, if any.
 
-    Such a run is neither judged against itself, nor published a second time.
+    Such a run is neither evaluated against itself, nor published a second time.
 
     Args:
         step: The run and its store.

@@ -1,4 +1,4 @@
-"""Makes the model of a judged run the champion because a person says so, whatever the verdict."""
+"""Makes an evaluated run's model the champion on a user's order, whatever its verdict."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
         why: The reason, for the history.
 
     Returns:
-        The record of the champion.
+        The champion's record.
 
     Raises:
         SurpassedError: The champion has changed since the plan.

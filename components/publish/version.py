@@ -1,4 +1,4 @@
-"""Writes the version of a judged model, and the record that would make it the champion."""
+"""Writes the version of an evaluated model, and the record that would make it the champion."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _copy(
     model: S3Address,
     dataset: S3Address,
 ) -> tuple[Manifest, str]:
-    """Write the files of a version, unless an earlier attempt did; return manifest and card."""
+    """Write a version's files, unless an earlier attempt did; return manifest and card."""
     if complete := versions.manifest_of(step.store, version):
         return complete, step.store.read(version / MODEL_CARD).decode()
     run = S3Address(model.bucket, model.key.removesuffix(f"/{RUN_MODEL}"))

@@ -1,4 +1,4 @@
-"""Verifies that the output of a run is complete in the store, or reports what is missing.
+"""Verifies that a run's output is complete in the store, or reports what is missing.
 
 The sidecar that mirrored it has exited, and neither its exit code nor that of the TFJob proves that
 every byte is stored. So this step checks everything: the run's manifest must exist, the
@@ -64,7 +64,7 @@ class SyncResult:
 
 
 def run(step: Step, evaluate: bool = True) -> SyncResult:
-    """Verify the output of a run.
+    """Verify a run's output.
 
     Args:
         step: The run, and the store that holds its output.

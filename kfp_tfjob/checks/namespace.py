@@ -211,7 +211,7 @@ def _names_of(key: str) -> set[str]:
 def mounted_secret(subject: Subject) -> Iterator[Finding]:
     """Look for the keys of the store in this pod; a missing Secret gives an empty mount.
 
-    It is read as a file: deploy/ gives the account of a run no right to read Secrets.
+    It is read as a file: deploy/ gives a run's account no right to read Secrets.
     """
     if not SecretVolume.from_environment().has_keys():
         # Without it, the standard AWS credential chain applies, which may be intended.

@@ -1,4 +1,4 @@
-"""Checks where the pods of a run fit: node sizes, selectors, tolerations, shared GPUs."""
+"""Checks where a run's pods fit: node sizes, selectors, tolerations, shared GPUs."""
 
 from __future__ import annotations
 

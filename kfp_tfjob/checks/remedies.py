@@ -76,7 +76,7 @@ def secret_remedy(
 
 
 def secrets_of(spec: JobSpec) -> list[SecretUse]:
-    """Return every use of a Secret by the pods of a run, each once."""
+    """Return every use of a Secret by a run's pods, each once."""
     settings = {role: spec.pod.of(role) for role in spec.counts}
     found = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
     for role, its in settings.items():

@@ -46,7 +46,7 @@ class Subject:
 
     @property
     def job(self) -> Object:
-        """The manifest of the job."""
+        """The job's manifest."""
         return build_job(self.spec, Identity(self.run_id, 1, task_key=self.task_key))
 
     @cached_property

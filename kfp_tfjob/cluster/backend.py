@@ -49,7 +49,7 @@ class Backend(Protocol):
             run_id: The run.
             owner: The result of `owner`.
             seconds: How long a chief and its sidecar have to stop.
-            farewell: Called once in a thread of its own when this process is about to be killed:
+            farewell: Called once in its own thread when this process is about to be killed:
                 after the jobs of an ended run are stopped, or on SIGTERM.
 
         Returns:
@@ -71,7 +71,7 @@ class Backend(Protocol):
         ...
 
     def pods(self, name: str) -> list[Object]:
-        """Return the pods of a job: metadata.labels, status.phase and the container statuses."""
+        """Return a job's pods: metadata.labels, status.phase and the container statuses."""
         ...
 
     def wait_for_change(self, name: str, timeout: float) -> None:
@@ -95,7 +95,7 @@ class Backend(Protocol):
         return None
 
     def nodes(self) -> list[Object] | None:
-        """Return the nodes of the cluster, or None without the right to list them."""
+        """Return the cluster's nodes, or None without the right to list them."""
         return None
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:

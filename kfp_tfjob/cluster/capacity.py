@@ -21,7 +21,7 @@ def shown(resource: str, amount: Decimal) -> str:
 
 
 def of_pod(spec: Object) -> Amounts:
-    """Return the requests of a pod: its containers, or an init container if that is larger."""
+    """Return a pod's requests: its containers, or an init container if that is larger."""
     beside: Amounts = {}
     most: Amounts = {}
     for container in spec.get("initContainers") or ():

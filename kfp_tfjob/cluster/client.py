@@ -147,7 +147,7 @@ class ClusterClient:
         return found
 
     def jobs(self, name: str = "") -> str:
-        """Return the path of the jobs of the namespace, or of one job."""
+        """Return the path of the namespace's jobs, or of one job."""
         return self._path(f"/apis/{self.kind.api_version}", self.kind.plural, name)
 
     def core(self, kind: str, name: str = "") -> str:

@@ -35,7 +35,7 @@ class ApiError(ApiException):
         return cls(error.status, str(error.reason), error.body)
 
     def __str__(self) -> str:
-        """Return the status, and the message of the server."""
+        """Return the status, and the server's message."""
         return f"HTTP {self.status} {self.reason}: {self.message}"
 
     @property
@@ -117,7 +117,7 @@ def silent(kind: JobKind, received: str) -> Problem:
 
 
 def translate(error: ApiError, what: str) -> StepError:
-    """Return our error for an API error, with the message of the server."""
+    """Return our error for an API error, with the server's message."""
     said, status = error.message, error.status
     if status == 404:
         return NotFoundError(Problem(f"there is nothing to {what}", received=said))

@@ -1,4 +1,4 @@
-"""Follows the log lines and the pods of a job, and keeps them after the pods are deleted.
+"""Follows a job's log lines and pods, and keeps them after the pods are deleted.
 
 The pods of workers are deleted with their logs as soon as the chief succeeds or the job fails. So
 this module keeps their last lines and their last state.
@@ -46,7 +46,7 @@ class Follower:
         self._thread = threading.Thread(target=self._read, name=f"logs {job_name}", daemon=True)
 
     def start(self) -> None:
-        """Start forwarding the lines of the job."""
+        """Start forwarding the job's lines."""
         self._thread.start()
 
     def look(self) -> Object | None:
@@ -112,7 +112,7 @@ class Follower:
         self._thread.join(seconds)
 
     def last_lines(self, container: str, number: int) -> list[str]:
-        """Return the last lines of a container, for example `worker-1` or `worker-1/setup`."""
+        """Return a container's last lines, for example `worker-1` or `worker-1/setup`."""
         return list(self._lines[container])[-number:]
 
     def _read(self) -> None:

@@ -60,7 +60,7 @@ class KubernetesBackend:
         self._lock = threading.Lock()
 
     def owner(self) -> Object | None:
-        """Return the ownerReference of jobs: the Workflow of this pod, or None.
+        """Return the ownerReference of jobs: this pod's Workflow, or None.
 
         Without blockOwnerDeletion and controller, the Workflow's controller ignores the jobs.
         """
@@ -120,7 +120,7 @@ class KubernetesBackend:
         return self._api.get(self._api.jobs(name))
 
     def pods(self, name: str) -> list[Object]:
-        """Return the pods of a job, including deleted ones in their last known state."""
+        """Return a job's pods, including deleted ones in their last known state."""
         selector = self._api.kind.pods_of(name)
         listed = self._api.list(self._api.core("pods"), labelSelector=selector)
         there = {pod["metadata"]["name"] for pod in listed}
@@ -166,7 +166,7 @@ class KubernetesBackend:
         return places.get(workload)
 
     def nodes(self) -> list[Object] | None:
-        """Return the nodes of the cluster; None without the right of deploy/optional/nodes."""
+        """Return the cluster's nodes; None without the right of deploy/optional/nodes."""
         try:
             return self._api.within(10).list("/api/v1/nodes")
         except StepError:
@@ -239,7 +239,7 @@ class KubernetesBackend:
         return self._api.list_jobs(label)
 
     def tail(self, pod: str, container: str, lines: int) -> list[str]:
-        """Return the last lines of a container, or the reason why they cannot be read."""
+        """Return a container's last lines, or the reason why they cannot be read."""
         path = self._api.core("pods", pod) + "/log"
         query = {"container": container, "tailLines": str(lines)}
         try:

@@ -38,7 +38,7 @@ class LogReader:
     _shown: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def files(self) -> dict[str, list[Listed]]:
-        """Return the files of each replica: one from each launcher."""
+        """Return each replica's files: one from each launcher."""
         found: dict[str, list[Listed]] = defaultdict(list)
         prefix = self.run.attempt_logs(self.attempt)
         for item in self.store.list(prefix):

@@ -1,6 +1,6 @@
-"""Stores the log lines of an attempt, while the store may be unreachable.
+"""Stores an attempt's log lines, while the store may be unreachable.
 
-The end of the log of each replica is one gzip file of lines `<stamp> [<where>] <text>`, which is
+The end of each replica's log is one gzip file of lines `<stamp> [<where>] <text>`, which is
 written again when it has new lines. Each launcher writes its own file: a successor reads the pods
 from the start, and log_reader.py shows a line once that several files contain. No caller waits for
 the store.
@@ -34,7 +34,7 @@ _HURRY_SECONDS = 0.5
 
 
 class _Tail:
-    """The end of the log of one replica."""
+    """The end of one replica's log."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
@@ -59,7 +59,7 @@ class _Tail:
 
 
 class LogWriter:
-    """Stores the lines of one attempt until it is closed."""
+    """Stores one attempt's lines until it is closed."""
 
     def __init__(self, store: Store, run: RunLayout, attempt: int) -> None:
         self._store = store.within(0)  # a failed call is repeated in the next round

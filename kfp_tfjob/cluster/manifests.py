@@ -29,7 +29,7 @@ def objects(namespace: str, account: str, optional: Sequence[str] = ()) -> list[
 
 
 def _read(folder: Path) -> Iterator[Object]:
-    """Yield the objects of a folder, with its common labels."""
+    """Yield a folder's objects, with its common labels."""
     try:
         settings = yaml.safe_load((folder / "kustomization.yaml").read_text())
         labels: dict[str, str] = {}

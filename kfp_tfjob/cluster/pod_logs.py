@@ -30,7 +30,7 @@ _REFUSALS = 3  # of the log of a container that has ended
 
 
 class PodLogs:
-    """The lines of one job."""
+    """One job's lines."""
 
     def __init__(
         self, api: ClusterClient, pods: Callable[[], list[Object]], over: Callable[[], bool]

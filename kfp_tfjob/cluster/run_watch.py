@@ -1,4 +1,4 @@
-"""Watches the Workflow of a launcher, and stops its jobs when the run ends.
+"""Watches a launcher's Workflow, and stops its jobs when the run ends.
 
 Terminate in Kubeflow Pipelines sets `activeDeadlineSeconds: 0`. A drain, an eviction or a lost node
 does not change the Workflow.

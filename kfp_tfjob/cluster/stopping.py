@@ -86,7 +86,7 @@ def chief_of(kind: JobKind, job: str, pods: Iterable[Object]) -> str:
 
 
 class Stopping:
-    """Stops the jobs of one run quickly, over open connections."""
+    """Stops one run's jobs quickly, over open connections."""
 
     def __init__(self, api: ClusterClient, run: str, seconds: int) -> None:
         self._api, self._run, self._seconds = api, run, seconds

@@ -1,4 +1,4 @@
-"""Finds what the pods of a job wait for, from their status and their events."""
+"""Finds what a job's pods wait for, from their status and their events."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Parsed(NamedTuple):
 
 
 class Cells:
-    """The values of a column; all but `floats` are those of a column of strings.
+    """A column's values; all but `floats` are those of a column of strings.
 
     Args:
         column: An array of shape [rows].

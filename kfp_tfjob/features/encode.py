@@ -24,7 +24,7 @@ def encode(
 
     Args:
         inputs: (batch, width) float32, packed rows.
-        columns: The columns of the table.
+        columns: The table's columns.
         mean: (width,) means of the packed columns.
         std: (width,) deviations.
     """

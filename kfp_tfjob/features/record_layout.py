@@ -9,7 +9,7 @@ absent:
 - `label`: one int64 (the index of the class) or one float
 - `weight`: one float, how much the row counts
 
-So the records of a table differ only in their values, which are copied from and to their places.
+So a table's records differ only in their values, which are copied from and to their places.
 Parsing every record takes several times as long (benchmarks/input_pipeline.py).
 """
 
@@ -56,7 +56,7 @@ class Layout:
     def of(
         cls, lengths: tuple[int, int, int], classes: int | None, weighted: bool = False
     ) -> Layout:
-        """Return the layout of the records of a table.
+        """Return the layout of a table's records.
 
         Args:
             lengths: The number of floats, codes and dates.

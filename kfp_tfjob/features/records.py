@@ -60,7 +60,7 @@ class TFRecords:
 
 
 def _index(content: mmap.mmap, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (rows,) int64 offsets and (rows,) lengths of the records of a file."""
+    """Return the (rows,) int64 offsets and (rows,) lengths of a file's records."""
     size = len(content)
     length = _LENGTH.unpack_from(content)[0] if size >= _LENGTH.size else 0
     stride = _BEFORE + length + _AFTER
@@ -91,7 +91,7 @@ def _search(content: mmap.mmap, path: Path) -> Iterator[tuple[int, int]]:
 
 
 def train_batch_size(rows: int, batch_size: int, replicas: int) -> int:
-    """Return the rows of a step: the batch, or fewer for a small split.
+    """Return a step's rows: the batch, or fewer for a small split.
 
     Args:
         rows: Rows of the training split.
@@ -129,8 +129,8 @@ def train_slices(
 ) -> Iterator[np.ndarray]:
     """Yield the rows of each step for the replicas of this process, one by one, without end.
 
-    Rows that do not fill a batch at the end of an epoch are left out. The order of the next epoch
-    differs, so it leaves out different rows.
+    Rows that do not fill a batch at the end of an epoch are omitted. The order of the next epoch
+    differs, so it omits different rows.
 
     Args:
         rows: Rows of the training split.

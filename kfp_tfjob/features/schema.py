@@ -52,7 +52,7 @@ class SchemaLabel:
 
 @dataclass(frozen=True)
 class SchemaSplit:
-    """The rows of a split, and the names of its shards."""
+    """A split's rows, and the names of its shards."""
 
     rows: int = 0
     shards: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class Schema:
         return [it.name for it in self.features]
 
     def type_of(self, name: str) -> type[ColumnType]:
-        """Return the type of a column."""
+        """Return a column's type."""
         return next(it.column_type for it in self.features if it.name == name)
 
     @property

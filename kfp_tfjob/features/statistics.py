@@ -78,7 +78,7 @@ class WeightedLabel:
 
 @dataclass(frozen=True)
 class SplitWeights:
-    """The weights of the rows of a split; `zero` of them are 0."""
+    """The weights of a split's rows; `zero` of them are 0."""
 
     rows: int = 0
     mean: float = 0.0

@@ -197,7 +197,7 @@ def end_of(
     seconds: Mapping[str, float] | None = None,
     gpu_seconds: Mapping[str, float] | None = None,
 ) -> AttemptEnd:
-    """Return the record of an attempt."""
+    """Return an attempt's record."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     metadata = (job or {"metadata": {}})["metadata"]
     return AttemptEnd(

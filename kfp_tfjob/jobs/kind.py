@@ -47,7 +47,7 @@ class JobKind:
         variables: The variables that the operator or the supervisor sets in the main container.
         group: The API group.
         version: The API version.
-        name_label: On every pod: the name of its job.
+        name_label: On every pod: its job's name.
         role_label: On every pod: its role, as `label_of` spells it.
         index_label: On every pod: its number within the role, from 0.
         operator_label: On every pod: `operator`.
@@ -117,7 +117,7 @@ class JobKind:
 
     @property
     def absent(self) -> str:
-        """What to do if nothing creates the pods of a job."""
+        """What to do if nothing creates a job's pods."""
         described = f"`kubectl describe {self.name.lower()}` shows why it creates no pods"
         named = self.controller.replace("Kubeflow ", "")
         return f"install or start {named}; if it runs, {described}, such as a quota"
@@ -151,7 +151,7 @@ class JobKind:
         ]
 
     def run_policy(self, job: Object) -> Object:
-        """Return the run policy from the spec of a job."""
+        """Return the run policy from a job's spec."""
         return job["spec"]["runPolicy"]
 
     def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
@@ -167,7 +167,7 @@ class JobKind:
         return [job["metadata"]["name"]]
 
     def suspends(self, job: Object) -> bool:
-        """Return whether the spec of a job suspends it."""
+        """Return whether a job's spec suspends it."""
         return bool(self.run_policy(job).get("suspend"))
 
     def owns(self, labels: Mapping[str, str]) -> bool:

@@ -48,7 +48,7 @@ JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
-_STORAGE = "storage"  # the volume with the Secret of the store
+_STORAGE = "storage"  # the volume with the store's Secret
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 # The sidecar runs as long as the trainer and is mostly idle, so it reserves no whole core.
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
@@ -86,7 +86,7 @@ class Identity:
     run_uri: str = ""
 
     def job_name(self, kind: JobKind) -> str:
-        """Return the name of the job: a DNS-1035 label, unique for each task and attempt."""
+        """Return the job's name: a DNS-1035 label, unique for each task and attempt."""
         suffix = f"-{self.task_key}-{self.attempt}" if self.task_key else f"-{self.attempt}"
         return dns_label(f"{kind.prefix}-{self.run_id}", kind.longest_name - len(suffix)) + suffix
 
@@ -292,7 +292,7 @@ class _PodTemplate:
             MOUNT_VARIABLE: str(MOUNT),
             "AWS_ENDPOINT_URL": spec.storage_endpoint,
             "AWS_REGION": spec.storage_region,
-            # The user id of the pod has no home in the image.
+            # The pod's user id has no home in the image.
             "HOME": f"{JOB_DIR}/home",
             "TMPDIR": f"{JOB_DIR}/tmp",
             "PYTHONUNBUFFERED": "1",
@@ -370,7 +370,7 @@ def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object
 
 
 def _variables(values: Mapping[str, str]) -> list[Object]:
-    """Return variables with these values as they are; empty ones are left out."""
+    """Return variables with these values as they are; empty ones are omitted."""
     return [
         # Kubernetes expands $(NAME), and $$ is a literal dollar.
         {"name": name, "value": value.replace("$", "$$")}

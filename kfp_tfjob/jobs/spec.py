@@ -36,7 +36,7 @@ class JobSpec:
         output_uri: The run parameter.
         storage_endpoint: The run parameter; if empty, the Secret or AWS decides.
         storage_region: The run parameter; if empty, the Secret or AWS decides.
-        storage_secret: The name of the Secret with the keys of the store.
+        storage_secret: The name of the Secret with the store's keys.
         dataset_uri: The prepared dataset; empty before there is one.
         model_name: The model in the registry; here it only labels the job.
         model_entry: `module:function` that builds the model.

@@ -33,8 +33,8 @@ class Opponent:
     Args:
         store: The store.
         layout: Where the datasets and models are.
-        model_name: The name of the model.
-        champion: The record of the champion.
+        model_name: The model's name.
+        champion: The champion's record.
         exported_weights_sha256: The digest of the challenger's weights.
         data: The test rows.
         folder: Where its files are downloaded.

@@ -110,7 +110,7 @@ class Cells:
     def support_by_class(self, pull: _Floats, predicted: bool = False) -> int:
         """Return how many rows of equal weight know the variance of a metric as well as these.
 
-        The variance comes from the rows of each class, and a rare class contributes a poor
+        The variance comes from each class's rows, and a rare class contributes a poor
             estimate: these are the degrees of freedom of Welch and Satterthwaite, plus 1. Without
             any variance, it is the number of rows that would know the mean of the classes' shares
             as well.

@@ -1,4 +1,4 @@
-"""The code of `gate.evaluator`: a function that computes metrics of the user's own."""
+"""The code of `gate.evaluator`: a function that computes the user's own metrics."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _one_class(one: Slice, metric: str, label: SchemaLabel) -> Problem | None:
 
 
 def _edges(column: str, schema: Schema) -> type | None:
-    """Return what divides the values of a column into ranges; None if nothing does."""
+    """Return what divides a column's values into ranges; None if nothing does."""
     if column == schema.label.name:
         return None if schema.label.classes else float
     return schema.type_of(column).edge_type

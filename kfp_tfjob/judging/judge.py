@@ -70,10 +70,10 @@ class Given:
     def parse(
         cls, model_name: str, model_uri: str, dataset_uri: str, gate: Mapping[str, Any]
     ) -> Given:
-        """Parse the parameters of a step.
+        """Parse a step's parameters.
 
         Args:
-            model_name: The name of the model.
+            model_name: The model's name.
             model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
             dataset_uri: The prepared dataset.
             gate: As in the form.
@@ -215,7 +215,7 @@ def run_of(model: S3Address) -> S3Address:
     """Return the run that a model belongs to; its manifest verifies the model.
 
     Raises:
-        ConfigurationError: The address is not that of a model in the output of a run.
+        ConfigurationError: The address is not that of a model in a run's output.
     """
     key = model.key.removesuffix(f"/{RUN_MODEL}")
     if key == model.key:
@@ -291,7 +291,7 @@ def _of_history(left: Champion, rollback: Champion) -> Check:
 
 
 def _fetched(store: Store, model: S3Address, folder: Path) -> Manifest:
-    """Download a model, and return the manifest of its run."""
+    """Download a model, and return its run's manifest."""
     source = run_of(model)
     manifest = pull(store, source, folder, _is_model)
     if not any(_is_model(item.key) for item in manifest.objects):

@@ -35,13 +35,13 @@ _SHOWN_TOP = 5
 
 
 class Measures:
-    """The metrics of one model; what several of them need is computed once.
+    """One model's metrics; what several of them need is computed once.
 
     Args:
         predictions: The model's predictions.
         classes: The names of the classes, for per-class metrics.
         confidence: The confidence of the two-sided intervals, for example 0.95.
-        numbers: The metrics of the user's own that are one number.
+        numbers: The user's own metrics that are one number.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Measures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metrics of the task, the most important first, and those of the user's own."""
+        """The task's metrics, the most important first, and those of the user's own."""
         own = (*self.predictions.own, *self.numbers)
         if not isinstance(self.predictions, ClassPredictions):
             return REGRESSION + own

@@ -1,4 +1,4 @@
-"""What is kept of the outputs of a model, and the digest that identifies it."""
+"""What is kept of a model's outputs, and the digest that identifies it."""
 
 from __future__ import annotations
 

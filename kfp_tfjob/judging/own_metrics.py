@@ -2,7 +2,7 @@
 
 `gate.evaluator` names the function. It is called once for the model, once for the champion, and
 for the baseline if that decides. For each metric it returns a number, or a value for each row, of
-which the mean is the metric. It runs in the process of the step, so it sees the keys of the store.
+which the mean is the metric. It runs in the process of the step, so it sees the store's keys.
 """
 
 from __future__ import annotations

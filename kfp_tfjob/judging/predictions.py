@@ -33,7 +33,7 @@ class _ByRow:
     Attributes:
         labels: (rows,) the true class or value of each row.
         weights: (rows,) float32, how much each row counts; None where all count the same.
-        own: By the name of a metric of the user's own, its (rows,) values: float64, or bool where
+        own: By the name of a user's own metric, its (rows,) values: float64, or bool where
             all are 0 or 1.
         minimize: Those of them for which a lower value is better.
     """
@@ -65,7 +65,7 @@ class _ByRow:
         return {name: it for name, it in values.items() if isinstance(it, np.ndarray)}
 
     def own_values(self, metric: str) -> NDArray[np.float64]:
-        """Return the (rows,) values of a metric of the user's own."""
+        """Return the (rows,) values of a user's own metric."""
         return self.own[metric].astype(np.float64)
 
     @cached_property

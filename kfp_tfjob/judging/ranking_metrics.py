@@ -1,6 +1,6 @@
 """The ranking of rows by score: AUC, average precision, and the curves behind them.
 
-Up to `EXACT_SCORES`, each score is a cut of its own. With more, the scores in one of 262,144 bins
+Up to `EXACT_SCORES`, each score is a separate cut. With more, the scores in one of 262,144 bins
 of equal width in their logit are one cut. This rounding is far smaller than what 1,000 bootstraps
 could show.
 """
@@ -29,9 +29,9 @@ class Curve:
 
     Attributes:
         index: The class.
-        exact: Whether each score is a cut of its own.
+        exact: Whether each score is a separate cut.
         scores: (cuts,) the scores, ascending; of a bin, its highest.
-        positive: (cuts,) the weight of the rows of the class at each cut.
+        positive: (cuts,) the weight of the class's rows at each cut.
         negative: (cuts,) the weight of all other rows.
         squares: (2, cuts) the same as positive and negative, of squared weights.
         support: Rows of the class and other rows; of weighted rows, as many as tell as much.
@@ -137,7 +137,7 @@ class Curve:
         """Return the variance that such a value usually has.
 
         Of the AUC, that of exponential scores (Hanley and McNeil 1982); of the average precision,
-        that of a share of the rows of the class (Boyd, Eng and Page 2013).
+        that of a share of the class's rows (Boyd, Eng and Page 2013).
         """
         ours, others = self.support
         if metric != "auc":

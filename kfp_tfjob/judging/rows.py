@@ -27,7 +27,7 @@ from kfp_tfjob.uploader import pull
 SPLIT = "test"
 BATCH = 4096  # rows
 _VALUES = 2_000_000  # of a batch of a table with many columns; raw texts take about 60 bytes each
-_PICTURES = 64  # of a batch: each is decoded to the size of its file
+_PICTURES = 64  # of a batch: each is decoded to its file's size
 
 
 class Batch(NamedTuple):
@@ -49,7 +49,7 @@ class TestData:
     """The test split on this machine.
 
     Attributes:
-        digest: The digest of the dataset, as in `dataset_digest`.
+        digest: The dataset's digest, as in `dataset_digest`.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
         shards: The TFRecord files of the test split, in order; none if there is a raw file.

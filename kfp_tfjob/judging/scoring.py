@@ -35,7 +35,7 @@ def score(
         own: The user's evaluator, which gets every batch; None without one.
 
     Returns:
-        The predictions of the model, and those of the trivial baseline.
+        The model's predictions, and those of the trivial baseline.
 
     Raises:
         DataError: The rows do not match their schema, or the model failed, or it answers a row

@@ -59,7 +59,7 @@ def judge_slices(
         slices: The slices, with the rows of the test split.
         model: The challenger.
         champion: The champion; None if there is none to compare.
-        against: The name of the champion.
+        against: The champion's name.
 
     Returns:
         The checks, and what was found in each slice.
@@ -218,7 +218,7 @@ def _against(
 
 
 def _left(results: list[SliceResult], metric: str, what: str) -> str:
-    """Return which slices were left out, as the end of a sentence; empty without any."""
+    """Return which slices were omitted, as the end of a sentence; empty without any."""
     return f"; {what}, with too few rows or no {metric}: {_rows(results)}" if results else ""
 
 

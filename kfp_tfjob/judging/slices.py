@@ -1,7 +1,7 @@
 """Divides the test rows into slices: the rows with one value of a column, or in one range of it.
 
 While the models score the rows, each row gets the number of its slice. Afterwards the predictions
-are divided by these numbers, one column at a time, so a slice is judged like a whole test split.
+are divided by these numbers, one column at a time, so a slice is evaluated like a whole test split.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kfp_tfjob.options.gate import Slice, edge_value
 from kfp_tfjob.storage.escaping import short
 
 MOST_SLICES = 50  # of a column; those with the fewest rows are one slice together
-_MOST_VALUES = 5000  # of a column that are told apart
+_MOST_VALUES = 5000  # of a column that are distinguished
 _LONGEST = 60  # characters of a value in the name of a slice
 _GAP, _REST = 0, 1  # numbers of slices; the values follow
 

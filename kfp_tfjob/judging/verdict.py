@@ -33,9 +33,9 @@ def build(
 
     Args:
         decision: The decision of the gate.
-        judged: The judged model.
+        judged: The evaluated model.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
-        champion: The record of the champion; None when there is none.
+        champion: The champion's record; None when there is none.
         rival: The champion as the gate saw it.
     """
     model, found = scored["model"], decision.comparison

@@ -158,7 +158,7 @@ def fill_user(text: str, user: Callable[[], str]) -> str:
 
 
 def folder(template: str, tick: Tick | None, model_name: str) -> str:
-    """Return the folders of a run below `runs/`, from the template in output_uri.
+    """Return a run's folders below `runs/`, from the template in output_uri.
 
     Args:
         template: The folders with fields, which `check` has accepted.

@@ -92,7 +92,7 @@ class ColumnType:
         module: Its file in kfp_tfjob/features/types.
         class_name: Its class there.
         rules: What `missing` may say of it; none for a type that `types` cannot name.
-        default: The rule for a column without one; empty if a missing value has a code of its own.
+        default: The rule for a column without one; empty if a missing value has its own code.
     """
 
     name: str
@@ -178,7 +178,7 @@ class Split(Group):
 
     @property
     def fractions(self) -> dict[str, float]:
-        """The shares by the name of the split, in the order in which they divide the hashes."""
+        """The shares by the split's name, in the order in which they divide the hashes."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
 
@@ -381,7 +381,7 @@ class DataOptions(Group):
         return str(found) if isinstance(found, ValueFormat) else ""
 
     def gaps(self, name: str, kind: str) -> Gaps | None:
-        """Return a column's rule for missing values; None if they have a code of their own.
+        """Return a column's rule for missing values; None if they have their own code.
 
         The rule for `*` applies to the kinds that it suits.
         """

@@ -37,7 +37,7 @@ _RANGES = {
 }
 _TOP = re.compile(r"top_([1-9]\d{0,2})_accuracy")
 MOST_TOP = 255
-OWN = "own/"  # before the name of a metric of the user's own
+OWN = "own/"  # before the name of a user's own metric
 
 
 def top_k(metric: str) -> int | None:

@@ -11,7 +11,7 @@ import pydantic
 from kfp_tfjob.options.parse import Group, option
 
 _DAY = 24 * 3600  # seconds
-# The settings of every pod, unless `pod.all` or those of its role change them.
+# Every pod's settings, unless `pod.all` or those of its role change them.
 DEFAULTS: dict[str, Any] = {
     "cpu": "4",
     "memory": "16Gi",
@@ -255,13 +255,13 @@ class EvaluatePodSettings(StepPodSettings):
 
 
 class AllSettings(PodSettings):
-    """The settings of every pod, and those of the job."""
+    """Every pod's settings, and those of the job."""
 
     queue: LabelValue | None = option(None, "A LocalQueue of Kueue, for the whole job.")
 
 
 class ChiefSettings(PodSettings):
-    """The settings of the chief."""
+    """The chief's settings."""
 
     output_claim: ObjectName | None = option(
         None, "A claim (PVC) for the chief's output, if the node's disk is too small."

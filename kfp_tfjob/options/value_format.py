@@ -61,7 +61,7 @@ class ValueFormat(Group):
 
     @property
     def kind(self) -> Literal["number", "date"]:
-        """The type of the column."""
+        """The column's type."""
         return "date" if self.date else "number"
 
     def __str__(self) -> str:

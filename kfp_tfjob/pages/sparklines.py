@@ -1,4 +1,4 @@
-"""Draws small plots for the rows of a table: histograms and shares."""
+"""Draws small plots for a table's rows: histograms and shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves the champion of a model: champion record, version, manifest, verdict, and each file.
+"""Proves a model's champion: champion record, version, manifest, verdict, and each file.
 
 The record names the version and the SHA-256 of its manifest; the manifest has the checksum of each
 file, among them the verdict; the verdict must bless exactly this model. Any link that is broken is
@@ -37,7 +37,7 @@ class Proven:
     Attributes:
         model_name: The model.
         champion: The record.
-        version: The folder of the version.
+        version: The version's folder.
         manifest: The manifest of that folder.
         verdict: The verdict in it.
     """
@@ -55,12 +55,12 @@ class Proven:
 
     @property
     def files(self) -> list[ManifestObject]:
-        """The files of the SavedModel, with keys below the folder of the version."""
+        """The files of the SavedModel, with keys below the version's folder."""
         return [item for item in self.manifest.objects if item.key.startswith(f"{MODEL}/")]
 
 
 def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Proven | None:
-    """Prove the records of a champion; `fetch` proves its files.
+    """Prove a champion's records; `fetch` proves its files.
 
     Args:
         store: The store.
@@ -104,7 +104,7 @@ def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Pro
 
 
 def fetch(store: Store, proven: Proven, folder: Path) -> None:
-    """Fetch the files of a champion: `model/`, and schema, statistics and verdict beside it.
+    """Fetch a champion's files: `model/`, and schema, statistics and verdict beside it.
 
     Args:
         store: The store.
@@ -161,7 +161,7 @@ def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
 def _verdict(
     store: Store, version: S3Address, manifest: Manifest, model_name: str, champion: Champion
 ) -> ModelVerdict:
-    """Return the verdict in the folder of a version, as its manifest proves it."""
+    """Return the verdict in a version's folder, as its manifest proves it."""
     item = next((it for it in manifest.objects if it.key == VERDICT), None)
     if item is None:
         raise _broken(model_name, champion, f"its manifest has no {VERDICT}")
@@ -190,7 +190,7 @@ def _of_verdict(model_name: str, champion: Champion, verdict: ModelVerdict) -> I
 
 
 def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion) -> Iterator[str]:
-    """Yield why no person has overruled the verdict of a champion.
+    """Yield why no person has overruled a champion's verdict.
 
     A rollback does not overrule it: it brings back what was the champion, so there must be an
     earlier record of the person.

@@ -50,13 +50,13 @@ def champions(
 def record_of(
     store: Store, layout: Layout, model_name: str, trained_by: tuple[str, str], after: int
 ) -> Champion | None:
-    """Return the newest record that makes the model of a run the champion; None without one.
+    """Return the newest record that makes a run's model the champion; None without one.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
-        trained_by: The run and the key of its task.
+        trained_by: The run and its task's key.
         after: The number of the champion that the run was evaluated against; 0 for none.
     """
     found = champions(store, layout, model_name, above=after)

@@ -43,7 +43,7 @@ class Mirror:
         name: For people.
         module: In `registry/mirrors/`.
         extra: What has to be installed.
-        server: The variable with the address of its server.
+        server: The variable with its server's address.
         keys: Further variables that its client reads, from the Secret too.
     """
 

@@ -51,7 +51,7 @@ def outcome_of(
         store: The store.
         layout: Everything below output_uri.
         run: The run's folder.
-        trained_by: The run and the key of its task.
+        trained_by: The run and its task's key.
 
     Raises:
         StepError: A record cannot be read.

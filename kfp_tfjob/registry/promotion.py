@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def promote(store: Store, layout: Layout, model_name: str, champion: Champion) -> Champion:
-    """Create the record of a champion, if its predecessor is still the newest.
+    """Create a champion's record, if its predecessor is still the newest.
 
     Args:
         store: The store.

@@ -78,7 +78,7 @@ class Deletion:
 
     Attributes:
         kind: One of KINDS; `training` is all that a run has trained, without its verdict.
-        name: The run id, or the digest of the dataset.
+        name: The run id, or the dataset's digest.
         why: Why it is not needed.
         files: How many objects.
         size: Bytes.

@@ -113,7 +113,7 @@ def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: s
         why: The reason, for the history.
 
     Returns:
-        The record of the champion.
+        The champion's record.
 
     Raises:
         SurpassedError: The champion has changed since the plan; nothing was done.

@@ -102,5 +102,5 @@ def unserved(store: Store, layout: Layout, champion: Proven) -> dict[ManifestObj
 
 
 def servers_see(store: Store, layout: Layout, champion: Proven) -> bool:
-    """Return whether servers find the folder of a champion: whether its saved_model.pb is there."""
+    """Return whether servers find a champion's folder: whether its saved_model.pb is there."""
     return store.has(layout.model(champion.model_name).servable(champion.serving) / SAVED_MODEL)

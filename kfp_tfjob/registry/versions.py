@@ -30,7 +30,7 @@ def claim(
         store: The store.
         place: The model.
         run_id: The run that trained the version.
-        task_key: The key of its task; usually empty.
+        task_key: Its task's key; usually empty.
         again: Whether the run was evaluated a second time: the version of its first verdict may be
             complete, and versions never change.
         verdict: The SHA-256 of a verdict that is not in the version that the run has.
@@ -72,7 +72,7 @@ def claimed_by(store: Store, place: ModelLayout, number: int) -> tuple[str, str]
 
 
 def manifest_of(store: Store, version: S3Address) -> Manifest | None:
-    """Return the manifest of a version; None if the version is not complete.
+    """Return a version's manifest; None if the version is not complete.
 
     Raises:
         DataError: There is one, and it is damaged.

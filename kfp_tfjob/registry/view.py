@@ -24,12 +24,12 @@ class ModelRow:
 
     Attributes:
         name: The model.
-        version: The version of its champion; 0 without one.
+        version: Its champion's version; 0 without one.
         serving: Its number for servers; 0 without one.
         run_id: The run that trained it.
         at: When it became the champion.
         versions: How many versions there are, pruned ones left out.
-        metrics: The metrics of the champion.
+        metrics: The champion's metrics.
         trouble: Why its records cannot be read; usually empty.
     """
 
@@ -68,8 +68,8 @@ class Shown:
 
     Attributes:
         name: The model.
-        champion: The record of the champion; None without one.
-        proof: Empty if the records of the champion agree; otherwise what is broken.
+        champion: The champion's record; None without one.
+        proof: Empty if the champion's records agree; otherwise what is broken.
         serving_uri: The folder that servers read; empty if it is not complete.
         not_served: The files that the folder lacks, or has with other bytes.
         serving_base: The base path for servers.

@@ -1,1 +1,1 @@
-"""The server that answers from the champion of a model."""
+"""The server that answers from a model's champion."""

@@ -45,7 +45,7 @@ class Batcher:
         self._running: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
 
     async def predict(self, loaded: LoadedModel, rows: Rows) -> np.ndarray:
-        """Return the predictions for the rows of one request; raises what the model raises."""
+        """Return the predictions for one request's rows; raises what the model raises."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[np.ndarray] = loop.create_future()
         waiting = self._waiting[loaded]

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ChampionFolder:
-    """A folder with the champion of a model.
+    """A folder with a model's champion.
 
     Args:
         store: The store.

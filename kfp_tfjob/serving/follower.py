@@ -1,4 +1,4 @@
-"""Follows the champion of a model: a new one takes over when it is proven, loaded and warm.
+"""Follows a model's champion: a new one takes over when it is proven, loaded and warm.
 
 The current one is replaced by one assignment. A request keeps the champion it began with, so
 none is lost, and the old one leaves memory with its last request. A champion that cannot be proven
@@ -95,7 +95,7 @@ class Follower:
             seconds: Between two looks.
         """
         self._thread = threading.Thread(target=self._loop, args=[seconds], name="follow")
-        self._thread.daemon = True  # a download must not hold up the end of the server
+        self._thread.daemon = True  # a download must not hold up the server's end
         self._thread.start()
 
     def stop(self) -> None:

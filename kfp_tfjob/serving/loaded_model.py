@@ -38,7 +38,7 @@ class LoadedModel:
     Args:
         champion: Its record.
         folder: Its files, as `registry.chain.fetch` leaves them; not needed afterwards.
-        model_name: The name of the model.
+        model_name: The model's name.
 
     Raises:
         DataError: The schema, the weights or the signature are not those of the champion.
@@ -94,7 +94,7 @@ class LoadedModel:
         return loaded
 
     def predict(self, rows: Rows) -> np.ndarray:
-        """Predict the rows of a request.
+        """Predict a request's rows.
 
         Returns:
             (rows, classes) float32 probabilities, or (rows,) values of a regression.

@@ -44,7 +44,7 @@ _SAMPLED = Counter("kfp_tfjob_sampled_rows", "Rows of requests stored as samples
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of one model."""
+    """One model's metrics."""
 
     model_name: str
 

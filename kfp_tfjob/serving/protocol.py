@@ -58,7 +58,7 @@ class ChampionModel(Model):
     """The model that kserve serves under its name.
 
     Args:
-        name: The name of the model.
+        name: The model's name.
         follower: Holds the champion that answers.
         metrics: Counts the rows.
         threads: Requests that are computed at once.
@@ -111,7 +111,7 @@ class ChampionModel(Model):
         """Answer one request.
 
         Raises:
-            RefusedRequest: It does not have the columns of the model.
+            RefusedRequest: It does not have the model's columns.
         """
         loaded = self.loaded  # of the whole request, whatever takes over meanwhile
         loop = asyncio.get_running_loop()
@@ -140,7 +140,7 @@ class ChampionModel(Model):
         return self._written(loaded, payload, rows, _predicted(loaded, rows))
 
     def _rows(self, loaded: LoadedModel, payload: Any) -> Rows:
-        """Return the rows of a request."""
+        """Return a request's rows."""
         if not isinstance(payload, InferRequest):
             return loaded.columns.of_rows(_instances(payload))
         self._require_version(loaded, payload)
@@ -148,7 +148,7 @@ class ChampionModel(Model):
         return tensors.read(loaded.columns, payload.inputs)
 
     def _written(self, loaded: LoadedModel, payload: Any, rows: Rows, values: np.ndarray) -> Any:
-        """Return the answer with the predictions for the rows of a request."""
+        """Return the answer with the predictions for a request's rows."""
         classes = loaded.columns.classes
         self._metrics.predicted(rows.count)
         if self._watcher:

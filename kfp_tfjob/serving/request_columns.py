@@ -1,4 +1,4 @@
-"""Reads the rows of a request into the columns that the model takes.
+"""Reads a request's rows into the columns that the model takes.
 
 A request names the raw columns of the training data, as the table had them: a number, true or
 false, a text, a date in ISO 8601, the bytes of an image in base64. null and an empty string are
@@ -30,7 +30,7 @@ Where = Callable[[str, int], str]
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a request.
+    """A request's rows.
 
     Attributes:
         count: The number of rows, at least 1.
@@ -55,7 +55,7 @@ class RequestColumns:
 
     Args:
         schema: The content of schema.json.
-        arguments: The argument of each column in the signature of the model, if it says so. A
+        arguments: The argument of each column in the model's signature, if it says so. A
             request that names these instead of the columns is read, too, because it is what
             TensorFlow Serving takes.
 
@@ -102,7 +102,7 @@ class RequestColumns:
         """Read the values of the columns.
 
         Args:
-            columns: The values of every column, as JSON or numpy has them; of equal length.
+            columns: Every column's values, as JSON or numpy has them; of equal length.
             where: Returns the path of a value.
 
         Raises:

@@ -2,10 +2,10 @@
 
 A file has some rows of one interval, of one server process and of one version of the model, chosen
 at random from all of them. Its columns are those of schema.json by their names, without those that
-the server leaves out; null is a missing value. TIME is when the request came, and PREDICTION the
+the server omits; null is a missing value. TIME is when the request came, and PREDICTION the
 model's output for the row.
 
-The name of a file ends with the digest of its bytes: Arrow ends the process at some damaged files,
+A file's name ends with the digest of its bytes: Arrow ends the process at some damaged files,
 so a file is compared with its name before it is parsed.
 """
 
@@ -38,7 +38,7 @@ class About:
     """What a file says about itself.
 
     Attributes:
-        model: The name of the model.
+        model: The model's name.
         version: The version that answered.
         champion: The number of the record that made it the champion.
         schema_digest: Of the schema of its training data.
@@ -79,7 +79,7 @@ class About:
 
 @dataclass(frozen=True)
 class RequestsSample:
-    """The content of a file.
+    """A file's content.
 
     Attributes:
         about: What it says about itself.
@@ -93,7 +93,7 @@ class RequestsSample:
 
     @property
     def rows(self) -> int:
-        """The rows of the file."""
+        """The file's rows."""
         return len(self.times)
 
 
@@ -109,7 +109,7 @@ def put(
 
     Args:
         store: The store.
-        place: The folder of the model.
+        place: The model's folder.
         columns: As of `to_parquet`, like all that follow.
         times: When each request came.
         predictions: The output of the model for each row.
@@ -161,7 +161,7 @@ def get(store: Store, address: S3Address) -> RequestsSample:
 
 
 def read(data: bytes, name: str) -> RequestsSample:
-    """Return the content of a file.
+    """Return a file's content.
 
     Args:
         data: Its bytes.

@@ -1,4 +1,4 @@
-"""Starts kserve's ModelServer for the champion of one model."""
+"""Starts kserve's ModelServer for one model's champion."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -52,11 +52,11 @@ class ServerOptions:
 
 
 def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions) -> None:
-    """Serve the champion of a model until SIGTERM or Ctrl-C.
+    """Serve a model's champion until SIGTERM or Ctrl-C.
 
     Raises:
         ConfigurationError: kserve is missing, the address is taken or not one of this machine,
-            there is no champion, or it does not have a column that the sample leaves out.
+            there is no champion, or it does not have a column that the sample omits.
         DataError: The champion cannot be proven or loaded.
         StoreUnavailableError: The store is unreachable.
     """

@@ -24,7 +24,7 @@ def inputs_of(columns: RequestColumns) -> list[dict[str, Any]]:
 
 
 def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
-    """Read the inputs of a request.
+    """Read a request's inputs.
 
     Raises:
         RefusedRequest: An input is missing, foreign, twice there, or of another type or shape.

@@ -1,4 +1,4 @@
-"""The champion of a model: the newest record of an append-only list."""
+"""A model's champion: the newest record of an append-only list."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Champion:
     """The content of champions/<number>.json, and its number.
 
     Attributes:
-        number: The record's number, from 1. A challenger is judged against one number, and only one
-            successor can be written.
+        number: The record's number, from 1. A challenger is evaluated against one number, and only
+            one successor can be written.
         version: The published version.
         version_uri: Its address.
         run_id: The run that trained it.
@@ -95,7 +95,7 @@ class Champion:
 
 
 def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | None:
-    """Return the champion of a model, or None if nothing was promoted yet.
+    """Return a model's champion, or None if nothing was promoted yet.
 
     Raises:
         DataError: The newest record is not a champion record.

@@ -82,7 +82,7 @@ def to_bytes(document: DataclassInstance, sparse: bool = False) -> bytes:
 
     Args:
         document: A dataclass, which may hold others.
-        sparse: Whether fields are left out that are None by default and here.
+        sparse: Whether fields are omitted that are None by default and here.
     """
 
     def fields(part: object) -> dict[str, object]:

@@ -22,7 +22,7 @@ _SHAPED = re.compile(rf"([^{{}}]*)/{RUNS}/([^{{}}]*\{{.*)")  # an output_uri wit
 # In every complete folder; the last object written.
 MANIFEST = "manifest.json"
 
-# In the folder of a dataset.
+# In a dataset's folder.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
 WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
@@ -30,7 +30,7 @@ LONGEST_SCHEMA = 128 << 20  # bytes; it has the texts of the categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
 CODEC_VERSION = 3  # of the shards, and part of dataset_digest: raise it if their bytes change
 
-# In the folder of a run. Names in ATTEMPTS begin with the number of the attempt.
+# In a run's folder. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
 TASKS = "tasks"  # the same folders again, below the key of each task that has one
 _FAILURE = "failure"
@@ -53,12 +53,12 @@ MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "
 PROGRESS = "progress.jsonl"
 COMPLETION = barrier.COMPLETION  # the supervisor imports no other package: it has the name
 SAVED_MODEL = "saved_model.pb"  # in MODEL
-# The same, below the folder of a run.
+# The same, below a run's folder.
 RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"
 RUN_COMPLETION = f"{OUTPUT}/{COMPLETION}"
 CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # in CHECKPOINTS/<step>
 
-# Objects by their key below the folder of a run: its checkpoints, all that training left, what
+# Objects by their key below a run's folder: its checkpoints, all that training left, what
 # shows that the run has ended, and all that a run stores.
 _TASK = f"(?:{TASKS}/[^/]+/)?"
 RUN_CHECKPOINTS = re.compile(f"{_TASK}{OUTPUT}/{CHECKPOINTS}/.*")
@@ -80,12 +80,12 @@ UPLOADER_IDENTITY = "identity.json"
 
 # In the folder of a published version, beside MODEL, SCHEMA, STATISTICS and VERDICT.
 VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
-VERSIONS, SERVING = "versions", "serving"  # in the folder of a model
+VERSIONS, SERVING = "versions", "serving"  # in a model's folder
 REQUEST = "request.json"  # an example of a request; also beside SAVED_MODEL in a servable folder
 
 
 def dataset_digest(dataset: S3Address, manifest: Manifest) -> str:
-    """Return the digest of a dataset: its name if prepare_data gave it, else of its manifest.
+    """Return a dataset's digest: its name if prepare_data gave it, else of its manifest.
 
     Only that name depends on the content. A folder of a user may hold other rows tomorrow, and one
     of another day may have the same name.
@@ -150,7 +150,7 @@ class RunLayout:
         return self.base / REPLICA_LOGS
 
     def attempt_logs(self, attempt: int) -> S3Address:
-        """The prefix of the log lines of an attempt."""
+        """The prefix of an attempt's log lines."""
         return self.replica_logs / f"{attempt:04d}"
 
     def replica_log(self, attempt: int, replica: str, launcher: str) -> S3Address:
@@ -302,22 +302,22 @@ class ModelLayout:
         Args:
             version: The version that answered them.
             began: The time of the first one, UTC.
-            digest: The digest of the file.
+            digest: The file's digest.
         """
         day = self.requests_of_day(version, began.date())
         return day / f"{began:%H%M%S}-{digest}{_REQUESTS}"
 
     def trained_with(self, digest: str) -> S3Address:
-        """The prefix of the records of the judged runs with these inputs."""
+        """The prefix of the records of the evaluated runs with these inputs."""
         return self.trained / digest
 
     @property
     def trained(self) -> S3Address:
-        """The prefix of the records of all judged runs."""
+        """The prefix of the records of all evaluated runs."""
         return self.base / "trained"
 
     def trained_record(self, digest: str, number: int) -> S3Address:
-        """One record of a judged run; the highest number is the newest."""
+        """One record of an evaluated run; the highest number is the newest."""
         return self.trained_with(digest) / f"{number}.json"
 
     @property
@@ -332,7 +332,7 @@ class Layout:
 
     Attributes:
         root: Where datasets, runs and models are.
-        template: The folders between `runs/` and the folder of a run, with fields in braces; empty
+        template: The folders between `runs/` and a run's folder, with fields in braces; empty
             for none. Datasets and models are shared by runs, so no field shapes their addresses.
     """
 
@@ -384,7 +384,7 @@ class Layout:
         )
 
     def folder_record(self, run_id: str) -> S3Address:
-        """The record of the folder of a run, if `output_uri` shapes it."""
+        """The record of a run's folder, if `output_uri` shapes it."""
         return self.folder_records / f"{run_id}.json"
 
     @property

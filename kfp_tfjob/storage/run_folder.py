@@ -61,7 +61,7 @@ def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
 
 
 def note(store: Store, address: S3Address) -> dict[str, Any] | None:
-    """Return a note that a step leaves for the end of its run; None if there is none.
+    """Return a note that a step leaves for its run's end; None if there is none.
 
     Raises:
         StepError: It is not JSON.

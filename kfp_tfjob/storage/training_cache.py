@@ -54,7 +54,7 @@ def newest(store: Store, layout: Layout, model_name: str, digest: str) -> Traine
 
 
 def remember(store: Store, layout: Layout, model_name: str, digest: str, run: TrainedRun) -> None:
-    """Record a judged run; a retry adds nothing.
+    """Record an evaluated run; a retry adds nothing.
 
     Args:
         store: The store.

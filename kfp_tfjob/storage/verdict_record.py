@@ -1,4 +1,4 @@
-"""The verdict on the model of a run, and the race that the run may have lost.
+"""The verdict on a run's model, and the race that the run may have lost.
 
 evaluate writes the first verdict. If another run is promoted after that, publish evaluates the
 model again and writes a second verdict, which then applies. If yet another run is promoted
@@ -202,7 +202,7 @@ class ModelVerdict(EvaluatedModel):
     def met(self) -> int:
         """The number of the champion that the model was compared with; 0 if there was none.
 
-        Only one of the models judged against the same champion can create the next record.
+        Only one of the models evaluated against the same champion can create the next record.
         """
         return self.champion.number if self.champion else 0
 
@@ -276,7 +276,7 @@ class LostRace:
 
 
 def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
-    """Return the verdict on the model of a run: the second, if there is one.
+    """Return the verdict on a run's model: the second, if there is one.
 
     Raises:
         ObjectNotFoundError: The model was not evaluated.

@@ -82,7 +82,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """The settings of the supervisor.
+    """The supervisor's settings.
 
     Attributes:
         run_id: The run.
@@ -92,7 +92,7 @@ class Environment:
         store_deadline: Seconds to wait for the sidecar.
         orphan_timeout: Seconds to live without a heartbeat; infinite if not set.
         output_dir: Where the command writes; None if its output is not kept.
-        podinfo_dir: The annotations of the pod; None if there is no pod.
+        podinfo_dir: The pod's annotations; None if there is no pod.
         flush_barrier: Whether a sidecar stores the output.
     """
 

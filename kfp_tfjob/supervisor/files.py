@@ -1,4 +1,4 @@
-"""Reads and writes the small files that the processes of a pod exchange.
+"""Reads and writes the small files that a pod's processes exchange.
 
 A file may be absent, half written or damaged.
 """
@@ -12,7 +12,7 @@ from typing import Any, Mapping
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a file; empty if it does not exist."""
+    """Return a file's content; empty if it does not exist."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

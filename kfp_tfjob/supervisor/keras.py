@@ -13,7 +13,7 @@ from typing import Iterator, Mapping, Sequence
 from kfp_tfjob.supervisor.log import log
 
 VARIABLE = "TF_USE_LEGACY_KERAS"  # TensorFlow reads it when a program uses tf.keras
-_TRAINER = "kfp_tfjob.trainer"  # it has a loop of its own
+_TRAINER = "kfp_tfjob.trainer"  # it has its own loop
 _LONGEST = 1 << 20  # bytes of a file
 # TF_USE_LEGACY_KERAS does not change what such a line imports.
 _IMPORTS_KERAS = re.compile(

@@ -23,7 +23,7 @@ class Topology:
     """Which replica this is, and where the others are.
 
     Attributes:
-        kind: The type of this replica, for example `worker`; a replica without TF_CONFIG is the
+        kind: This replica's type, for example `worker`; a replica without TF_CONFIG is the
             chief.
         index: Its number among those of its type.
         members: The addresses of the replicas, by their type; empty without TF_CONFIG.

@@ -31,7 +31,7 @@ _SKIPPED = {"__pycache__", ".git", ".ipynb_checkpoints"}
 
 
 def local(path: Path) -> dict[str, bytes]:
-    """Return the content of a file, or of the files of a folder by relative path.
+    """Return the content of a file, or of a folder's files by relative path.
 
     Hidden files and caches are ignored. Links are followed only inside the folder.
 

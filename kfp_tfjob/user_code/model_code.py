@@ -1,6 +1,6 @@
 """Finds the user's model code, checks its function, and reads its files for the run's own copy.
 
-The code is parsed, never imported: the image of this step has no TensorFlow, and user code must not
+The code is parsed, never imported: this step's image has no TensorFlow, and user code must not
 run before the parameters are checked. The model is first built when training starts.
 """
 
@@ -119,7 +119,7 @@ def as_path(text: str) -> str:
 
 
 def _name(source: str) -> str:
-    """Return the name of a file or folder; `.` has the name of its folder."""
+    """Return the name of a file or folder; `.` has its folder's name."""
     return PurePosixPath(source if "://" in source else os.path.abspath(source)).name
 
 

@@ -147,7 +147,7 @@ def parameters_of(
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the parameters of a file."""
+    """Return a file's parameters."""
     import yaml
 
     from kfp_tfjob.options.parse import unknown_key
@@ -236,7 +236,7 @@ def _repeated(node: Any) -> Iterator[Any]:
 
 
 def _user() -> str:
-    """Return the name of the user, for the field `{user}`."""
+    """Return the user's name, for the field `{user}`."""
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:

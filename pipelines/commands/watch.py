@@ -69,7 +69,7 @@ class _Lines:
         self._progress = 0.0  # the time of the report that was shown
 
     def show(self, moment: Moment) -> None:
-        """Print the steps that changed, the progress of the training, and why the run waits."""
+        """Print the steps that changed, the progress of training, and why the run waits."""
         from kfp_tfjob.pipelines.kubeflow.reasons import progress_line
 
         for step in moment.changed:

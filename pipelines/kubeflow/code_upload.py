@@ -1,4 +1,4 @@
-"""Copies code of this machine to the store, where the pods of a cluster can read it."""
+"""Copies code of this machine to the store, where a cluster's pods can read it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ CA_FILE = "SSL_CERT_FILE"
 FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
 _PASSING = {429, 502, 503, 504}
 _REPEATED = _PASSING | {500}  # also what the back end says while its database is away
-# Of Kubeflow Pipelines 2.18 or later, which checks the account of a run.
+# Of Kubeflow Pipelines 2.18 or later, which checks a run's account.
 # The name of an account that calls, as in `system:serviceaccount:team:default`, does not count.
 _ACCOUNT = re.compile(r"(?<!system:)service[ _-]?accounts?(?!:)", re.IGNORECASE)
 ALLOW_ACCOUNT = (

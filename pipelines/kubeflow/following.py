@@ -1,4 +1,4 @@
-"""Follows a run: its steps, the progress of the training, and why it waits."""
+"""Follows a run: its steps, the progress of training, and why it waits."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Seen:
 
 
 class RunOnCluster:
-    """The objects of one run on the cluster.
+    """One run's objects on the cluster.
 
     Attributes:
         trouble: Why the cluster cannot be asked; empty if it can.

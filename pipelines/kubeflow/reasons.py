@@ -289,7 +289,7 @@ def _wait_remedy(waits: str) -> str:
 
 
 def progress_line(progress: Progress) -> str:
-    """Return the progress of a training on one line."""
+    """Return the progress of a training run on one line."""
     values = " ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())
     parts = [f"epoch {progress.epoch}", f"step {progress.step:,} of {progress.steps:,}", values]
     if progress.examples_per_second:

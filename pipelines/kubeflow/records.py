@@ -54,7 +54,7 @@ class Progress:
 
 
 class Records:
-    """The records of one run.
+    """One run's records.
 
     Args:
         run: The run.
@@ -113,7 +113,7 @@ class Records:
         return self._read(read) or Outcome()
 
     def ends(self) -> dict[int, AttemptEnd | None]:
-        """Return the end of every attempt; None for one that is running."""
+        """Return every attempt's end; None for one that is running."""
         return self._read(lambda store, at: read_ends(store, at)) or {}
 
     def checkpoint(self) -> int | None:

@@ -255,11 +255,11 @@ def defaults_of(spec: Any) -> dict[str, Any]:
 
 
 def steps_of(tasks: list[Any]) -> tuple[StepState, ...]:
-    """Return the steps among the tasks of a run, in the order of the pipeline.
+    """Return the steps among a run's tasks, in the order of the pipeline.
 
     A step has several tasks: its driver, its container, and with a retry strategy one of each for
-    every try. The one with the name of the step stands for it; before that, its driver. A step that
-    was left out has no state.
+    every try. The one with the step's name stands for it; before that, its driver. A step that
+    was omitted has no state.
     """
     found: dict[str, tuple[tuple[bool, datetime], Any, bool]] = {}
     for task in tasks:

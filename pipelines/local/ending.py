@@ -46,7 +46,7 @@ _REPORTS = {
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of one run, whose store stops with it if it is embedded."""
+    """One run's end, whose store stops with it if it is embedded."""
 
     step: Step
     model_name: str
@@ -159,7 +159,7 @@ class Ending:
         return folder
 
     def _keep_output(self) -> Path:
-        """Fetch the output of the training without its checkpoints."""
+        """Fetch the output of training without its checkpoints."""
         output, checkpoints = (
             f"{address.key[len(self.step.run.base.key) + 1 :]}/"
             for address in (self.step.run.output, self.step.run.checkpoints)

@@ -18,7 +18,7 @@ from kfp_tfjob.storage.layout import MODELS, RUNS
 
 DEFAULT = Path(".kfp-tfjob")
 BUCKET = "kfp-tfjob"  # in the embedded store, of the runs that name no output_uri
-# In the folder of a run: its parameters, and the time for {date} and {hour}.
+# In a run's folder: its parameters, and the time for {date} and {hour}.
 PARAMETERS, TICK = "parameters.json", "tick.txt"
 LEAST_FREE = 32_000_000  # bytes; with less, a run may write incomplete files
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

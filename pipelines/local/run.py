@@ -69,7 +69,7 @@ def run(
             start.
     """
     with home.errors_told(), ExitStack() as stack:
-        stack.callback(os.umask, os.umask(0o077))  # only the owner can read the files of a run
+        stack.callback(os.umask, os.umask(0o077))  # only the owner can read a run's files
         home.make()
         stack.enter_context(only_run(home))
         token = _new_token(home)

@@ -35,7 +35,7 @@ from kfp_tfjob.uploader.parallel import each
 
 log = logging.getLogger(__name__)
 
-# The training creates these at its end, and checkpoints have their own manifests.
+# Training creates these at its end, and checkpoints have their own manifests.
 _NOT_BESIDE = (CHECKPOINTS, MODEL, KERAS_MODEL, COMPLETION)
 _MOST_REASONS = 5  # in a line of the log
 
@@ -76,7 +76,7 @@ def _partial(output: Path, step: int) -> Path:
 def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manifest) -> None:
     """Restore the files beside a checkpoint; skip and log those that cannot be restored.
 
-    Files created after the checkpoint are not restored: the training writes them again.
+    Files created after the checkpoint are not restored: training writes them again.
     """
     named = {path for path in map(str, checkpoint.details.get("files", ())) if _lies_beside(path)}
     if not named:

@@ -178,7 +178,7 @@ def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any)
 
 
 def _connect(address: str) -> Client:
-    """Return a client of a scheduler whose workers have the code of this process.
+    """Return a client of a scheduler whose workers have this process's code.
 
     Raises:
         ConfigurationError: The scheduler does not respond, or a worker has other code.

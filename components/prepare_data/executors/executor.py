@@ -154,7 +154,7 @@ class Context:
     cache: dict[Shared[Any], Any] = field(default_factory=dict, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave out of a copy what only this process can use."""
+        """Omit from a copy what only this process can use."""
         return Context, (self.place, self.endpoint, self.region, self.within)
 
     @cached_property

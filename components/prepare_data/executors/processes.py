@@ -40,7 +40,7 @@ from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.supervisor.kernel import memory_left
 
-_MANY = 1 << 20  # parts: the size of the source is not known yet
+_MANY = 1 << 20  # parts: the source's size is not known yet
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
 
 _MOST_SHARED = 4  # processes in a pod without a limit of cores, which shares those of its node

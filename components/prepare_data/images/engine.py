@@ -229,7 +229,7 @@ def write(context: Context, item: tuple[str, Shard]) -> ManifestObject:
     job, shard = item
     runs: dict[int, tuple[str, int, bytes]] = {}
     for number in np.unique(shard.records[:, 0]).tolist():
-        # Both are in the same order, so the records of a run follow each other.
+        # Both are in the same order, so a run's records follow each other.
         _, starts, sizes = shard.records[shard.records[:, 0] == number].T.tolist()
         name = _run_of(job, number)
         data = context.exchange.read(name, starts[0], starts[-1] + sizes[-1])

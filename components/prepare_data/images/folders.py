@@ -4,7 +4,7 @@
     pictures/cat/2024/07/1.jpg     so it is here: folders below a class have no meaning
     pictures/train/cat/1.jpg       in the split train, if the top folders name splits
 
-Every file in the folder of a class is a row, whatever its name.
+Every file in a class's folder is a row, whatever its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The digest of a source, which tells changed data from data that a run has read before."""
+"""A source's digest, which tells changed data from data that a run has read before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_tfjob.storage.checksum import file_sha256
 def source_digest(source: Source) -> str:
     """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
 
-    The code of the user's own reader is part of it, as it decides what is in the files.
+    The user's reader code is part of it, as it decides what is in the files.
     For a local file, the digest of its content replaces the tag, so the whole file is read.
     """
     digest = sha256()

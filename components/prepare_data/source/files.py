@@ -1,4 +1,4 @@
-"""The files of a source, opened as they are stored; reading one fails if it changes meanwhile."""
+"""A source's files, opened as they are stored; reading one fails if it changes meanwhile."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Folders:
     Attributes:
         classes: The names of the classes, sorted.
         depth: The folders above that of a class: 1 where the top folders name splits.
-        stray: Images outside the folder of a class.
-        unread: Other files outside the folder of a class, which are not read.
+        stray: Images outside a class's folder.
+        unread: Other files outside a class's folder, which are not read.
     """
 
     classes: tuple[str, ...]
@@ -71,7 +71,7 @@ class Folders:
 
     @property
     def notes(self) -> list[str]:
-        """What was left out, in sentences."""
+        """What was omitted, in sentences."""
         what = "files outside the classes' folders, which are not read"
         return [f"{what}: {listed(self.unread, 10)}"] if self.unread else []
 

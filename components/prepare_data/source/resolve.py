@@ -42,7 +42,7 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
 
     Raises:
         ConfigurationError: The address is not supported, or the user's own reader is wrong.
-        DataError: An address has no file, or the shards of a dataset.
+        DataError: An address has no file, or a dataset's shards.
     """
     options = options or DataOptions()
     listings = [list_address(store, address) for address in addresses_of(data_uri)]

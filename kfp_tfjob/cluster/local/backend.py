@@ -57,7 +57,7 @@ class LocalBackend(Backend):
         return cls(Path(os.environ[FOLDER]), Path(os.environ[SECRETS]))
 
     def create(self, manifest: Object) -> None:
-        """Start the pods of a job."""
+        """Start a job's pods."""
         name = manifest["metadata"]["name"]
         if name in self._jobs:
             raise JobExistsError(Problem(f"a job {name} already exists"))
@@ -71,7 +71,7 @@ class LocalBackend(Backend):
         return job.to_dict() if job else None
 
     def pods(self, name: str) -> list[Object]:
-        """Return the pods of a job; they stay visible until the job is deleted."""
+        """Return a job's pods; they stay visible until the job is deleted."""
         job = self._jobs.get(name)
         return [pod.to_dict() for pod in job.pods] if job else []
 
@@ -81,7 +81,7 @@ class LocalBackend(Backend):
             job.wait_for_change(timeout)
 
     def logs(self, name: str) -> Iterator[LogLine]:
-        """Yield the lines of a job until it has ended; for one reader."""
+        """Yield a job's lines until it has ended; for one reader."""
         job = self._jobs.get(name)
         return job.lines() if job else iter(())
 

@@ -25,7 +25,7 @@ _LAST_LINES_SECONDS = 2.0
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
 _CHUNK = 1 << 16
-_LONGEST_LINE = 1 << 20  # bytes; the rest of a longer one is a line of its own
+_LONGEST_LINE = 1 << 20  # bytes; the rest of a longer one is a separate line
 _BAR_SECONDS = 5.0  # between two lines from a progress bar, which has no end of line
 
 
@@ -48,7 +48,7 @@ def place(text: str, mounts: Mapping[str, Path]) -> str:
 
 @dataclass(frozen=True)
 class PodInfo:
-    """What a container can refer to: the metadata of its pod, and keys of Secrets."""
+    """What a container can refer to: its pod's metadata, and keys of Secrets."""
 
     metadata: Object
     secrets: Path
@@ -72,7 +72,7 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container's process.
 
-    It is the environment of this program without the variables of a replica, plus the variables
+    It is the environment of this program without a replica's variables, plus the variables
     of the manifest. PATH contains the virtual environment.
     """
     own: dict[str, str] = {}
@@ -110,7 +110,7 @@ class LocalContainer:
     ) -> None:
         self.name = name
         self.ended = threading.Event()
-        # The content of this file becomes the message of the state, as on a cluster.
+        # This file's content becomes the message of the state, as on a cluster.
         self._termination_message = folder / f".{name}.termination-log"
         self._command, self._folder = command, folder
         self._environment = dict(environment) | {"TERMINATION_LOG": str(self._termination_message)}

@@ -66,7 +66,7 @@ class Missing:
 
 
 class Votes(NamedTuple):
-    """How the values of a column are written, which decides about its type.
+    """How a column's values are written, which decides about its type.
 
     Attributes:
         forms: The values by form, without missing ones.
@@ -120,7 +120,7 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class Summary:
-    """The values of a column over train.
+    """A column's values over train.
 
     Attributes:
         count: How many are not missing.
@@ -176,7 +176,7 @@ class ColumnType:
 
     Attributes:
         name: The column.
-        missing: What happens to a missing value; None if it has a code of its own or, in a table of
+        missing: What happens to a missing value; None if it has its own code or, in a table of
             numbers without missing values, is invalid.
     """
 

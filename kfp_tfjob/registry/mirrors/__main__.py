@@ -1,6 +1,6 @@
 """Brings one mirror up to date: `python -m kfp_tfjob.registry.mirrors NAME`.
 
-It is a process of its own, because a client may retry for minutes, and its packages are large. It
+It is a separate process, because a client may retry for minutes, and its packages are large. It
 reads the entries as JSON from standard input, and its last line says what was done.
 """
 

@@ -75,7 +75,7 @@ def sync(wanted: Wanted) -> str:
 
 
 def _complete(registry: ModelRegistry, name: str, item: WantedVersion) -> int:
-    """Add the address of a version, which a killed process has left out."""
+    """Add a version's address, which a killed process has left out."""
     there = registry.get_model_version(name, str(item["version"]))
     # The client has no public call for the second half of register_model.
     registry.async_runner(

@@ -77,7 +77,7 @@ def sync(wanted: Wanted) -> str:
 def tag_key(fact: str) -> str:
     """Return the key of a tag for a fact: MLflow takes no `@` or `%`, and wants a clean path.
 
-    The name of a class may have any character, and is part of the names of its metrics.
+    A class's name may have any character, and is part of the names of its metrics.
     """
     key = _REFUSED.sub("_", f"{_PREFIX}{fact}")[:_LONGEST_KEY]
     return "/".join("_" if part in ("", ".", "..") else part for part in key.split("/"))

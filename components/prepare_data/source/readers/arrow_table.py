@@ -69,7 +69,7 @@ class Chunk:
     _cells: dict[str, Cells] = field(default_factory=dict)
 
     def cells(self, name: str) -> Cells:
-        """Return the values of a column, always the same object."""
+        """Return a column's values, always the same object."""
         if name not in self._cells:
             self._cells[name] = Cells(self.columns[name], self.nulls)
         return self._cells[name]

@@ -87,7 +87,7 @@ class _Key:
 
     @property
     def type(self) -> pa.DataType:
-        """The type of the column."""
+        """The column's type."""
         if self.is_list:
             return pa.list_(pa.float64(), len(self.example))
         return _nested_type(self.example) if isinstance(self.example, list | dict) else pa.binary()

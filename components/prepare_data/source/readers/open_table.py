@@ -37,7 +37,7 @@ class Part:
 
     Attributes:
         number: Its place in the source, from 0.
-        first: The first file, as an index of the files of the source.
+        first: The first file, as an index of the source's files.
         last: The last file.
         span: The range of the only file; None if files are read as a whole.
         size: About how many bytes of the source it has.

@@ -1,8 +1,8 @@
-"""Reads files with a function of the user's own.
+"""Reads files with a user's own function.
 
 `data_options.reader` names the function, as `model_code` names that of the model. It gets one file,
-as a stream of bytes that can only be read forward, and the name of the file, and yields record
-batches of pyarrow. It runs in the processes of the step, so it sees the keys of the store.
+as a stream of bytes that can only be read forward, and the file's name, and yields record
+batches of pyarrow. It runs in the step's processes, so it sees the store's keys.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class OwnReader(OwnCode):
 
 
 class _Forward(io.RawIOBase):
-    """A file that is only read forward, and stays open if code of the user's own closes this."""
+    """A file that is only read forward, and stays open if user code closes this."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
