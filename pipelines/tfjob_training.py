@@ -35,8 +35,8 @@ DESCRIPTION = """\
 Train a Keras model as a TFJob on many pods with all-reduce, mirror the chief's output to S3,
 verify it, compare the model with the current champion, and publish it only if it is better. The
 first step, preflight, shows every parameter with its meaning and rejects invalid ones before
-anything
-else runs. Credentials come from the Secret that storage_secret names, never from a parameter."""
+anything else runs. Credentials come from the Secret that storage_secret names, never from a
+parameter."""
 
 
 # In a signature, parameters without a default come first.

@@ -146,7 +146,7 @@ def test_the_store_may_be_killed_and_come_back(pod, tmp_path, monkeypatch, base)
     asked = pod.output / ".uploader" / "flush-request.json"
     until(asked.exists, "the trainer has ended")
     name = json.loads(asked.read_text())["id"]
-    pod.wait_for(name, "storing", "did not answer")
+    pod.wait_for(name, "storing", "did not respond")
     assert trainer.poll() is None
 
     with Server.start(folder) as server:
