@@ -55,7 +55,7 @@ def serve_model(
             Problem(
                 f"no run has evaluated the model {model}",
                 received=f"no such verdict below {layout.root / RUNS}",
-                expected="the name of a model of this project",
+                expected="the name of a model that a run has evaluated",
                 fix="compare the name and --output with `kfp-tfjob models list`; a run without a"
                 " verdict is shown by its id",
             )

@@ -113,7 +113,7 @@ def unusable(mine: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
         Problem(
             f"this TensorFlow has no kernels for {gpu.name}",
             received=f"compute capability {gpu.capability[0]}.{gpu.capability[1]}",
-            expected=f"one of the generations of {', '.join(build.kernels)} ({build})",
+            expected=f"a GPU of one of these generations: {', '.join(build.kernels)} ({build})",
             fix="choose nodes with another GPU through pod.all.node_selector, or a train_image with"
             " a TensorFlow built for this GPU",
         )

@@ -230,10 +230,10 @@ def name_problem(path: str) -> Problem | None:
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        what = "a file name is not UTF-8, so no key in S3 can have it"
+        what = "a file name is not UTF-8, so it cannot be an S3 key"
         return Problem(what, received=repr(path), fix="rename the file")
     if size > _LONGEST_PATH:
-        what = "a path is too long for a key in S3"
+        what = "a path is too long for an S3 key"
         expected = f"at most {_LONGEST_PATH} bytes below the folder"
         return Problem(what, f"{size} bytes, {path[:80]!r}...", expected, "shorten the path")
     return None

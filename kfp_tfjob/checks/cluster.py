@@ -49,7 +49,7 @@ def too_old(version: Mapping[str, str]) -> Iterator[Finding]:
             "this cluster is too old",
             received=f"Kubernetes {'.'.join(number)}, which has no native sidecars",
             expected="Kubernetes 1.29 or later",
-            fix="upgrade the cluster; otherwise, the trainer would wait for the uploader to end",
+            fix="upgrade the cluster; otherwise, the trainer would wait forever for the uploader",
         )
 
 

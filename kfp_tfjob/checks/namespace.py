@@ -139,7 +139,7 @@ def _refused(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding
         if "exceeded quota" in said:
             yield waits(
                 f"a quota does not currently admit the pod of {name}: {said}",
-                "delete finished jobs, lower pod, or have the ResourceQuota raised",
+                "delete finished jobs, lower the requests in pod, or have the ResourceQuota raised",
             )
         elif "violates PodSecurity" in said:
             yield Finding(

@@ -112,7 +112,7 @@ def silent(kind: JobKind, received: str) -> Problem:
         f"{kind.called} is not responding",
         received=received,
         expected=kind.controller,
-        fix=f"start it; check {kind.deployment}",
+        fix=f"start it, and check {kind.deployment}",
     )
 
 

@@ -72,7 +72,7 @@ def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
         return Judgement(Verdict.LOST, first.sentence)
     if not causes:
         said = (failed or {}).get("message")
-        return Judgement(Verdict.LOST, f"the job failed, and no container reports why: {said}")
+        return Judgement(Verdict.LOST, f"the job failed, and no container gives a reason: {said}")
     judgement = _of_containers(own or causes)
     story = "; ".join(filter(None, map(_of_sidecar, pods)))
     if judgement.verdict == Verdict.STORE_UNAVAILABLE and story:

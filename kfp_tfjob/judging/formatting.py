@@ -66,8 +66,8 @@ def known_rows(known: int | None, rows: int) -> str:
     """
     if not known:
         return ""
-    which = "" if known > rows / 2 else "on these, "
+    which = "" if known > rows / 2 else "for these, "
     return (
-        f"{known:,} of {rows:,} test rows are also in train: {which}the metrics are those of known"
-        " rows"
+        f"{known:,} of {rows:,} test rows are also in train, so {which}the metrics say nothing"
+        " about new data"
     )

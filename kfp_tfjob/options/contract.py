@@ -16,7 +16,7 @@ class Contract(Group):
         " champion's data, so that evaluate cannot compare the models.",
     )
     limits: Literal["warn", "fail"] = option(
-        "warn", "Whether to warn or fail if values are beyond the limits below."
+        "warn", "Whether to warn or fail if the data exceeds the limits below."
     )
     max_unseen: float | None = option(
         0.05,

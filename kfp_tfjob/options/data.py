@@ -127,7 +127,7 @@ class Split(Group):
     test: float = option(0.15, "Share of the rows on which models are compared.", gt=0, lt=1)
     salt: Text = option(
         "0",
-        "Another string gives another split. As long as it is the same, new rows never move an"
+        "Changing this string changes the split. While it stays the same, new rows never move an"
         " existing row to another split.",
     )
 
@@ -311,9 +311,7 @@ class DataOptions(Group):
         " `tls://scheduler:8786`; empty to use processes in the step's pod.",
     )
 
-    pictures: Pictures = option(
-        Pictures(), "How images are checked, and in which form the model gets them."
-    )
+    pictures: Pictures = option(Pictures(), "How images are checked and converted for the model.")
 
     @field_validator("columns", "drop")
     @classmethod

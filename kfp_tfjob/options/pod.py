@@ -166,7 +166,8 @@ class PodSettings(Group):
 
     cpu: Cpu | None = option(
         None,
-        f"Cores of the container `tensorflow`, as request and limit. Default: {DEFAULTS['cpu']}.",
+        f"CPU cores of the container `tensorflow`, as request and limit. Default:"
+        f" {DEFAULTS['cpu']}.",
     )
     memory: Bytes | None = option(
         None,
@@ -175,7 +176,7 @@ class PodSettings(Group):
     )
     ephemeral_storage: Bytes | None = option(
         None,
-        "Local disk for data, checkpoints and the model. Default:"
+        "Local disk space for data, checkpoints and the model. Default:"
         f" {DEFAULTS['ephemeral_storage']}.",
     )
     node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
@@ -233,7 +234,7 @@ class PodSettings(Group):
 class StepPodSettings(Group):
     """The settings of a step's pod; None for what was compiled in."""
 
-    cpu: Cpu | None = option(None, "Cores that the pod requests.")
+    cpu: Cpu | None = option(None, "CPU cores that the pod requests.")
     memory: Bytes | None = option(None, "Memory of the pod, as request and limit.")
     node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
     tolerations: tuple[Toleration, ...] | None = option(None, "Taints that the pod tolerates.")

@@ -69,7 +69,7 @@ class TrainerOptions(Group):
     checkpoint_keep: int = option(3, "Number of newest checkpoints to keep.", ge=1)
     micro_batches: int = option(
         1,
-        "Number of parts into which a replica splits its rows of a step, to compute one at a time.",
+        "Number of parts into which a replica splits its rows of a step, to process one at a time.",
         ge=1,
     )
     sync_batch_norm: bool = option(False, "Synchronize every BatchNormalization layer.")
@@ -182,7 +182,10 @@ class TrainOptions(TrainerOptions):
         1800, "How long the chief trains without its launcher before it saves and stops."
     )
     cancel_grace_seconds: int = option(
-        60, "How long the chief may save and store when you end the run.", ge=1, le=3600
+        60,
+        "Time for the chief to save and store its checkpoint when you end the run.",
+        ge=1,
+        le=3600,
     )
     api_timeout_seconds: Seconds = option(
         900,

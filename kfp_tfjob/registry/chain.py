@@ -144,11 +144,11 @@ def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
     """Yield the ways in which a manifest does not match the champion."""
     if champion.manifest_sha256 != manifest.digest:
         yield (
-            f"the record names a manifest with the SHA-256 {champion.manifest_sha256[:12]}, and"
-            f" that of the version has {manifest.digest[:12]}"
+            f"the record names a manifest with SHA-256 {champion.manifest_sha256[:12]}, but the"
+            f" version's has {manifest.digest[:12]}"
         )
     if (manifest.kind, manifest.run_id) != ("model", champion.run_id):
-        yield f"its manifest is of a {manifest.kind} of run {manifest.run_id!r}"
+        yield f"its manifest is for a {manifest.kind} of run {manifest.run_id!r}"
     for name in ("exported_weights_sha256", "schema_digest", "dataset_digest"):
         if manifest.details.get(name) != getattr(champion, name):
             yield f"its manifest has a different {name}"

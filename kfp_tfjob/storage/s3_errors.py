@@ -166,7 +166,7 @@ def explain(
     if code == "RequestTimeTooSkewed":
         return ConfigurationError(
             Problem(
-                f"cannot {what}: this machine's clock and the store's differ too much",
+                f"cannot {what}: this machine's clock differs too much from the store's",
                 received=received,
                 fix="set this machine's clock, for example with NTP",
             )

@@ -93,8 +93,8 @@ class Ending:
             self.show("stopped, but the run was already complete")
             return
         self._copied(lambda: self._keep_failure(failure, ending.markdown))
-        saved = f"training is saved up to step {newest}" if newest else "no training is saved yet"
-        saved = "the training is complete" if is_trained else saved
+        saved = f"training is saved up to step {newest}" if newest else "no checkpoint is saved yet"
+        saved = "training is complete" if is_trained else saved
         command = self.home.to_continue(self.step.run_id)
         self.show(f"stopped: {saved}; to continue: {command}")
         self._notify(failure)
