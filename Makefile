@@ -6,7 +6,7 @@ UV_VERSION = 0.13.9
 UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
 
-# Containers often forbid bytecode. Then every process compiles TensorFlow anew, for seconds.
+# Containers often forbid bytecode. Then every process recompiles TensorFlow, which takes seconds.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
@@ -48,7 +48,7 @@ test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, wrong inp
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
 	.venv/bin/python -m pytest -m "not cluster" -o log_cli=true -o log_cli_level=INFO -k uploader
 
-test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks beside runs
+test-registry: $(READY) ## run the long tests of published models: a kill at every write, rollbacks during runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/local/test_registry.py \
 		tests/local/test_prune.py tests/local/test_shared_home.py
 
@@ -60,13 +60,13 @@ test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, 
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_publish_race.py
 
-test-mlflow: $(READY) ## run the mirrors of the champions: MLflow's own server on SQLite, in an environment of its own
+test-mlflow: $(READY) ## run the mirrors of the champions: MLflow's own server on SQLite, in its own environment
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/mirrors
 
 test-torch: $(READY) ## run the example with torch on two replicas, one of which is killed; installs 3 GB of torch
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/torch
 
-test-serve: $(READY) ## run the server of the champion as a process, in an environment of its own
+test-serve: $(READY) ## run the server of the champion as a process, in its own environment
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/serve
 
 test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
@@ -102,7 +102,7 @@ images: $(READY) ## build the images for REGISTRY=...; PUSH=1 pushes, GPU=1 adds
 compile: $(READY) ## compile the YAML for Kubeflow Pipelines
 	.venv/bin/kfp-tfjob compile
 
-docs: $(READY) ## build the documentation as a site in site/; refuses a dead link
+docs: $(READY) ## build the documentation as a site in site/; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 clean: ## remove the environment and all local runs

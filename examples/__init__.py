@@ -1,1 +1,1 @@
-"""Examples: data for a first run, a model of your own, training programs of your own."""
+"""Examples: data for a first run, your own model, your own training programs."""

@@ -19,7 +19,7 @@ def build_model(dataset, units: int = 64, learning_rate: float = 1e-3) -> keras.
     """
     classes = dataset.num_classes
     inputs = keras.Input((dataset.num_features,))
-    scaled = dataset.encode(inputs)  # normalised numbers, one-hot vectors, embeddings
+    scaled = dataset.encode(inputs)  # normalized numbers, one-hot vectors, embeddings
     deep = keras.layers.Dense(units, activation="relu")(scaled)
     deep = keras.layers.Dropout(0.1)(deep)
     both = keras.layers.Concatenate()([scaled, deep])

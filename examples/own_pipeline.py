@@ -1,4 +1,4 @@
-"""A pipeline of your own: one training for all regions, then one for each, side by side.
+"""Your own pipeline: one training job for all regions, then one for each, side by side.
 
     kfp-tfjob compile --output compiled --tools-image IMAGE --trainer-image IMAGE
     python -m examples.own_pipeline compiled/launch_tfjob.yaml own_pipeline.yaml

@@ -1,4 +1,4 @@
-"""A reader of one's own: text with columns of fixed width, as old systems write it.
+"""Your own reader: text with columns of fixed width, as old systems write it.
 
     python own_reader.py stations.txt
     kfp-tfjob run --data stations.txt --label frost --set data_options.reader=own_reader.py:read

@@ -38,7 +38,7 @@ PEER_ERRORS = (
 
 
 def build_model(units: int = 64) -> keras.Model:
-    """Return a classifier that takes raw rows and normalises them."""
+    """Return a classifier that takes raw rows and normalizes them."""
     columns = json.loads((DATA / "statistics.json").read_text())["features"]
     deviations = np.array([columns[name]["std"] or 1 for name in NAMES])
     return keras.Sequential(

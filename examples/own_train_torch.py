@@ -43,7 +43,7 @@ WRONG_CONFIGURATION, STOPPED, PEER_LOST = 2, 143, 138
 
 
 class Normalization(nn.Module):
-    """Normalises raw rows with the statistics of the training rows."""
+    """Normalizes raw rows with the statistics of the training rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Normalization(nn.Module):
         self.register_buffer("deviation", torch.tensor(deviations))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return normalised rows (batch, columns)."""
+        """Return normalized rows (batch, columns)."""
         return (rows - self.mean) / self.deviation
 
 

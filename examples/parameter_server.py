@@ -71,7 +71,7 @@ class Data:
 
 
 def build_model(data: Data, units: int = 64) -> keras.Model:
-    """Return a classifier that takes raw rows and normalises them."""
+    """Return a classifier that takes raw rows and normalizes them."""
     return keras.Sequential(
         [
             keras.Input((len(data.mean),), name="features"),

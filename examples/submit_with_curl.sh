@@ -8,11 +8,11 @@
 # parameters.json is an object with run parameters, for example
 #   {"data_uri": "s3://data/digits.csv", "data_label": "digit", "model_name": "digits",
 #    "output_uri": "s3://results/team-a", "train_epochs": 20}
-# A parameter that it does not name has the default of the pipeline. Preflight checks all of them.
+# A parameter that it omits has the pipeline's default. Preflight checks all of them.
 #
 # Environment: TOKEN is sent as a bearer token; EXPERIMENT_ID chooses the experiment, which on a
 # back end with users decides the namespace; SECONDS_BETWEEN looks is 10.
-# Exit codes: 0 the run succeeded, 1 it did not, 2 the back end refused the request.
+# Exit codes: 0 the run succeeded, 1 it did not, 2 the back end rejected the request.
 set -eu
 
 api="${KF_PIPELINES_ENDPOINT:?set it to the address of Kubeflow Pipelines}/apis/v2beta1"
@@ -56,7 +56,7 @@ else
 fi
 
 # To end it:      POST /runs/$run:terminate
-# To try again:   POST /runs/$run:retry, which keeps the run id and resumes the training
+# To try again:   POST /runs/$run:retry, which keeps the run id and resumes training
 while :; do
     call GET "/runs/$run"
     state=$(first state)
